@@ -1,0 +1,275 @@
+//! Policies: what a queue is asked for, and the pure functions that turn it into numbers.
+
+use crate::error::ConfigError;
+use crate::sync::Duration;
+
+/// How many drain threads a queue has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ThreadPolicy {
+    /// So many, whatever the machine.
+    Fixed(usize),
+    /// `base + multiplier × cores`, rounded half up.
+    Cores {
+        /// Threads beside those that follow the cores.
+        base: usize,
+        /// Threads per core.
+        multiplier: f64,
+    },
+}
+
+impl ThreadPolicy {
+    /// `count` drain threads.
+    ///
+    /// # Errors
+    /// `count` is 0.
+    pub fn fixed(count: usize) -> Result<Self, ConfigError> {
+        if count == 0 {
+            return Err(ConfigError("threads: fixed(0) has no thread to drain the queue; give at least 1".into()));
+        }
+        Ok(Self::Fixed(count))
+    }
+
+    /// `base + multiplier × cores` drain threads, rounded half up, at least 1.
+    ///
+    /// # Errors
+    /// `multiplier` is not a finite number above 0.
+    pub fn cores(base: usize, multiplier: f64) -> Result<Self, ConfigError> {
+        if !(multiplier.is_finite() && multiplier > 0.0) {
+            return Err(ConfigError(format!(
+                "threads: the multiplier of cores is {multiplier}; give a finite number above 0, for instance 1.0"
+            )));
+        }
+        Ok(Self::Cores { base, multiplier })
+    }
+
+    /// The number of drain threads on a machine with `cores` cores; at least 1.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn resolve(self, cores: usize) -> usize {
+        match self {
+            Self::Fixed(count) => count,
+            Self::Cores { base, multiplier } => (base + (multiplier * cores as f64 + 0.5).floor() as usize).max(1),
+        }
+    }
+}
+
+/// The cores that this process may use: its affinity and its cgroup, not what the host has.
+pub fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many partitions a queue has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PartitionPolicy {
+    /// So many.
+    Fixed(usize),
+    /// So many per drain thread.
+    ThreadMultiply(usize),
+    /// Grows with the handlers: one each up to `multiplier` per thread, then one for every two.
+    Adaptive {
+        /// Handlers per drain thread that still get a partition each.
+        multiplier: usize,
+    },
+}
+
+impl PartitionPolicy {
+    /// `count` partitions.
+    ///
+    /// # Errors
+    /// `count` is 0.
+    pub fn fixed(count: usize) -> Result<Self, ConfigError> {
+        at_least_one("fixed", count).map(Self::Fixed)
+    }
+
+    /// `multiplier` partitions per drain thread.
+    ///
+    /// # Errors
+    /// `multiplier` is 0.
+    pub fn thread_multiply(multiplier: usize) -> Result<Self, ConfigError> {
+        at_least_one("thread_multiply", multiplier).map(Self::ThreadMultiply)
+    }
+
+    /// Partitions that grow with the handlers.
+    ///
+    /// # Errors
+    /// `multiplier` is 0.
+    pub fn adaptive(multiplier: usize) -> Result<Self, ConfigError> {
+        at_least_one("adaptive", multiplier).map(|multiplier| Self::Adaptive { multiplier })
+    }
+
+    /// The number of partitions for `threads` drain threads and handlers that weigh `handlers` in all.
+    ///
+    /// With 8 threads and the multiplier 25: 0 handlers → 8, 100 → 100, 500 → 200 + 300 / 2 = 350.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn resolve(self, threads: usize, handlers: f64) -> usize {
+        // Weights like 0.1 do not add up exactly; the tolerance keeps thirty of them at 3.
+        const WEIGHT_TOLERANCE: f64 = 1e-9;
+        match self {
+            Self::Fixed(count) => count,
+            Self::ThreadMultiply(multiplier) => threads.saturating_mul(multiplier),
+            Self::Adaptive { multiplier } => {
+                let handlers = (handlers - WEIGHT_TOLERANCE).ceil().max(0.0) as usize;
+                let one_to_one = threads.saturating_mul(multiplier);
+                match handlers {
+                    0 => threads,
+                    few if few <= one_to_one => few,
+                    many => one_to_one + (many - one_to_one) / 2,
+                }
+            }
+        }
+    }
+}
+
+fn at_least_one(name: &str, count: usize) -> Result<usize, ConfigError> {
+    if count == 0 {
+        return Err(ConfigError(format!("partitions: {name}(0) leaves no partition; give at least 1")));
+    }
+    Ok(count)
+}
+
+/// What a full partition does to its producer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BufferStrategy {
+    /// While no item is lost, producers wait.
+    #[default]
+    Blocking,
+    /// While producers never wait, items are refused, and counted.
+    IfPossible,
+}
+
+/// Which partition an item goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Selector {
+    /// The partition of its type: order per type and producer.
+    #[default]
+    ByType,
+    /// Each next item to the next partition: an even spread, order per partition only.
+    RoundRobin,
+    /// The caller names the partition with each item.
+    Given,
+}
+
+/// All settings of one queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Drain threads. Default: one per core.
+    pub threads: ThreadPolicy,
+    /// Partitions. Default: 1.
+    pub partitions: PartitionPolicy,
+    /// Which partition an item goes to. Default: that of its type.
+    pub selector: Selector,
+    /// Items per partition, exactly. Default: 10,000.
+    pub buffer_size: usize,
+    /// What a full partition does. Default: the producer waits.
+    pub strategy: BufferStrategy,
+    /// How long a drain thread rests after its first empty cycle, so that batches form. Default: 5 ms.
+    pub min_idle: Duration,
+    /// The longest sleep of an idle drain thread between two calls of `on_idle`. Default: 200 ms.
+    pub max_idle: Duration,
+    /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
+    pub max_batch_items: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: ThreadPolicy::Cores { base: 0, multiplier: 1.0 },
+            partitions: PartitionPolicy::Fixed(1),
+            selector: Selector::default(),
+            buffer_size: 10_000,
+            strategy: BufferStrategy::default(),
+            min_idle: Duration::from_millis(5),
+            max_idle: Duration::from_millis(200),
+            max_batch_items: 10_000,
+        }
+    }
+}
+
+impl Config {
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// `buffer_size` or `max_batch_items` is 0, or `max_idle` is below `min_idle`.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.buffer_size == 0 {
+            return Err(ConfigError(
+                "buffer_size is 0, so that no item could ever be put in; give at least 1 item per partition".into(),
+            ));
+        }
+        if self.max_batch_items == 0 {
+            return Err(ConfigError("max_batch_items is 0; give at least 1 item per cycle".into()));
+        }
+        if self.max_idle < self.min_idle {
+            return Err(ConfigError(format!(
+                "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower min_idle_ms",
+                millis(self.max_idle),
+                millis(self.min_idle)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Drain threads and partitions on a machine with `cores` cores, before any handler.
+    ///
+    /// A thread without a partition would have nothing to do: threads are reduced to the partitions, and the warning
+    /// that says so comes back.
+    pub fn resolve(&self, cores: usize) -> (usize, usize, Option<String>) {
+        let threads = self.threads.resolve(cores);
+        let partitions = self.partitions.resolve(threads, 0.0);
+        if partitions < threads {
+            let warning = format!("partitions({partitions}) < threads({threads}), reducing threads to {partitions}");
+            return (partitions, partitions, Some(warning));
+        }
+        (threads, partitions, None)
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_grows_as_the_table_says() {
+        let adaptive = PartitionPolicy::adaptive(25).unwrap();
+        for (handlers, partitions) in [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)] {
+            assert_eq!(adaptive.resolve(8, handlers), partitions, "{handlers} handlers");
+        }
+    }
+
+    #[test]
+    fn weights_count_fractionally_and_add_up() {
+        let adaptive = PartitionPolicy::adaptive(25).unwrap();
+        let thirty_tenths: f64 = std::iter::repeat_n(0.1, 30).sum();
+        assert_eq!(adaptive.resolve(8, thirty_tenths), 3);
+        assert_eq!(adaptive.resolve(8, 3.05), 4);
+    }
+
+    #[test]
+    fn cores_round_half_up() {
+        for (multiplier, cores, threads) in [(0.5, 5, 3), (0.25, 2, 1), (0.5, 1, 1), (0.1, 2, 1), (1.0, 8, 8)] {
+            assert_eq!(ThreadPolicy::cores(0, multiplier).unwrap().resolve(cores), threads);
+        }
+        assert_eq!(ThreadPolicy::cores(1, 0.25).unwrap().resolve(8), 3);
+    }
+
+    #[test]
+    fn fewer_partitions_than_threads_reduce_the_threads() {
+        let config = Config { threads: ThreadPolicy::Fixed(4), ..Config::default() };
+        let (threads, partitions, warning) = config.resolve(2);
+        assert_eq!((threads, partitions), (1, 1));
+        assert_eq!(warning.unwrap(), "partitions(1) < threads(4), reducing threads to 1");
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_value_and_remedy() {
+        let bad = |config: Config| config.validate().unwrap_err().to_string();
+        assert!(bad(Config { buffer_size: 0, ..Config::default() }).contains("at least 1"));
+        let idle = Config { max_idle: Duration::from_millis(1), ..Config::default() };
+        assert!(bad(idle).contains("max_idle_ms (1) is below min_idle_ms (5)"));
+        assert!(ThreadPolicy::cores(0, f64::NAN).is_err() && ThreadPolicy::fixed(0).is_err());
+        assert!(PartitionPolicy::adaptive(0).is_err());
+    }
+}

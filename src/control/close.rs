@@ -1,0 +1,77 @@
+//! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
+
+use crate::flow::handler::Item;
+use crate::flow::partition::Access;
+use crate::flow::produce::{Pause, slice};
+use crate::shared::Shared;
+use crate::sync::{Arc, Instant, Ordering};
+
+impl<T: Item> Shared<T> {
+    /// Narrows who may put items in. No growth from here.
+    pub(crate) fn restrict(&self, access: Access) -> bool {
+        let mut control = self.control.lock();
+        if control.access >= access {
+            return false;
+        }
+        control.access = access;
+        let route = self.route.load();
+        if access == Access::Closed {
+            // Relaxed: published by the Release store of `closing`.
+            self.unfinished.store(route.partitions.len(), Ordering::Relaxed);
+        }
+        // Under each gate: a put is either in before this, or refused.
+        for partition in &route.partitions {
+            partition.restrict(access);
+        }
+        true
+    }
+
+    /// Closes for everybody and sends the drain threads to their end. Idempotent; does not wait.
+    pub(crate) fn close(&self) {
+        if self.restrict(Access::Closed) {
+            // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds every gate closed.
+            self.closing.store(true, Ordering::Release);
+            self.wake_all();
+        }
+    }
+
+    /// Closes, and waits for the end of the drain threads; see `BatchQueue::shutdown_with`.
+    pub(crate) fn shutdown<P: Pause>(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
+        self.close();
+        if !self.on_own_drain_thread() {
+            while !self.running.is_none() {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(self.expire());
+                }
+                pause.pause(&mut |limit| self.running.wait(slice(limit, deadline)))?;
+            }
+        }
+        Ok(self.control.lock().abandoned)
+    }
+
+    /// The time is over: what is not settled by now counts as abandoned, whatever becomes of it.
+    pub(crate) fn expire(&self) -> u64 {
+        let mut control = self.control.lock();
+        // Relaxed: only written under `control`.
+        if self.expired.load(Ordering::Relaxed) {
+            return control.abandoned;
+        }
+        let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
+        let produced: u64 = self.route.load().partitions.iter().map(|one| one.pushed_under_gate()).sum();
+        control.abandoned = produced - settled;
+        // Release: pairs with the Acquire in `is_over`.
+        self.expired.store(true, Ordering::Release);
+        let abandoned = control.abandoned;
+        drop(control);
+        self.wake_all();
+        self.tell_flush();
+        if abandoned > 0 {
+            log::warn!(target: "batchqueue", "queue {}: shutdown ran out of time and abandoned {abandoned} items", self.name);
+        }
+        abandoned
+    }
+}

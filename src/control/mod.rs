@@ -1,0 +1,5 @@
+//! The control plane: who drains what, and until when. It never touches items.
+
+mod close;
+pub(crate) mod ownership;
+pub(crate) mod scheduler;

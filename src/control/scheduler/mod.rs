@@ -1,0 +1,5 @@
+//! The drain threads of a queue: how they sleep and how they are woken.
+
+mod park;
+
+pub(crate) use park::{SleepKind, Sleeper, Waker, sleeper};

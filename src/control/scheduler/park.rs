@@ -1,0 +1,89 @@
+//! How a drain thread rests and sleeps without missing a wake-up.
+//!
+//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it (awake). Both sides follow
+//! the same order: *store, fence, look*. The thread stores its state and then looks for work; a producer stores its
+//! work and then looks at the state. So at least one of them sees the other.
+
+use crate::flow::partition::Signal;
+use crate::sync::{Arc, AtomicU8, Duration, Ordering, Parker, Unparker, fence, parker};
+
+const AWAKE: u8 = 0;
+const RESTING: u8 = 1;
+const SLEEPING: u8 = 2;
+
+/// How deep a drain thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SleepKind {
+    /// So that a batch can form: a first item does not end it, pressure does.
+    Rest,
+    /// Nothing to do: anything ends it.
+    Sleep,
+}
+
+/// The drain thread's side.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    state: Arc<AtomicU8>,
+    parker: Parker,
+}
+
+/// Everybody else's side.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    state: Arc<AtomicU8>,
+    unparker: Unparker,
+}
+
+pub(crate) fn sleeper() -> (Sleeper, Waker) {
+    let state = Arc::new(AtomicU8::new(AWAKE));
+    let (parker, unparker) = parker();
+    (Sleeper { state: state.clone(), parker }, Waker { state, unparker })
+}
+
+impl Sleeper {
+    /// Says that the thread is about to sleep. It must look once more for work before it does.
+    pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {
+        let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
+        // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes before `Waker::wake`.
+        self.state.store(state, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        SleepAttempt { sleeper: self }
+    }
+}
+
+/// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), the thread stays awake.
+#[derive(Debug)]
+pub(crate) struct SleepAttempt<'a> {
+    sleeper: &'a Sleeper,
+}
+
+impl SleepAttempt<'_> {
+    /// Sleeps until woken or until `limit` has passed; may return early.
+    pub(crate) fn sleep(self, limit: Duration) {
+        self.sleeper.parker.park_timeout(limit);
+    }
+}
+
+impl Drop for SleepAttempt<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a waker that still reads the old state unparks once too often, which ends one later sleep early.
+        self.sleeper.state.store(AWAKE, Ordering::Relaxed);
+    }
+}
+
+impl Waker {
+    /// Wakes the thread if it sleeps as deep as `signal` reaches. The caller stored its news and fenced before.
+    pub(crate) fn wake(&self, signal: Signal) {
+        // Relaxed: ordered by the caller's fence.
+        let state = self.state.load(Ordering::Relaxed);
+        let reached = match signal {
+            Signal::Nothing => false,
+            Signal::FirstItem => state == SLEEPING,
+            Signal::Pressure => state != AWAKE,
+        };
+        // Relaxed: the exchange only makes sure that one waker pays for the system call.
+        if reached && self.state.swap(AWAKE, Ordering::Relaxed) != AWAKE {
+            self.unparker.unpark();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Errors. A call that takes an item gives it back when it fails; a message holds value, limit and remedy.
+
+use std::fmt;
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError(pub(crate) String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Why an item was not put in. The item comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProduceError<T, E = std::convert::Infallible> {
+    /// The partition is full and the strategy is [`BufferStrategy::IfPossible`](crate::BufferStrategy::IfPossible).
+    Full(T),
+    /// The queue is shut down.
+    Closed(T),
+    /// The partition stayed full until the deadline.
+    TimedOut {
+        /// What was not put in.
+        item: T,
+        /// The full partition.
+        partition: usize,
+        /// Items in it, which is also its limit.
+        buffer_size: usize,
+    },
+    /// A handler of this queue would wait for space that only the queue's own drain threads can make.
+    Reentrant {
+        /// What was not put in.
+        item: T,
+        /// The full partition.
+        partition: usize,
+        /// Items in it, which is also its limit.
+        buffer_size: usize,
+    },
+    /// The producer's [`Pause`](crate::Pause) ended the wait.
+    Interrupted(T, E),
+}
+
+impl<T, E> ProduceError<T, E> {
+    /// The item that was not put in.
+    pub fn into_item(self) -> T {
+        match self {
+            Self::Full(item)
+            | Self::Closed(item)
+            | Self::Interrupted(item, _)
+            | Self::TimedOut { item, .. }
+            | Self::Reentrant { item, .. } => item,
+        }
+    }
+}
+
+impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("the partition is full: raise buffer_size or use BufferStrategy::Blocking"),
+            Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
+            Self::TimedOut { partition, buffer_size, .. } => write!(
+                f,
+                "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the time-out: \
+                 raise buffer_size or the time-out, or use BufferStrategy.IF_POSSIBLE"
+            ),
+            Self::Reentrant { partition, buffer_size, .. } => write!(
+                f,
+                "partition {partition} is full ({buffer_size}/{buffer_size}) and this handler runs on the drain thread \
+                 that would have to empty it: raise buffer_size, use BufferStrategy.IF_POSSIBLE, or produce into \
+                 another queue"
+            ),
+            Self::Interrupted(_, cause) => write!(f, "the wait for space was interrupted: {cause}"),
+        }
+    }
+}
+
+impl<T: fmt::Debug, E: fmt::Debug + fmt::Display> std::error::Error for ProduceError<T, E> {}
+
+/// The queue is shut down, and the call needs a running one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the queue is shut down")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// Why a flush did not wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FlushError<E = std::convert::Infallible> {
+    /// Called from a drain thread, which would wait for itself.
+    FromDrainThread,
+    /// The caller's [`Pause`](crate::Pause) ended the wait.
+    Interrupted(E),
+}

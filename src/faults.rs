@@ -1,0 +1,56 @@
+//! Switches that turn one protocol rule off, so that its test can be seen red.
+//!
+//! In a build without the feature `faults`, [`off`] is the constant `false` and costs nothing. With it, the rule named
+//! by the environment variable `BATCHQUEUE_FAULT` is left out. `make faults` runs every test that guards a rule with
+//! that rule off and fails if the test stays green.
+
+/// One rule that can be turned off. The names are the values of `BATCHQUEUE_FAULT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // The names are only read with the feature on.
+pub(crate) enum Fault {
+    /// P1: `dispatch` enters a handler without its entry token.
+    EntryToken,
+    /// P3: a take swaps the open segment out without a second look at the sealed ones.
+    SecondLook,
+    /// P5: a put does not compare with the bound.
+    Bound,
+    /// P2: a refusal is not counted.
+    CountRefused,
+    /// P2: a handler that raised counts its batch as consumed.
+    CountFailed,
+    /// P2: an item without a handler is not counted.
+    CountUnhandled,
+    /// P4: space in a full partition is not told to those who wait.
+    TellWaiting,
+    /// P4: the sleeper does not look again after it has said that it sleeps.
+    LookAgain,
+    /// P4: a put does not fence between its append and its look at the sleep flag.
+    PutFence,
+    /// P2: a take that stops at its budget does not set the ready bit again.
+    BudgetBit,
+    /// P2: a put does not look at the closed flag.
+    ClosedFlag,
+    /// P2: a drain thread leaves on the closing mark, without a last look under the lock.
+    LastLook,
+    /// P9: producers that wait are not told about the close.
+    TellClosed,
+    /// P2: `taken` is stored after the gate is unlocked.
+    TakenLate,
+    /// P9: a panic or an exception in a handler ends its drain thread.
+    CatchPanic,
+}
+
+/// Whether `fault` is switched on, that is: whether its rule is off.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::inline_always)] // It must vanish from the path of an item.
+pub(crate) const fn off(_fault: Fault) -> bool {
+    false
+}
+
+#[cfg(feature = "faults")]
+pub(crate) fn off(fault: Fault) -> bool {
+    use std::sync::OnceLock;
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    NAME.get_or_init(|| std::env::var("BATCHQUEUE_FAULT").ok()).as_deref() == Some(&format!("{fault:?}"))
+}

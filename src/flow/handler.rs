@@ -1,0 +1,260 @@
+//! What a handler is, what it is given, and the token that lets one thread at a time into it.
+
+use std::fmt;
+
+use crate::faults::{self, Fault};
+use crate::sync::{Arc, Condvar, Mutex, wait_for};
+
+/// The type of an item: items with the same key go to the same handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeKey(pub usize);
+
+/// A type that a handler is registered for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandledType {
+    /// The type's key.
+    pub key: TypeKey,
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// Its share of a partition under [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
+    pub weight: f64,
+}
+
+impl From<TypeKey> for HandledType {
+    /// Named after its key, with the weight 1.
+    fn from(key: TypeKey) -> Self {
+        Self { key, name: format!("type {}", key.0), weight: 1.0 }
+    }
+}
+
+/// What a queue may hold.
+pub trait Item: Send + 'static {
+    /// The item's type. Must not change while the item is queued.
+    fn type_key(&self) -> TypeKey;
+}
+
+/// The items of one type that one cycle took, in order, as the segments they travelled in.
+#[derive(Debug)]
+pub struct Batch<T> {
+    segments: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for Batch<T> {
+    fn default() -> Self {
+        Self { segments: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Batch<T> {
+    /// Items in the batch.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether every item was taken out.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The items, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.segments.iter().flatten()
+    }
+
+    /// Takes all items out, in order.
+    pub fn drain(&mut self) -> Drain<T> {
+        let left = std::mem::take(&mut self.len);
+        Drain { segments: std::mem::take(&mut self.segments).into_iter(), current: Vec::new().into_iter(), left }
+    }
+
+    pub(crate) fn push_segment(&mut self, segment: Vec<T>) {
+        self.len += segment.len();
+        self.segments.push(segment);
+    }
+
+    pub(crate) fn push(&mut self, item: T) {
+        self.len += 1;
+        match self.segments.last_mut() {
+            Some(segment) => segment.push(item),
+            None => self.segments.push(vec![item]),
+        }
+    }
+}
+
+/// The items of a batch, in order; it knows how many are left.
+#[derive(Debug)]
+pub struct Drain<T> {
+    segments: std::vec::IntoIter<Vec<T>>,
+    current: std::vec::IntoIter<T>,
+    left: usize,
+}
+
+impl<T> Iterator for Drain<T> {
+    type Item = T;
+
+    #[inline]
+    fn next(&mut self) -> Option<T> {
+        loop {
+            if let Some(item) = self.current.next() {
+                self.left -= 1;
+                return Some(item);
+            }
+            self.current = self.segments.next()?.into_iter();
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<T> ExactSizeIterator for Drain<T> {}
+
+/// Why a handler could not handle a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong, for the log.
+    pub message: String,
+    /// Whether somebody has been told already; else the queue logs it.
+    pub reported: bool,
+}
+
+impl Failure {
+    /// A failure that the queue will log.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), reported: false }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Handles the batches of one type, or of a whole queue.
+///
+/// **Exclusive (P1):** no two calls into one [`HandlerRef`] overlap, whatever thread, type or queue they come from.
+/// A panic fails its own batch only.
+pub trait Handler<T>: Send + Sync {
+    /// Handles one batch: 1 to `max_batch_items` items, rounded up to a segment.
+    ///
+    /// # Errors
+    /// The batch could not be handled; all of it is counted as failed.
+    fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
+
+    /// Whether [`on_idle`](Self::on_idle) does anything. A handler that says no costs an idle queue nothing.
+    fn has_on_idle(&self) -> bool {
+        false
+    }
+
+    /// Called after an empty cycle of the drain thread that owns the handler.
+    ///
+    /// # Errors
+    /// Logged, and counted nowhere: no item is involved.
+    fn on_idle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Called once per queue, after the handler's last batch.
+    ///
+    /// # Errors
+    /// Logged, and counted nowhere: no item is involved.
+    fn on_close(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// The handler's name in logs and statistics.
+    fn name(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
+}
+
+impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
+    fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure> {
+        self(batch);
+        Ok(())
+    }
+}
+
+/// The right to enter one handler instance. Whoever holds it is the only one inside.
+#[derive(Debug)]
+pub struct EntryToken {
+    held: Mutex<bool>,
+    freed: Condvar,
+}
+
+impl Default for EntryToken {
+    fn default() -> Self {
+        Self { held: Mutex::new(false), freed: Condvar::new() }
+    }
+}
+
+impl EntryToken {
+    /// Takes the token if nobody holds it.
+    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
+        let mut held = self.held.lock();
+        if std::mem::replace(&mut *held, true) && !faults::off(Fault::EntryToken) {
+            return None;
+        }
+        Some(Entered(self))
+    }
+
+    /// Waits for the token.
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        let mut held = self.held.lock();
+        while *held {
+            held = wait_for(&self.freed, held, None);
+        }
+        *held = true;
+        Entered(self)
+    }
+}
+
+/// Proof that this thread holds an entry token. Unlike a lock guard it may cross threads' attach and detach calls.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a EntryToken);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        *self.0.held.lock() = false;
+        self.0.freed.notify_all();
+    }
+}
+
+/// A handler instance with its entry token. Clones are the same instance: register one under several types or on
+/// several queues, and still only one thread is inside at a time.
+pub struct HandlerRef<T> {
+    pub(crate) handler: Arc<dyn Handler<T>>,
+    pub(crate) token: Arc<EntryToken>,
+}
+
+impl<T> HandlerRef<T> {
+    /// A new instance with a token of its own.
+    pub fn new(handler: impl Handler<T> + 'static) -> Self {
+        Self::with_token(Arc::new(handler), Arc::new(EntryToken::default()))
+    }
+
+    /// An instance that shares `token` with others: none of them is entered while another one is.
+    pub fn with_token(handler: Arc<dyn Handler<T>>, token: Arc<EntryToken>) -> Self {
+        Self { handler, token }
+    }
+
+    /// Whether both are the same instance.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handler, &other.handler)
+    }
+}
+
+impl<T> Clone for HandlerRef<T> {
+    fn clone(&self) -> Self {
+        Self { handler: self.handler.clone(), token: self.token.clone() }
+    }
+}
+
+impl<T> fmt::Debug for HandlerRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HandlerRef").field(&self.handler.name()).finish()
+    }
+}

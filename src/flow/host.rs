@@ -1,0 +1,32 @@
+//! The world that handlers live in. Rust handlers need none; Python handlers need the interpreter.
+
+use crate::flow::handler::Item;
+
+/// Wraps what drain threads do, so that the core never names an interpreter.
+pub trait Host<T: Item>: Send + Sync + 'static {
+    /// Runs the whole life of one drain thread.
+    fn live(&self, body: &mut (dyn FnMut() + Send)) {
+        body();
+    }
+
+    /// Runs everything that touches items or handlers: once per cycle with work.
+    fn enter(&self, body: &mut dyn FnMut()) {
+        body();
+    }
+
+    /// Runs a wait for another thread from inside [`enter`](Self::enter).
+    fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
+        wait();
+    }
+
+    /// The name of an item's type for the log. Called inside [`enter`](Self::enter).
+    fn type_name(&self, item: &T) -> String {
+        format!("type {}", item.type_key().0)
+    }
+}
+
+/// The host of Rust handlers.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NoHost;
+
+impl<T: Item> Host<T> for NoHost {}

@@ -1,0 +1,29 @@
+//! The data plane: the journey of an item, in the order in which it meets these files.
+//!
+//! ```text
+//!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
+//!     │
+//!  route.rs      type → partition, for the queue's life
+//!     │
+//!  partition.rs  open segment ──sealed when full──▶ channel    the bound, the closed mark, the counts
+//!     │
+//!  ready.rs      "partition 7 has items"                       one bit; wakes the owner if it sleeps
+//!     │
+//!  drain.rs      the owner's cycle: take, dispatch, quiescent point
+//!     │
+//!  dispatch.rs   group by type, enter each handler alone
+//!     │
+//!  handler.rs    consume(batch)
+//!     │
+//!  rest.rs       nothing left: rest, then sleep
+//! ```
+
+pub(crate) mod dispatch;
+pub(crate) mod drain;
+pub(crate) mod handler;
+pub(crate) mod host;
+pub(crate) mod partition;
+pub(crate) mod produce;
+pub(crate) mod ready;
+pub(crate) mod rest;
+pub(crate) mod route;

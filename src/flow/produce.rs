@@ -1,0 +1,199 @@
+//! Produce: one item or many, with or without waiting.
+
+use std::convert::Infallible;
+
+use crate::config::{BufferStrategy, Selector};
+use crate::error::ProduceError;
+use crate::flow::handler::Item;
+use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::shared::{Shared, on_drain_thread};
+use crate::sync::{Arc, Duration, Instant, Ordering};
+
+/// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter go meanwhile and
+/// looks for signals between slices.
+pub trait Pause {
+    /// Why a pause can end the wait for good.
+    type Interrupt;
+
+    /// Calls `wait` with the longest time to wait in one piece; `None` is no limit.
+    ///
+    /// # Errors
+    /// The caller does not want to wait any longer.
+    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Self::Interrupt>;
+}
+
+/// Just waits.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Wait;
+
+impl Pause for Wait {
+    type Interrupt = Infallible;
+
+    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Infallible> {
+        wait(None);
+        Ok(())
+    }
+}
+
+/// The shorter of a pause's own slice and the time until `deadline`.
+pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    match (limit, left) {
+        (Some(limit), Some(left)) => Some(limit.min(left)),
+        (limit, left) => limit.or(left),
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// Puts one item in.
+    pub(crate) fn produce<P: Pause>(
+        self: &Arc<Self>,
+        item: T,
+        given: Option<usize>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        let stop = self.route.read(|route| {
+            let index = self.select(route.partitions.len(), given, || route.partition_of(item.type_key()));
+            let partition = &*route.partitions[index];
+            let mut item = Some(item);
+            match partition.put(&mut item, Attempt::New, on_drain_thread()) {
+                Ok(signal) => {
+                    self.wake_inside(partition, signal);
+                    None
+                }
+                // The slow path needs the partition beyond the look at the route.
+                Err(stop) => item.map(|item| (item, stop, partition.index)),
+            }
+        });
+        match stop {
+            None => Ok(()),
+            Some((item, stop, index)) => {
+                let partition = self.route.load().partitions[index].clone();
+                self.produce_slowly(&partition, item, stop, deadline, pause)
+            }
+        }
+    }
+
+    /// The first try did not succeed.
+    fn produce_slowly<P: Pause>(
+        self: &Arc<Self>,
+        partition: &Partition<T>,
+        item: T,
+        mut stop: Stop,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        let inside_pool = on_drain_thread();
+        let mut item = Some(item);
+        loop {
+            if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
+                partition.refuse(1);
+                return item.map_or(Ok(()), |item| Err(refusal.with(item, partition)));
+            }
+            match partition.put(&mut item, Attempt::Again, inside_pool) {
+                Ok(signal) => {
+                    self.wake_inside(partition, signal);
+                    return Ok(());
+                }
+                Err(again) => stop = again,
+            }
+        }
+    }
+
+    /// Puts items in, in order, up to the first that is refused. The rest stays in `items`.
+    ///
+    /// Items next to each other that go to the same partition are put in under one lock.
+    pub(crate) fn produce_many<P: Pause>(
+        self: &Arc<Self>,
+        items: &mut std::vec::IntoIter<T>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<(), P::Interrupt>> {
+        let inside_pool = on_drain_thread();
+        while let Some(first) = items.as_slice().first() {
+            let route = self.route.load();
+            let count = route.partitions.len();
+            let (index, run) = if self.config.selector == Selector::ByType {
+                let key = first.type_key();
+                let run = items.as_slice().iter().take_while(|item| item.type_key() == key).count();
+                (route.partition_of(key), run)
+            } else {
+                (self.select(count, None, || 0), items.len().div_ceil(count))
+            };
+            let partition = &route.partitions[index];
+            let (mut left, mut attempt) = (run, Attempt::New);
+            while left > 0 {
+                let (put, signal, stop) = partition.put_run(items, left, attempt, inside_pool);
+                self.wake_inside(partition, signal);
+                left -= put;
+                let Some(stop) = stop else { break };
+                attempt = Attempt::Again;
+                if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
+                    partition.refuse(1);
+                    return Err(refusal.with((), partition));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn select(&self, count: usize, given: Option<usize>, by_type: impl FnOnce() -> usize) -> usize {
+        match (given, self.config.selector) {
+            (Some(index), _) => index,
+            (None, Selector::ByType) => by_type(),
+            // Relaxed: any spread will do.
+            (None, _) => self.next_partition.fetch_add(1, Ordering::Relaxed) % count,
+        }
+    }
+
+    /// The partition did not take the item: waits for space where that is asked for and can help.
+    fn wait_or_refuse<P: Pause>(
+        self: &Arc<Self>,
+        partition: &Partition<T>,
+        stop: Stop,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), Refusal<P::Interrupt>> {
+        if stop == Stop::Closed {
+            return Err(Refusal::Closed);
+        }
+        // A resting drain thread must hear of the full partition: it rests only while no producer has to wait.
+        self.wake_inside(partition, Signal::Pressure);
+        if self.config.strategy == BufferStrategy::IfPossible {
+            return Err(Refusal::Full);
+        }
+        if self.on_own_drain_thread() {
+            return Err(Refusal::Reentrant);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Refusal::TimedOut);
+        }
+        let inside_pool = on_drain_thread();
+        pause
+            .pause(&mut |limit| partition.wait_for_space(slice(limit, deadline), inside_pool))
+            .map_err(Refusal::Interrupted)
+    }
+}
+
+/// Why an item was not put in, without the item.
+enum Refusal<E> {
+    Full,
+    Closed,
+    TimedOut,
+    Reentrant,
+    Interrupted(E),
+}
+
+impl<E> Refusal<E> {
+    fn with<T, U>(self, item: U, partition: &Partition<T>) -> ProduceError<U, E> {
+        let (partition, buffer_size) = (partition.index, partition.buffer_size);
+        match self {
+            Self::Full => ProduceError::Full(item),
+            Self::Closed => ProduceError::Closed(item),
+            Self::TimedOut => ProduceError::TimedOut { item, partition, buffer_size },
+            Self::Reentrant => ProduceError::Reentrant { item, partition, buffer_size },
+            Self::Interrupted(cause) => ProduceError::Interrupted(item, cause),
+        }
+    }
+}

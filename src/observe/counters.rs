@@ -1,0 +1,112 @@
+//! The counts of dispatched items, kept per drain thread and per handler.
+//!
+//! They change once per dispatch and not per item, so a small lock is the cheapest way to let a snapshot see them
+//! whole, and to let a shutdown that ran out of time draw the line between *handled* and *abandoned*.
+
+use crate::sync::{Arc, Duration, Instant, Mutex};
+
+/// Weight of the newest batch in the moving average of the time per item.
+const EWMA_ALPHA: f64 = 0.2;
+
+/// What became of a group of items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Consumed,
+    Failed,
+    Unhandled,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ThreadCounts {
+    pub(crate) consumed: u64,
+    pub(crate) failed: u64,
+    pub(crate) unhandled: u64,
+    /// The handler that the thread is inside, and since when.
+    pub(crate) calling: Option<(Arc<str>, Instant)>,
+    /// After this, nothing the thread settles counts: it was counted as abandoned.
+    expired: bool,
+}
+
+/// What one drain thread dispatched. Written by it and by an expiring shutdown, read by snapshots.
+#[derive(Debug)]
+pub(crate) struct ThreadTally(Mutex<ThreadCounts>);
+
+impl ThreadTally {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(ThreadCounts::default()))
+    }
+
+    /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be entered.
+    pub(crate) fn begin_call(&self, name: &Arc<str>, now: Instant) -> bool {
+        let mut counts = self.0.lock();
+        if counts.expired {
+            return false;
+        }
+        counts.calling = Some((name.clone(), now));
+        true
+    }
+
+    /// Counts a group. `false`: it had been counted as abandoned before.
+    pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
+        let mut counts = self.0.lock();
+        counts.calling = None;
+        if counts.expired {
+            return false;
+        }
+        match outcome {
+            Outcome::Consumed => counts.consumed += items,
+            Outcome::Failed => counts.failed += items,
+            Outcome::Unhandled => counts.unhandled += items,
+        }
+        true
+    }
+
+    /// Draws the line: what is not settled by now is abandoned. Returns what was settled.
+    pub(crate) fn expire(&self) -> u64 {
+        let mut counts = self.0.lock();
+        counts.expired = true;
+        counts.consumed + counts.failed + counts.unhandled
+    }
+
+    pub(crate) fn counts(&self) -> ThreadCounts {
+        self.0.lock().clone()
+    }
+}
+
+/// What one handler was given for one type. Written under the handler's entry token.
+#[derive(Debug)]
+pub(crate) struct HandlerTally(Mutex<HandlerCounts>);
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HandlerCounts {
+    pub(crate) consumed: u64,
+    pub(crate) failed: u64,
+    pub(crate) batches: u64,
+    pub(crate) ns_per_item: f64,
+}
+
+impl Default for HandlerTally {
+    fn default() -> Self {
+        Self(Mutex::new(HandlerCounts::default()))
+    }
+}
+
+impl HandlerTally {
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn settle(&self, outcome: Outcome, items: u64, took: Duration) {
+        let mut counts = self.0.lock();
+        let newest = took.as_nanos() as f64 / items as f64;
+        counts.ns_per_item =
+            if counts.batches == 0 { newest } else { counts.ns_per_item + EWMA_ALPHA * (newest - counts.ns_per_item) };
+        counts.batches += 1;
+        match outcome {
+            Outcome::Consumed => counts.consumed += items,
+            Outcome::Failed => counts.failed += items,
+            Outcome::Unhandled => {}
+        }
+    }
+
+    pub(crate) fn counts(&self) -> HandlerCounts {
+        *self.0.lock()
+    }
+}

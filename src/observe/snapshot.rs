@@ -1,0 +1,85 @@
+//! How a snapshot is read from a running queue.
+
+use rustc_hash::FxHashMap;
+
+use crate::flow::handler::{Item, TypeKey};
+use crate::observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
+use crate::shared::Shared;
+use crate::sync::{Duration, Instant, Ordering};
+
+/// A handler that a thread has been inside for longer counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+impl<T: Item> Shared<T> {
+    pub(crate) fn stats(&self) -> Stats {
+        let route = self.route.load();
+        let abandoned = self.control.lock().abandoned;
+        let now = Instant::now();
+        let mut stats = Stats {
+            buffer_size: self.config.buffer_size,
+            attempts: 0,
+            produced: 0,
+            refused: 0,
+            consumed: 0,
+            failed: 0,
+            unhandled: 0,
+            abandoned,
+            queued: 0,
+            in_flight: 0,
+            partitions: Vec::with_capacity(route.partitions.len()),
+            handlers: Vec::with_capacity(route.types.len()),
+            drain_threads: Vec::with_capacity(self.threads.len()),
+            stuck_handlers: Vec::new(),
+        };
+        // Threads first: what is counted as handled here is counted as produced below.
+        for (index, slot) in self.threads.iter().enumerate() {
+            let counts = slot.tally.counts();
+            stats.consumed += counts.consumed;
+            stats.failed += counts.failed;
+            stats.unhandled += counts.unhandled;
+            if let Some((name, since)) = counts.calling
+                && now.duration_since(since) > STUCK_AFTER
+            {
+                stats.stuck_handlers.push(name.to_string());
+            }
+            stats.drain_threads.push(DrainThreadStats {
+                index,
+                items: counts.consumed + counts.failed + counts.unhandled,
+                cycles: slot.cycles.load(Ordering::Relaxed),
+                cpu: Duration::from_nanos(slot.cpu_ns.load(Ordering::Relaxed)),
+            });
+        }
+        let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
+        for registered in route.types.values() {
+            types.entry(registered.partition).or_default().push(registered.key);
+            let counts = registered.tally.counts();
+            stats.handlers.push(HandlerStats {
+                key: registered.key,
+                consumed: counts.consumed,
+                failed: counts.failed,
+                batches: counts.batches,
+                ns_per_item: counts.ns_per_item,
+            });
+        }
+        // What an expired shutdown left behind is abandoned and no longer in use.
+        let expired = self.expired.load(Ordering::Acquire);
+        for partition in &route.partitions {
+            let counts = partition.counts();
+            stats.attempts += counts.attempts;
+            stats.produced += counts.pushed;
+            stats.refused += counts.refused;
+            let (queued, in_flight) =
+                if expired { (0, 0) } else { (counts.pushed - counts.taken, counts.taken - counts.completed) };
+            stats.queued += queued;
+            stats.in_flight += in_flight;
+            stats.partitions.push(PartitionStats {
+                index: partition.index,
+                used: queued + in_flight,
+                owner: partition.owner.inside(),
+                attempts: counts.attempts,
+                types: types.remove(&partition.index).unwrap_or_default(),
+            });
+        }
+        stats
+    }
+}

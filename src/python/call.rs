@@ -1,0 +1,46 @@
+//! A call into a Python handler that survives the end of the interpreter.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+unsafe extern "C-unwind" {
+    /// The function of the stable ABI; declared once more because it can unwind, which `pyo3::ffi` does not say.
+    fn PyObject_Call(
+        callable: *mut ffi::PyObject,
+        args: *mut ffi::PyObject,
+        kwargs: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
+
+/// Parks the thread for ever when it is dropped.
+struct HangThread;
+
+impl Drop for HangThread {
+    fn drop(&mut self) {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// `callable(*args)`.
+///
+/// A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14, the next step that
+/// needs the interpreter ends the thread by a forced unwind. Rust frames abort the process on that. Here the unwind
+/// meets the guard, which parks the thread for ever, as Python 3.14 does by itself; the process then ends normally.
+pub(crate) fn call_handler<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let guard = HangThread;
+    // SAFETY: `callable` and `args` are live objects of this interpreter and `args` is a tuple, for as long as the
+    // borrows last; the thread is attached, as the `Bound`s prove. Null `kwargs` are allowed. The result is a new
+    // reference, or null with an exception set, which is what `from_owned_ptr_or_err` asks for.
+    let result = unsafe {
+        let result = PyObject_Call(callable.as_ptr(), args.as_ptr(), std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(callable.py(), result)
+    };
+    std::mem::forget(guard);
+    result
+}

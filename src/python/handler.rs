@@ -1,0 +1,118 @@
+//! A Python handler as the core sees it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::call::call_handler;
+use super::item::PyItem;
+use crate::{Batch, EntryToken, Failure, Handler};
+
+/// The entry tokens of all handler instances of the process, by address. An instance outlives its token's entry: whoever
+/// holds the token holds the instance, so an address is never looked up for another object.
+static TOKENS: Mutex<Option<HashMap<usize, Weak<EntryToken>>>> = Mutex::new(None);
+
+/// The token of `instance`, the same one for every queue and type that it serves.
+pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
+    let mut tokens = TOKENS.lock();
+    let tokens = tokens.get_or_insert_with(HashMap::new);
+    let address = instance.as_ptr() as usize;
+    if let Some(token) = tokens.get(&address).and_then(Weak::upgrade) {
+        return token;
+    }
+    tokens.retain(|_, token| token.strong_count() > 0);
+    let token = Arc::new(EntryToken::default());
+    tokens.insert(address, Arc::downgrade(&token));
+    token
+}
+
+/// In a forked child: the tokens may be held by threads that do not exist here.
+pub(crate) fn forget_tokens() {
+    std::mem::forget(TOKENS.lock().take());
+}
+
+/// One handler instance on one queue. The methods were looked up when it was registered; `None`: not defined.
+pub(crate) struct PyHandler {
+    pub(crate) instance: Py<PyAny>,
+    pub(crate) consume: Py<PyAny>,
+    pub(crate) on_idle: Option<Py<PyAny>>,
+    pub(crate) on_error: Option<Py<PyAny>>,
+    pub(crate) on_close: Option<Py<PyAny>>,
+    /// The queue's `error_handler`, for handlers without `on_error`.
+    pub(crate) error_handler: Option<Py<PyAny>>,
+    pub(crate) name: String,
+    pub(crate) token: Arc<EntryToken>,
+}
+
+impl PyHandler {
+    /// Each of these references is owned here and nowhere else, so the garbage collector may count them.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.instance)?;
+        visit.call(&self.consume)?;
+        visit.call(&self.on_idle)?;
+        visit.call(&self.on_error)?;
+        visit.call(&self.on_close)?;
+        visit.call(&self.error_handler)
+    }
+
+    fn call0(method: Option<&Py<PyAny>>) -> Result<(), Failure> {
+        let Some(method) = method else { return Ok(()) };
+        Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Failure::new(describe(py, &error))),
+        })
+    }
+}
+
+impl Handler<PyItem> for PyHandler {
+    fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
+        Python::attach(|py| {
+            let result = PyList::new(py, batch.drain().map(|item| item.object)).and_then(|list| {
+                let args = PyTuple::new(py, [&list])?;
+                Ok((call_handler(self.consume.bind(py), &args), list))
+            });
+            let (result, list) = match result {
+                Ok(called) => called,
+                Err(error) => return Err(Failure::new(describe(py, &error))),
+            };
+            let Err(error) = result else { return Ok(()) };
+            let message = describe(py, &error);
+            let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
+                return Err(Failure::new(message));
+            };
+            let args = PyTuple::new(py, [list.into_any(), error.into_value(py).into_bound(py).into_any()]);
+            match args.and_then(|args| call_handler(report.bind(py), &args)) {
+                Ok(_) => Err(Failure { message, reported: true }),
+                Err(second) => {
+                    Err(Failure::new(format!("{message}; then its error handler raised {}", describe(py, &second))))
+                }
+            }
+        })
+    }
+
+    fn has_on_idle(&self) -> bool {
+        self.on_idle.is_some()
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        Self::call0(self.on_idle.as_ref())
+    }
+
+    fn on_close(&self) -> Result<(), Failure> {
+        Self::call0(self.on_close.as_ref())
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// The exception with its traceback, as Python would print it.
+fn describe(py: Python<'_>, error: &PyErr) -> String {
+    let trace = error.traceback(py).and_then(|trace| trace.format().ok()).unwrap_or_default();
+    if trace.is_empty() { error.to_string() } else { format!("{error}\n{}", trace.trim_end()) }
+}

@@ -1,0 +1,67 @@
+//! The process around the queues: its exit, its forks, its log.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use super::handler::forget_tokens;
+use super::item::PyItem;
+use super::queue::{InterpreterPause, deadline_of};
+use crate::WeakQueue;
+
+/// Counts the forks that this process came out of as the child. A queue remembers the number it was made under: a
+/// look at a flag is cheaper than asking for the process id with every item.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn generation() -> u32 {
+    // Relaxed: changed only in a child, before it has a second thread.
+    GENERATION.load(Ordering::Relaxed)
+}
+
+struct Live {
+    queue: WeakQueue<PyItem>,
+    shutdown_timeout: Option<f64>,
+}
+
+/// Every queue that has drain threads, in order of creation. Locked while attached and never across a wait, so a fork,
+/// which happens while attached too, never finds it locked.
+static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
+
+pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) {
+    let mut live = LIVE.lock();
+    live.retain(|one| !one.queue.is_gone());
+    live.push(Live { queue, shutdown_timeout });
+}
+
+/// Closes every live queue, registered or not, the last created first: what was accepted is delivered, within each
+/// queue's `shutdown_timeout`, counted from now.
+#[pyfunction]
+pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
+    let live = std::mem::take(&mut *LIVE.lock());
+    for one in &live {
+        one.queue.close_to_outside();
+    }
+    let deadlines = live.iter().map(|one| deadline_of(one.shutdown_timeout)).collect::<PyResult<Vec<_>>>()?;
+    for (one, deadline) in live.iter().zip(deadlines).rev() {
+        one.queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
+    }
+    Ok(())
+}
+
+/// In a forked child: the drain threads are not here, and their locks may be held for ever.
+#[pyfunction]
+pub(crate) fn after_fork_in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    std::mem::forget(std::mem::take(&mut *LIVE.lock()));
+    forget_tokens();
+}
+
+/// Sends the core's log lines to the Python logger `batchqueue`.
+#[pyfunction]
+pub(crate) fn init_logging(py: Python<'_>) -> PyResult<()> {
+    // Nothing is cached: lines are rare, and the user may change levels at any time.
+    let logger = pyo3_log::Logger::new(py, pyo3_log::Caching::Nothing)?;
+    logger.install().map(drop).map_err(|cause| PyRuntimeError::new_err(cause.to_string()))
+}

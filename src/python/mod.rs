@@ -1,0 +1,38 @@
+//! The bindings: the extension module `batchqueue._core`. They translate, and do nothing else.
+//!
+//! Rules kept here: the interpreter is never attached or detached under a lock of the core, Python objects are dropped
+//! while attached, and nothing is logged while attached.
+
+mod call;
+mod handler;
+mod host;
+mod item;
+mod lifecycle;
+mod policies;
+mod queue;
+
+use pyo3::prelude::*;
+
+pyo3::import_exception!(batchqueue.exceptions, BatchQueueError);
+pyo3::import_exception!(batchqueue.exceptions, ConfigError);
+pyo3::import_exception!(batchqueue.exceptions, ProduceTimeoutError);
+pyo3::import_exception!(batchqueue.exceptions, QueueClosedError);
+pyo3::import_exception!(batchqueue.exceptions, QueueForkedError);
+pyo3::import_exception!(batchqueue.exceptions, ReentrantProduceError);
+
+impl From<crate::ConfigError> for PyErr {
+    fn from(error: crate::ConfigError) -> Self {
+        ConfigError::new_err(error.to_string())
+    }
+}
+
+/// The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::lifecycle::{after_fork_in_child, close_all, init_logging};
+    #[pymodule_export]
+    use super::policies::{PartitionPolicy, ThreadPolicy};
+    #[pymodule_export]
+    use super::queue::{Queue, thread_count};
+}

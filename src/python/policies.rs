@@ -1,0 +1,148 @@
+//! `ThreadPolicy` and `PartitionPolicy`.
+
+use pyo3::prelude::*;
+
+use crate::config;
+
+/// How many drain threads a queue has. Compares by value and pickles.
+#[pyclass(frozen, eq, hash, module = "batchqueue")]
+#[derive(Clone, PartialEq)]
+pub(crate) struct ThreadPolicy(pub(crate) config::ThreadPolicy);
+
+impl std::hash::Hash for ThreadPolicy {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        format!("{:?}", self.0).hash(state);
+    }
+}
+
+#[pymethods]
+impl ThreadPolicy {
+    /// `count` drain threads, whatever the machine.
+    ///
+    /// Raises:
+    ///     ConfigError: `count` is below 1.
+    #[staticmethod]
+    fn fixed(count: i64) -> PyResult<Self> {
+        Ok(Self(config::ThreadPolicy::fixed(not_negative("ThreadPolicy.fixed", count)?)?))
+    }
+
+    /// `multiplier` drain threads per core that this process may use, rounded half up, at least 1.
+    ///
+    /// Raises:
+    ///     ConfigError: `multiplier` is not a finite number above 0.
+    #[staticmethod]
+    fn cpu_cores(multiplier: f64) -> PyResult<Self> {
+        Ok(Self(config::ThreadPolicy::cores(0, multiplier)?))
+    }
+
+    /// `base` drain threads and `multiplier` more per core, rounded half up.
+    ///
+    /// Raises:
+    ///     ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
+    #[staticmethod]
+    fn cpu_cores_with_base(base: i64, multiplier: f64) -> PyResult<Self> {
+        Ok(Self(config::ThreadPolicy::cores(not_negative("ThreadPolicy.cpu_cores_with_base", base)?, multiplier)?))
+    }
+
+    /// The number of drain threads, at least 1.
+    ///
+    /// Args:
+    ///     cores: Cores of the machine; None asks for those that this process may use.
+    #[pyo3(signature = (cores=None))]
+    fn resolve(&self, cores: Option<usize>) -> usize {
+        self.0.resolve(cores.unwrap_or_else(config::available_cores))
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0 {
+            config::ThreadPolicy::Fixed(count) => format!("ThreadPolicy.fixed({count})"),
+            config::ThreadPolicy::Cores { base: 0, multiplier } => format!("ThreadPolicy.cpu_cores({multiplier})"),
+            config::ThreadPolicy::Cores { base, multiplier } => {
+                format!("ThreadPolicy.cpu_cores_with_base({base}, {multiplier})")
+            }
+        }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let class = py.get_type::<Self>();
+        Ok(match self.0 {
+            config::ThreadPolicy::Fixed(count) => (class.getattr("fixed")?, (count,).into_pyobject(py)?.into_any()),
+            config::ThreadPolicy::Cores { base, multiplier } => {
+                (class.getattr("cpu_cores_with_base")?, (base, multiplier).into_pyobject(py)?.into_any())
+            }
+        })
+    }
+}
+
+/// How many partitions a queue has. Compares by value and pickles.
+#[pyclass(frozen, eq, hash, module = "batchqueue")]
+#[derive(Clone, PartialEq, Hash)]
+pub(crate) struct PartitionPolicy(pub(crate) config::PartitionPolicy);
+
+#[pymethods]
+impl PartitionPolicy {
+    /// `count` partitions.
+    ///
+    /// Raises:
+    ///     ConfigError: `count` is below 1.
+    #[staticmethod]
+    fn fixed(count: i64) -> PyResult<Self> {
+        Ok(Self(config::PartitionPolicy::fixed(not_negative("PartitionPolicy.fixed", count)?)?))
+    }
+
+    /// `multiplier` partitions per drain thread.
+    ///
+    /// Raises:
+    ///     ConfigError: `multiplier` is below 1.
+    #[staticmethod]
+    fn thread_multiply(multiplier: i64) -> PyResult<Self> {
+        let multiplier = not_negative("PartitionPolicy.thread_multiply", multiplier)?;
+        Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
+    }
+
+    /// Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain thread, then one for
+    /// every two.
+    ///
+    /// Raises:
+    ///     ConfigError: `multiplier` is below 1.
+    #[staticmethod]
+    #[pyo3(signature = (multiplier=25))]
+    fn adaptive(multiplier: i64) -> PyResult<Self> {
+        Ok(Self(config::PartitionPolicy::adaptive(not_negative("PartitionPolicy.adaptive", multiplier)?)?))
+    }
+
+    /// The number of partitions.
+    ///
+    /// Args:
+    ///     threads: Drain threads.
+    ///     handlers: Handlers, by weight.
+    #[pyo3(signature = (threads, handlers=0.0))]
+    fn resolve(&self, threads: usize, handlers: f64) -> usize {
+        self.0.resolve(threads, handlers)
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, count) = self.parts();
+        format!("PartitionPolicy.{name}({count})")
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (usize,))> {
+        let (name, count) = self.parts();
+        Ok((py.get_type::<Self>().getattr(name)?, (count,)))
+    }
+}
+
+impl PartitionPolicy {
+    fn parts(&self) -> (&'static str, usize) {
+        match self.0 {
+            config::PartitionPolicy::Fixed(count) => ("fixed", count),
+            config::PartitionPolicy::ThreadMultiply(multiplier) => ("thread_multiply", multiplier),
+            config::PartitionPolicy::Adaptive { multiplier } => ("adaptive", multiplier),
+        }
+    }
+}
+
+fn not_negative(name: &str, count: i64) -> PyResult<usize> {
+    usize::try_from(count)
+        .map_err(|_| super::ConfigError::new_err(format!("{name}: {count} is negative; give at least 1")))
+}

@@ -1,0 +1,372 @@
+//! The queue: wires the data plane to its drain threads. Running → closing → closed.
+
+use std::fmt;
+
+use crate::config::{Config, Selector, available_cores};
+use crate::control::scheduler::sleeper;
+use crate::error::{Closed, ConfigError, FlushError, ProduceError};
+use crate::flow::drain::DrainThread;
+use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
+use crate::flow::host::{Host, NoHost};
+use crate::flow::partition::Access;
+use crate::flow::produce::{Pause, Wait, slice};
+use crate::flow::route::Registered;
+use crate::observe::{HandlerTally, Stats};
+use crate::shared::{Consumption, Shared, on_drain_thread};
+use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak, spawn};
+
+type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
+
+enum Consumers<T> {
+    Handlers,
+    One(HandlerRef<T>),
+    PerThread(ConsumerFactory<T>),
+}
+
+/// Settings of a queue that is about to start.
+pub struct Builder<T: Item> {
+    name: String,
+    config: Config,
+    consumers: Consumers<T>,
+    host: Arc<dyn Host<T>>,
+}
+
+impl<T: Item> Builder<T> {
+    /// One consumer for the items of all types. Wins over handlers.
+    #[must_use]
+    pub fn consumer(mut self, consumer: HandlerRef<T>) -> Self {
+        self.consumers = Consumers::One(consumer);
+        self
+    }
+
+    /// One consumer per drain thread, made by `factory` from the thread's index, so that they really run in parallel.
+    #[must_use]
+    pub fn consumer_per_thread(mut self, factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static) -> Self {
+        self.consumers = Consumers::PerThread(Box::new(factory));
+        self
+    }
+
+    /// The world that the handlers live in.
+    #[must_use]
+    pub fn host(mut self, host: impl Host<T>) -> Self {
+        self.host = Arc::new(host);
+        self
+    }
+
+    /// Starts the drain threads.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system has no thread left.
+    pub fn start(self) -> Result<BatchQueue<T>, ConfigError> {
+        self.config.validate()?;
+        let (threads, partitions, warning) = self.config.resolve(available_cores());
+        if let Some(warning) = warning {
+            log::warn!(target: "batchqueue", "queue {}: {warning}", self.name);
+        }
+        let consumption = match self.consumers {
+            Consumers::Handlers => Consumption::ByHandler,
+            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(consumer)),
+            Consumers::PerThread(mut factory) => {
+                Consumption::PerThread((0..threads).map(|thread| consumer_of_all_types(factory(thread))).collect())
+            }
+        };
+        let (sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| sleeper()).unzip();
+        let shared = Arc::new(Shared::new(self.name, self.config, consumption, self.host, wakers, partitions));
+        let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
+        for (index, sleeper) in sleepers.into_iter().enumerate() {
+            let shared = queue.shared.clone();
+            let thread = spawn(format!("batchqueue-{}-{index}", shared.name), move || {
+                let (host, running) = (shared.host.clone(), shared.running.clone());
+                let mut drain = Some(DrainThread::new(index, shared, sleeper));
+                host.live(&mut || {
+                    if let Some(drain) = &mut drain {
+                        drain.run();
+                    }
+                    // What is left of the queue may die with its last thread: items and handlers die in their host.
+                    host.enter(&mut || drop(drain.take()));
+                });
+                running.one_ended();
+            });
+            match thread {
+                Ok(handle) => queue.joins.lock().push(handle),
+                Err(cause) => {
+                    for _ in index..threads {
+                        queue.shared.running.one_ended();
+                    }
+                    return Err(ConfigError(format!(
+                        "cannot start drain thread {} of {threads}: {cause}; ask for fewer threads",
+                        index + 1
+                    )));
+                }
+            }
+        }
+        Ok(queue)
+    }
+}
+
+fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
+    let name = handler.handler.name().into();
+    Arc::new(Registered { key: TypeKey(0), partition: 0, handler, name, tally: HandlerTally::default() })
+}
+
+/// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.
+///
+/// Dropping it closes it without waiting: what was accepted is still delivered, and the drain threads end by
+/// themselves. Call [`shutdown`](Self::shutdown) to wait for that.
+///
+/// ```
+/// use batchqueue::{BatchQueue, Batch, Config, HandlerRef, Item, TypeKey};
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering::Relaxed}};
+///
+/// #[derive(Debug)]
+/// struct Word(&'static str);
+/// impl Item for Word {
+///     fn type_key(&self) -> TypeKey { TypeKey(1) }
+/// }
+///
+/// let letters = Arc::new(AtomicU64::new(0));
+/// let count = letters.clone();
+/// let queue = BatchQueue::builder("words", Config::default()).start().unwrap();
+/// queue.add_handler(TypeKey(1), HandlerRef::new(move |batch: &mut Batch<Word>| {
+///     count.fetch_add(batch.drain().map(|word| word.0.len() as u64).sum(), Relaxed);
+/// })).unwrap();
+/// queue.produce(Word("hello")).unwrap();
+/// assert_eq!(queue.shutdown(None), 0);
+/// assert_eq!(letters.load(Relaxed), 5);
+/// ```
+pub struct BatchQueue<T: Item> {
+    shared: Arc<Shared<T>>,
+    joins: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<T: Item> BatchQueue<T> {
+    /// A queue that is about to start; call [`Builder::start`].
+    pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
+        Builder { name: name.into(), config, consumers: Consumers::Handlers, host: Arc::new(NoHost) }
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Whether everybody may put items in.
+    pub fn is_running(&self) -> bool {
+        self.shared.control.lock().access == Access::Open
+    }
+
+    /// Whether the queue is shut down and its last drain thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.running.is_none()
+    }
+
+    /// Sends the items of one type to a handler. Under an adaptive policy the partitions may grow; a type keeps its
+    /// partition for the queue's life.
+    ///
+    /// # Errors
+    /// The queue is shut down, or the type has a handler already.
+    pub fn add_handler(&self, handled: impl Into<HandledType>, handler: HandlerRef<T>) -> Result<(), AddHandlerError> {
+        let handled = handled.into();
+        let control = self.shared.control.lock();
+        if control.access != Access::Open {
+            return Err(AddHandlerError::Closed(Closed));
+        }
+        let route = self.shared.route.load();
+        if route.types.contains_key(&handled.key) {
+            return Err(AddHandlerError::Taken);
+        }
+        let threads = self.shared.threads.len();
+        self.shared.route.publish(route.with_type(&self.shared.config, threads, handled, handler));
+        Ok(())
+    }
+
+    /// Puts one item in, waiting for space if the strategy says so.
+    ///
+    /// Cost without a wait: one look at the route, one lock, one append.
+    ///
+    /// # Errors
+    /// The item was refused and comes back: the partition is full, the queue is shut down, or the caller is a handler
+    /// of this queue that would wait for itself.
+    pub fn produce(&self, item: T) -> Result<(), ProduceError<T>> {
+        self.produce_with(item, None, None, &mut Wait)
+    }
+
+    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in how to wait.
+    ///
+    /// # Errors
+    /// As [`produce`](Self::produce); also the deadline has passed, or `pause` ended the wait.
+    ///
+    /// # Panics
+    /// `partition` is not below [`partition_count`](Self::partition_count).
+    pub fn produce_with<P: Pause>(
+        &self,
+        item: T,
+        partition: Option<usize>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        self.shared.produce(item, partition, deadline, pause)
+    }
+
+    /// Puts items in, in order, up to the first that is refused; that one and the rest stay in `items`.
+    ///
+    /// # Errors
+    /// As [`produce_with`](Self::produce_with), without the item.
+    pub fn produce_many<P: Pause>(
+        &self,
+        items: &mut std::vec::IntoIter<T>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<(), P::Interrupt>> {
+        self.shared.produce_many(items, deadline, pause)
+    }
+
+    /// Waits until all items accepted before the call are handled. `false`: the deadline passed, or a shutdown
+    /// abandoned some of them.
+    ///
+    /// # Errors
+    /// Called from a drain thread, which would wait for itself; or `pause` ended the wait.
+    pub fn flush<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<bool, FlushError<P::Interrupt>> {
+        if on_drain_thread() {
+            return Err(FlushError::FromDrainThread);
+        }
+        let shared = &self.shared;
+        let route = shared.route.load();
+        // Read under each gate: an item whose produce returned before this call is counted.
+        let goals: Vec<_> = route.partitions.iter().map(|one| (one, one.pushed_under_gate())).collect();
+        let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
+        let expired = || shared.expired.load(Ordering::Acquire);
+        shared.begin_flush();
+        let result = loop {
+            if reached() {
+                break Ok(true);
+            }
+            if expired() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break Ok(false);
+            }
+            let wait = pause.pause(&mut |limit| {
+                shared.wait_for_progress(|| reached() || expired(), slice(limit, deadline));
+            });
+            if let Err(cause) = wait {
+                break Err(FlushError::Interrupted(cause));
+            }
+        };
+        shared.end_flush();
+        result
+    }
+
+    /// Closes the queue to everybody but drain threads, which still finish what their own queues hold.
+    pub fn close_to_outside(&self) {
+        self.shared.restrict(Access::DrainThreads);
+    }
+
+    /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not wait.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+
+    /// Closes the queue, waits until what was accepted is handled and `on_close` has run, and returns the number of
+    /// abandoned items: 0 unless the deadline passed. A second caller waits for the same end.
+    ///
+    /// On a drain thread of this queue it closes and returns at once.
+    pub fn shutdown(&self, deadline: Option<Instant>) -> u64 {
+        match self.shutdown_with(deadline, &mut Wait) {
+            Ok(abandoned) => abandoned,
+            Err(never) => match never {},
+        }
+    }
+
+    /// [`shutdown`](Self::shutdown) with a say in how to wait.
+    ///
+    /// # Errors
+    /// `pause` ended the wait. The queue is closed and goes on delivering; call again to wait for it.
+    pub fn shutdown_with<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<u64, P::Interrupt> {
+        let abandoned = self.shared.shutdown(deadline, pause)?;
+        if self.shared.running.is_none() {
+            // They have ended: the joins do not wait. A panic was reported when it happened.
+            for thread in std::mem::take(&mut *self.joins.lock()) {
+                drop(thread.join());
+            }
+        }
+        Ok(abandoned)
+    }
+
+    /// A reference that keeps nothing alive, for whoever closes all queues at the end of a process. It still finds a
+    /// queue that was dropped while its drain threads have items to deliver.
+    pub fn downgrade(&self) -> WeakQueue<T> {
+        WeakQueue(Arc::downgrade(&self.shared))
+    }
+
+    /// A snapshot of counts and use.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Partitions now; they may grow with `add_handler`.
+    pub fn partition_count(&self) -> usize {
+        self.shared.route.read(|route| route.partitions.len())
+    }
+
+    /// The selector that the queue was made with.
+    pub fn selector(&self) -> Selector {
+        self.shared.config.selector
+    }
+}
+
+impl<T: Item> Drop for BatchQueue<T> {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl<T: Item> fmt::Debug for BatchQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchQueue").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+/// A queue that may be gone.
+#[derive(Debug)]
+pub struct WeakQueue<T: Item>(Weak<Shared<T>>);
+
+impl<T: Item> WeakQueue<T> {
+    /// Whether neither the queue nor one of its drain threads exists any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// [`BatchQueue::close_to_outside`], if the queue still exists.
+    pub fn close_to_outside(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.restrict(Access::DrainThreads);
+        }
+    }
+
+    /// [`BatchQueue::shutdown_with`], if the queue still exists.
+    ///
+    /// # Errors
+    /// `pause` ended the wait.
+    pub fn shutdown_with<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<u64, P::Interrupt> {
+        self.0.upgrade().map_or(Ok(0), |shared| shared.shutdown(deadline, pause))
+    }
+}
+
+/// Why a handler was not added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddHandlerError {
+    /// The queue is shut down.
+    Closed(Closed),
+    /// The type has a handler already.
+    Taken,
+}
+
+impl fmt::Display for AddHandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed(closed) => closed.fmt(f),
+            Self::Taken => f.write_str("the type has a handler already"),
+        }
+    }
+}
+
+impl std::error::Error for AddHandlerError {}

@@ -1,0 +1,265 @@
+//! What the producers, the drain threads and the control side of one queue share.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `route` | `add_handler`, under `control` | everybody |
+//! | `closing` | closer, once, under `control` | drain threads |
+//! | `unfinished` | closer (set), drain threads (count down) | drain threads |
+//! | `expired` | a shutdown whose time ran out, once | drain threads |
+//! | `flush_waiting` | flushes | drain threads |
+//! | `running` | the last act of each drain thread | shutdowns |
+//! | `threads[i].cycles`, `.cpu_ns` | drain thread `i`, by plain stores | statistics |
+
+use std::cell::Cell;
+use std::fmt;
+
+use crate::config::Config;
+use crate::control::scheduler::Waker;
+use crate::faults::{self, Fault};
+use crate::flow::dispatch::DispatchLog;
+use crate::flow::handler::Item;
+use crate::flow::host::Host;
+use crate::flow::partition::{Access, Partition, Signal};
+use crate::flow::route::{Registered, Route};
+use crate::observe::ThreadTally;
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, Published, fence, thread_local,
+    wait_for,
+};
+
+thread_local! {
+    /// The queue whose drain thread this is, as an address; 0: not a drain thread.
+    static DRAINS: Cell<usize> = Cell::new(0);
+}
+
+/// Whether the calling thread is a drain thread of any queue.
+pub(crate) fn on_drain_thread() -> bool {
+    DRAINS.with(Cell::get) != 0
+}
+
+/// Who handles batches.
+pub(crate) enum Consumption<T> {
+    /// The handler of each type.
+    ByHandler,
+    /// One for all types.
+    OneConsumer(Arc<Registered<T>>),
+    /// One per drain thread, for all types.
+    PerThread(Vec<Arc<Registered<T>>>),
+}
+
+/// What others see of one drain thread.
+#[derive(Debug)]
+pub(crate) struct ThreadSlot {
+    pub(crate) waker: Waker,
+    pub(crate) tally: ThreadTally,
+    pub(crate) cycles: AtomicU64,
+    pub(crate) cpu_ns: AtomicU64,
+}
+
+impl ThreadSlot {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { waker, tally: ThreadTally::new(), cycles: AtomicU64::new(0), cpu_ns: AtomicU64::new(0) }
+    }
+
+    /// Called by the drain thread itself.
+    pub(crate) fn note_cpu_time(&self) {
+        // Relaxed: a figure for statistics, ordered by nothing.
+        self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+fn thread_cpu_ns() -> u64 {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(loom)]
+fn thread_cpu_ns() -> u64 {
+    0
+}
+
+/// How many drain threads have not ended. It outlives the rest, so that the last act of a thread is to count itself
+/// out, after everything it held is gone.
+#[derive(Debug)]
+pub(crate) struct Running {
+    threads: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Running {
+    pub(crate) fn one_ended(&self) {
+        *self.threads.lock() -= 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        *self.threads.lock() == 0
+    }
+
+    /// Waits until a drain thread ends or `limit` has passed; may return early.
+    pub(crate) fn wait(&self, limit: Option<Duration>) {
+        let threads = self.threads.lock();
+        if *threads > 0 {
+            drop(wait_for(&self.changed, threads, limit));
+        }
+    }
+}
+
+/// What `control` guards: the order of growth and close.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// Who may put items in; below `Open` the queue does not grow any more.
+    pub(crate) access: Access,
+    /// Items that a shutdown left behind when its time ran out.
+    pub(crate) abandoned: u64,
+}
+
+pub(crate) struct Shared<T: Item> {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) consumption: Consumption<T>,
+    pub(crate) host: Arc<dyn Host<T>>,
+    pub(crate) threads: Vec<ThreadSlot>,
+    pub(crate) route: Published<Route<T>>,
+    pub(crate) control: Mutex<Control>,
+    pub(crate) closing: AtomicBool,
+    pub(crate) unfinished: AtomicUsize,
+    pub(crate) expired: AtomicBool,
+    flush_waiting: AtomicUsize,
+    flushed: (Mutex<()>, Condvar),
+    pub(crate) running: Arc<Running>,
+    pub(crate) next_partition: AtomicUsize,
+    pub(crate) dispatch_log: DispatchLog,
+}
+
+impl<T: Item> Shared<T> {
+    pub(crate) fn new(
+        name: String,
+        config: Config,
+        consumption: Consumption<T>,
+        host: Arc<dyn Host<T>>,
+        wakers: Vec<Waker>,
+        partitions: usize,
+    ) -> Self {
+        let threads: Vec<ThreadSlot> = wakers.into_iter().map(ThreadSlot::new).collect();
+        let route = Published::new(Route::new(&config, threads.len(), partitions));
+        let running = Arc::new(Running { threads: Mutex::new(threads.len()), changed: Condvar::new() });
+        Self {
+            name,
+            config,
+            consumption,
+            host,
+            threads,
+            route,
+            control: Mutex::new(Control { access: Access::Open, abandoned: 0 }),
+            closing: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            expired: AtomicBool::new(false),
+            flush_waiting: AtomicUsize::new(0),
+            flushed: (Mutex::new(()), Condvar::new()),
+            running,
+            next_partition: AtomicUsize::new(0),
+            dispatch_log: DispatchLog::new(),
+        }
+    }
+
+    // ---- waking ----------------------------------------------------------------------------------------------
+
+    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
+    #[inline]
+    pub(crate) fn wake_inside(&self, partition: &Partition<T>, signal: Signal) {
+        if signal == Signal::Nothing {
+            return;
+        }
+        // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or it sees the put.
+        if !faults::off(Fault::PutFence) {
+            fence(Ordering::SeqCst);
+        }
+        self.threads[partition.owner.inside()].waker.wake(signal);
+    }
+
+    pub(crate) fn wake_all(&self) {
+        // SeqCst: as in `wake_inside`.
+        fence(Ordering::SeqCst);
+        for slot in &self.threads {
+            slot.waker.wake(Signal::Pressure);
+        }
+    }
+
+    // ---- drain threads ---------------------------------------------------------------------------------------
+
+    pub(crate) fn mark_drain_thread(self: &Arc<Self>) {
+        DRAINS.with(|drains| drains.set(Arc::as_ptr(self) as usize));
+    }
+
+    /// Whether the calling thread is a drain thread of this queue.
+    pub(crate) fn on_own_drain_thread(self: &Arc<Self>) -> bool {
+        DRAINS.with(Cell::get) == Arc::as_ptr(self) as usize
+    }
+
+    /// Whether the drain threads have nothing left to do: all is finished, or the time ran out.
+    pub(crate) fn is_over(&self) -> bool {
+        // Acquire: pairs with the Release in `expire`.
+        if self.expired.load(Ordering::Acquire) {
+            return true;
+        }
+        // Acquire: pairs with the AcqRel in `one_finished`; all handlers' writes are visible before `on_close`.
+        self.closing.load(Ordering::Acquire) && self.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether thread `index` still has to finish a partition of a closing queue.
+    pub(crate) fn is_closing_with_work_for(&self, index: usize, route: &Route<T>) -> bool {
+        self.closing.load(Ordering::Acquire)
+            && route.partitions.iter().any(|one| one.owner.inside() == index && !one.is_finished())
+    }
+
+    pub(crate) fn one_finished(&self) {
+        // AcqRel: whoever counts the last one down has seen what the others did before theirs.
+        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.wake_all();
+        }
+    }
+
+    // ---- close and flush -------------------------------------------------------------------------------------
+
+    pub(crate) fn flush_waits(&self) -> bool {
+        // Relaxed: ordered by the caller's fence.
+        self.flush_waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Between [`begin_flush`](Self::begin_flush) and [`end_flush`](Self::end_flush) no drain thread rests.
+    pub(crate) fn begin_flush(&self) {
+        self.flush_waiting.fetch_add(1, Ordering::Relaxed);
+        self.wake_all();
+    }
+
+    pub(crate) fn end_flush(&self) {
+        self.flush_waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Waits for a quiescent point, unless `done` already.
+    pub(crate) fn wait_for_progress(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
+        let (lock, progress) = &self.flushed;
+        let guard = lock.lock();
+        if !done() {
+            drop(wait_for(progress, guard, limit));
+        }
+    }
+
+    /// At a quiescent point, after the fence.
+    pub(crate) fn tell_flush(&self) {
+        if self.flush_waits() {
+            let (lock, progress) = &self.flushed;
+            let _guard = lock.lock();
+            progress.notify_all();
+        }
+    }
+}
+
+impl<T: Item> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("name", &self.name).field("config", &self.config).finish_non_exhaustive()
+    }
+}

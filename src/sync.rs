@@ -1,0 +1,242 @@
+//! The only door to locks, atomics, channels, threads and the clock.
+//!
+//! In a normal build it opens on `parking_lot`, `std`, `crossbeam` and `arc-swap`; under `--cfg loom` on the twins in
+//! [`model`], so that the protocols run unchanged in loom's scheduler. The twins have no time: a wait with a time-out
+//! waits for ever, so a lost wake-up is a deadlock that loom reports and never a delay that hides it.
+
+#[cfg(not(loom))]
+pub(crate) use real::*;
+
+#[cfg(loom)]
+pub(crate) use model::*;
+
+pub(crate) use std::time::{Duration, Instant};
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use arc_swap::ArcSwap;
+    pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use std::sync::{Arc, Weak};
+    pub(crate) use std::thread::JoinHandle;
+    pub(crate) use std::thread_local;
+
+    use super::Duration;
+
+    /// Starts a named thread. The name is cut by the system at 15 bytes where it shows one.
+    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name(name).spawn(body)
+    }
+
+    /// A value that many threads read and one, under the control lock, replaces.
+    #[derive(Debug)]
+    pub(crate) struct Published<V>(ArcSwap<V>);
+
+    impl<V> Published<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Self(ArcSwap::from_pointee(value))
+        }
+
+        /// Reads the current value: no lock, no read-modify-write on shared memory.
+        pub(crate) fn read<R>(&self, look: impl FnOnce(&V) -> R) -> R {
+            look(&self.0.load())
+        }
+
+        pub(crate) fn load(&self) -> Arc<V> {
+            self.0.load_full()
+        }
+
+        pub(crate) fn publish(&self, value: V) {
+            self.0.store(Arc::new(value));
+        }
+    }
+
+    /// The sealed segments of one partition.
+    #[derive(Debug)]
+    pub(crate) struct SegmentChannel<S> {
+        sender: crossbeam_channel::Sender<S>,
+        receiver: crossbeam_channel::Receiver<S>,
+    }
+
+    impl<S> SegmentChannel<S> {
+        pub(crate) fn bounded(capacity: usize) -> Self {
+            let (sender, receiver) = crossbeam_channel::bounded(capacity);
+            Self { sender, receiver }
+        }
+
+        /// Hands the segment back when the channel is full.
+        pub(crate) fn try_send(&self, segment: S) -> Result<(), S> {
+            self.sender.try_send(segment).map_err(crossbeam_channel::TrySendError::into_inner)
+        }
+
+        pub(crate) fn try_recv(&self) -> Option<S> {
+            self.receiver.try_recv().ok()
+        }
+    }
+
+    pub(crate) fn parker() -> (Parker, Unparker) {
+        let parker = Parker::new();
+        let unparker = parker.unparker().clone();
+        (parker, unparker)
+    }
+
+    /// Waits on `condvar` for at most `limit`; `None` is no limit. May return early.
+    pub(crate) fn wait_for<'a, V>(
+        condvar: &Condvar,
+        mut guard: MutexGuard<'a, V>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, V> {
+        match limit {
+            Some(limit) => {
+                condvar.wait_for(&mut guard, limit);
+            }
+            None => condvar.wait(&mut guard),
+        }
+        guard
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use std::collections::VecDeque;
+    use std::sync::PoisonError;
+
+    pub(crate) use loom::sync::MutexGuard;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::thread::JoinHandle;
+    pub(crate) use loom::thread_local;
+    pub(crate) use std::sync::{Arc, Weak};
+
+    use super::Duration;
+
+    pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+        Ok(loom::thread::spawn(body))
+    }
+
+    /// `parking_lot`'s interface over loom's lock.
+    #[derive(Debug)]
+    pub(crate) struct Mutex<V>(loom::sync::Mutex<V>);
+
+    impl<V> Mutex<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, V> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, V>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self(loom::sync::Condvar::new())
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    /// Waits without a limit: the model has no time.
+    pub(crate) fn wait_for<'a, V>(
+        condvar: &Condvar,
+        guard: MutexGuard<'a, V>,
+        _limit: Option<Duration>,
+    ) -> MutexGuard<'a, V> {
+        condvar.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The published value as loom sees it: an index into versions that are never freed. Only the index is shared
+    /// memory, so a reader may see an old version, as with the real one.
+    #[derive(Debug)]
+    pub(crate) struct Published<V> {
+        versions: std::sync::Mutex<Vec<std::sync::Arc<V>>>,
+        current: AtomicUsize,
+    }
+
+    impl<V> Published<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Self { versions: std::sync::Mutex::new(vec![std::sync::Arc::new(value)]), current: AtomicUsize::new(0) }
+        }
+
+        pub(crate) fn read<R>(&self, look: impl FnOnce(&V) -> R) -> R {
+            look(&self.load())
+        }
+
+        pub(crate) fn load(&self) -> std::sync::Arc<V> {
+            let current = self.current.load(Ordering::Acquire);
+            self.versions.lock().unwrap_or_else(PoisonError::into_inner)[current].clone()
+        }
+
+        pub(crate) fn publish(&self, value: V) {
+            let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+            versions.push(std::sync::Arc::new(value));
+            self.current.store(versions.len() - 1, Ordering::Release);
+        }
+    }
+
+    /// A bounded channel as a locked deque: stronger ordering than crossbeam's, same capacity.
+    #[derive(Debug)]
+    pub(crate) struct SegmentChannel<S> {
+        capacity: usize,
+        segments: Mutex<VecDeque<S>>,
+    }
+
+    impl<S> SegmentChannel<S> {
+        pub(crate) fn bounded(capacity: usize) -> Self {
+            Self { capacity, segments: Mutex::new(VecDeque::new()) }
+        }
+
+        pub(crate) fn try_send(&self, segment: S) -> Result<(), S> {
+            let mut segments = self.segments.lock();
+            if segments.len() == self.capacity {
+                return Err(segment);
+            }
+            segments.push_back(segment);
+            Ok(())
+        }
+
+        pub(crate) fn try_recv(&self) -> Option<S> {
+            self.segments.lock().pop_front()
+        }
+    }
+
+    /// crossbeam's `Parker` with an endless `park_timeout`.
+    #[derive(Debug)]
+    pub(crate) struct Parker(std::sync::Arc<(Mutex<bool>, Condvar)>);
+
+    #[derive(Debug)]
+    pub(crate) struct Unparker(std::sync::Arc<(Mutex<bool>, Condvar)>);
+
+    pub(crate) fn parker() -> (Parker, Unparker) {
+        let shared = std::sync::Arc::new((Mutex::new(false), Condvar::new()));
+        (Parker(shared.clone()), Unparker(shared))
+    }
+
+    impl Parker {
+        pub(crate) fn park_timeout(&self, _limit: Duration) {
+            let (token, told) = &*self.0;
+            let mut set = token.lock();
+            while !*set {
+                set = wait_for(told, set, None);
+            }
+            *set = false;
+        }
+    }
+
+    impl Unparker {
+        pub(crate) fn unpark(&self) {
+            let (token, told) = &*self.0;
+            *token.lock() = true;
+            told.notify_all();
+        }
+    }
+}
