@@ -1,0 +1,50 @@
+"""A partitioned batch queue with native drain threads.
+
+Producers put items in from any thread; drain threads written in Rust take them out of bounded partitions, group them by
+class and hand each batch to the handler of its class.
+"""
+
+from batchqueue import _core
+from batchqueue.config import (
+    BatchQueueConfig,
+    BufferStrategy,
+    PartitionPolicy,
+    PartitionSelector,
+    ThreadPolicy,
+)
+from batchqueue.exceptions import (
+    BatchQueueError,
+    ConfigError,
+    ProduceTimeoutError,
+    QueueClosedError,
+    QueueForkedError,
+    ReentrantProduceError,
+)
+from batchqueue.handlers import HandlerConsumer, SupportsConsume
+from batchqueue.manager import BatchQueueManager
+from batchqueue.queue import BatchQueue
+from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
+
+__all__ = [
+    "BatchQueue",
+    "BatchQueueConfig",
+    "BatchQueueError",
+    "BatchQueueManager",
+    "BatchQueueStats",
+    "BufferStrategy",
+    "ConfigError",
+    "DrainThreadStats",
+    "HandlerConsumer",
+    "HandlerStats",
+    "PartitionPolicy",
+    "PartitionSelector",
+    "PartitionStats",
+    "ProduceTimeoutError",
+    "QueueClosedError",
+    "QueueForkedError",
+    "ReentrantProduceError",
+    "SupportsConsume",
+    "ThreadPolicy",
+]
+
+_core.init_logging()

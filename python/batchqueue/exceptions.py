@@ -1,0 +1,36 @@
+"""The errors of `batchqueue`. Each message holds the value, the limit and the remedy."""
+
+
+class BatchQueueError(Exception):
+    """Base class of every error that this package raises by itself."""
+
+
+class ConfigError(BatchQueueError, ValueError):
+    """A setting, a name or an argument cannot be used as given."""
+
+
+class QueueClosedError(BatchQueueError, RuntimeError):
+    """The queue is shut down, and the call needs a running one."""
+
+
+class QueueForkedError(BatchQueueError, RuntimeError):
+    """The queue was made before a fork and has no drain threads in this process."""
+
+
+class ReentrantProduceError(BatchQueueError, RuntimeError):
+    """A handler would wait for space that only its own drain thread can make."""
+
+
+class ProduceTimeoutError(BatchQueueError, TimeoutError):
+    """A partition stayed full for the whole time-out.
+
+    Attributes:
+        accepted: Items that `produce_many` had put in before time ran out; 0 for `produce`.
+    """
+
+    def __init__(self, message: str, accepted: int = 0) -> None:
+        super().__init__(message)
+        self.accepted = accepted
+
+    def __reduce__(self) -> tuple[type["ProduceTimeoutError"], tuple[str, int]]:
+        return type(self), (str(self), self.accepted)

@@ -1,0 +1,102 @@
+"""What a handler is: the protocol that the queue asks for, and a base class for convenience."""
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from batchqueue.exceptions import ConfigError
+
+H = TypeVar("H")
+H_contra = TypeVar("H_contra", contravariant=True)
+
+
+class SupportsConsume(Protocol[H_contra]):
+    """All that a handler must have. `on_idle`, `on_error` and `on_close` are called where they exist."""
+
+    def consume(self, batch: list[H_contra], /) -> Any:
+        """Handle one batch: the items of one type that one drain cycle took."""
+
+
+class HandlerConsumer(Generic[H]):
+    """A base class for handlers. Any object with `consume`, or a plain function, serves as well.
+
+    The queue never runs two methods of one instance at the same time, whatever thread they come from, also when
+    the instance serves several types or queues. State inside a handler therefore needs no lock.
+
+    `on_idle`, `on_error` and `on_close` do nothing here, and the queue does not call what is not overridden: an idle
+    queue with a thousand handlers costs nothing unless some of them ask for `on_idle`.
+
+    Example:
+        >>> class Total(HandlerConsumer[int]):
+        ...     def __init__(self) -> None:
+        ...         self.value = 0
+        ...     def consume(self, batch: list[int]) -> None:
+        ...         self.value += sum(batch)
+        >>> total = Total()
+        >>> total.consume([1, 2, 3])
+        >>> total.value
+        6
+    """
+
+    def consume(self, batch: list[H]) -> None:
+        """Handle one batch of items of one type, in the order that the queue promises.
+
+        Args:
+            batch: One to `max_batch_items` items; the list belongs to the handler.
+
+        Raises:
+            NotImplementedError: The subclass has not defined it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define consume(batch)")
+
+    def on_idle(self) -> None:
+        """Called after an empty cycle of the drain thread that owns the handler: flush what waits for more."""
+
+    def on_error(self, batch: list[H], error: BaseException) -> None:
+        """Called instead of the queue's `error_handler` when `consume` raised.
+
+        Args:
+            batch: The list that `consume` was given, as `consume` left it.
+            error: What it raised.
+        """
+
+    def on_close(self) -> None:
+        """Called once per instance and queue, after the instance's last batch."""
+
+
+class HandlerMethods(NamedTuple):
+    """The methods of one handler that the queue will call; None where the handler does not define one."""
+
+    instance: Any
+    consume: Callable[[list[Any]], Any]
+    on_idle: Callable[[], Any] | None
+    on_error: Callable[[list[Any], BaseException], Any] | None
+    on_close: Callable[[], Any] | None
+
+
+def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
+    """Find what to call on a handler: an object with `consume`, or a plain function.
+
+    Raises:
+        ConfigError: It is neither, or one of its optional methods is not callable.
+    """
+    consume = getattr(handler, "consume", None)
+    if consume is None and callable(handler) and not isinstance(handler, type):
+        return HandlerMethods(handler, handler, None, None, None)
+    if not callable(consume) or isinstance(handler, type):
+        kind = f"the class {handler.__name__}" if isinstance(handler, type) else f"a {type(handler).__name__}"
+        raise ConfigError(
+            f"{kind} cannot be a handler: it has no method consume(batch); "
+            "give an instance that defines it, or a function that takes a list"
+        )
+    return HandlerMethods(
+        handler, consume, _overridden(handler, "on_idle"), _overridden(handler, "on_error"), _overridden(handler, "on_close")
+    )
+
+
+def _overridden(handler: object, name: str) -> Callable[..., Any] | None:
+    if getattr(type(handler), name, None) is getattr(HandlerConsumer, name):
+        return None
+    method = getattr(handler, name, None)
+    if method is not None and not callable(method):
+        raise ConfigError(f"{name} of {type(handler).__name__} is {method!r}; it must be a method, or be left out")
+    return method

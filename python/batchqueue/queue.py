@@ -1,0 +1,132 @@
+"""`BatchQueue`: the core's queue with its registration and its context manager."""
+
+import os
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
+
+from batchqueue import _core
+from batchqueue.config import BatchQueueConfig
+from batchqueue.exceptions import ConfigError
+from batchqueue.handlers import HandlerMethods, SupportsConsume, handler_methods
+from batchqueue.stats import BatchQueueStats
+
+T = TypeVar("T")
+H = TypeVar("H")
+
+
+class BatchQueue(_core.Queue, Generic[T]):
+    """A partitioned queue that drains itself. It starts at once and belongs to no registry.
+
+    Producers call `produce` from any thread. Native drain threads take the items out, group them by class, and hand
+    each class's batch to its handler as a list. One handler instance is never entered by two threads at once.
+
+    Args:
+        name: For logs, statistics and thread names.
+        config: The settings.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+
+    Example:
+        >>> from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+        >>> seen = []
+        >>> with BatchQueue("words", BatchQueueConfig(threads=ThreadPolicy.fixed(1))) as queue:
+        ...     queue.add_handler(str, seen.extend)
+        ...     queue.produce_many(["to", "be", "or", "not"])
+        4
+        >>> seen
+        ['to', 'be', 'or', 'not']
+    """
+
+    config: BatchQueueConfig[T]
+
+    def __new__(cls, name: str, config: BatchQueueConfig[T]) -> Self:
+        """Start the drain threads."""
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"the queue's name is {name!r}; give a str that is not empty")
+        if not isinstance(config, BatchQueueConfig):
+            raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
+        selector = config.effective_selector
+        queue = super().__new__(
+            cls,
+            name,
+            config,
+            selector.kind,
+            selector.function,
+            _consumers(config),
+            config.consumer_factory is not None,
+        )
+        queue.config = config
+        return queue
+
+    def add_handler(
+        self,
+        item_type: type[H],
+        handler: SupportsConsume[H] | Callable[[list[H]], Any],
+        *,
+        weight: float = 1.0,
+    ) -> None:
+        """Send the items of one class to a handler.
+
+        The class keeps its partition for the queue's life. Items that were produced before their class had a handler
+        may end as unhandled, so register first.
+
+        Args:
+            item_type: The class; items match by `type(item)`, subclasses do not.
+            handler: An object with `consume`, or a function that takes a list.
+            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such classes share one.
+
+        Raises:
+            ConfigError: No class, no handler, a weight that is not above 0, or the class has a handler already.
+            QueueClosedError: The queue is shut down.
+        """
+        if not isinstance(item_type, type):
+            raise ConfigError(f"item_type is {item_type!r}; give a class, as in add_handler(Order, handler)")
+        if not 0 < weight < float("inf"):
+            raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
+        self._add_handler(item_type, handler_methods(handler), weight)
+
+    def handler(self, item_type: type[Any], *, weight: float = 1.0) -> Callable[[Any], Any]:
+        """Register the decorated function, or an instance of the decorated class, as the handler of a class.
+
+        Args:
+            item_type: The class of the items.
+            weight: As in `add_handler`.
+
+        Returns:
+            A decorator that returns what it decorates.
+        """
+
+        def register(handler: Any) -> Any:
+            self.add_handler(item_type, handler() if isinstance(handler, type) else handler, weight=weight)
+            return handler
+
+        return register
+
+    def stats(self) -> BatchQueueStats:
+        """Return a snapshot of counts and use; also after shutdown."""
+        return BatchQueueStats.from_snapshot(self._stats())
+
+    def __enter__(self) -> Self:
+        """Return the queue."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Deliver what was accepted, within `config.shutdown_timeout` seconds."""
+        self.shutdown(self.config.shutdown_timeout)
+
+    def __repr__(self) -> str:
+        return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
+
+
+def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:
+    if config.consumer is not None:
+        return [handler_methods(config.consumer)]
+    if config.consumer_factory is not None and config.threads is not None:
+        count = _core.thread_count(config.threads, config.partitions)
+        return [handler_methods(config.consumer_factory()) for _ in range(count)]
+    return []
+
+
+# A forked child has none of the drain threads: its copies of the queues say so instead of hanging.
+os.register_at_fork(after_in_child=_core.after_fork_in_child)

@@ -1,0 +1,147 @@
+"""Snapshots of a queue, immutable and detached from it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PartitionStats:
+    """One partition at one moment.
+
+    Attributes:
+        index: Its number, from 0.
+        used: Items queued and in flight.
+        used_percentage: `used` of `buffer_size`, 0 to 100.
+        owner: The drain thread that takes from it, from 0.
+        attempts: Puts that were begun.
+        types: The classes routed to it.
+    """
+
+    index: int
+    used: int
+    used_percentage: float
+    owner: int
+    attempts: int
+    types: tuple[type | str, ...]
+
+
+@dataclass(frozen=True)
+class HandlerStats:
+    """One registered type at one moment.
+
+    Attributes:
+        consumed: Items whose handler returned.
+        failed: Items whose handler raised.
+        batches: Calls of `consume`.
+        ns_per_item: Moving average of the time in `consume`, in nanoseconds per item.
+    """
+
+    consumed: int
+    failed: int
+    batches: int
+    ns_per_item: float
+
+
+@dataclass(frozen=True)
+class DrainThreadStats:
+    """One drain thread at one moment.
+
+    Attributes:
+        index: Its number, from 0.
+        items: Items it dispatched.
+        cycles: Cycles it completed.
+        cpu_s: Processor seconds it used, handlers included, up to its last empty cycle or its end.
+    """
+
+    index: int
+    items: int
+    cycles: int
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class BatchQueueStats:
+    """One queue at one moment. Counts are items and only grow.
+
+    At rest `produced == consumed + failed + unhandled + abandoned` and `attempts == produced + refused`.
+
+    Attributes:
+        name: The queue's name.
+        partition_count: Partitions now.
+        thread_count: Drain threads.
+        buffer_size: Items per partition.
+        total_capacity: Items that fit into all partitions.
+        total_used: Items queued and in flight.
+        used_percentage: `total_used` of `total_capacity`, 0 to 100.
+        attempts: Puts that were begun.
+        produced: Items that were accepted.
+        refused: Attempts that put nothing in: full, timed out, interrupted, closed.
+        consumed: Items whose handler returned.
+        failed: Items whose handler raised.
+        unhandled: Items without a handler.
+        abandoned: Items that a shutdown left behind when its time ran out.
+        in_flight: Items that drain threads have in hand.
+        stuck_handlers: Names of the types whose handler a thread has been inside for more than a second now.
+        drain_threads: The drain threads, by index.
+    """
+
+    name: str
+    partition_count: int
+    thread_count: int
+    buffer_size: int
+    total_capacity: int
+    total_used: int
+    used_percentage: float
+    attempts: int
+    produced: int
+    refused: int
+    consumed: int
+    failed: int
+    unhandled: int
+    abandoned: int
+    in_flight: int
+    stuck_handlers: tuple[str, ...]
+    drain_threads: tuple[DrainThreadStats, ...]
+    _partitions: tuple[PartitionStats, ...] = field(repr=False)
+    _handlers: dict[type | str, HandlerStats] = field(repr=False)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
+        """Build from what the core returns."""
+        partitions = tuple(
+            PartitionStats(index, used, _percentage(used, snapshot["buffer_size"]), owner, attempts, tuple(types))
+            for index, used, owner, attempts, types in snapshot.pop("partitions")
+        )
+        handlers = {one[0]: HandlerStats(*one[1:]) for one in snapshot.pop("handlers")}
+        threads = tuple(DrainThreadStats(*one) for one in snapshot.pop("drain_threads"))
+        return cls(
+            **snapshot,
+            partition_count=len(partitions),
+            thread_count=len(threads),
+            used_percentage=_percentage(snapshot["total_used"], snapshot["total_capacity"]),
+            drain_threads=threads,
+            _partitions=partitions,
+            _handlers=handlers,
+        )
+
+    def partition(self, index: int) -> PartitionStats:
+        """Return one partition.
+
+        Raises:
+            IndexError: There is no such partition.
+        """
+        if not 0 <= index < len(self._partitions):
+            raise IndexError(f"partition {index} does not exist; the queue has 0 to {len(self._partitions) - 1}")
+        return self._partitions[index]
+
+    def top_n(self, n: int) -> list[PartitionStats]:
+        """Return the `n` fullest partitions, fullest first; equal ones by index."""
+        return sorted(self._partitions, key=lambda one: -one.used)[: max(n, 0)]
+
+    def handlers(self) -> dict[type | str, HandlerStats]:
+        """Return what each registered type's handler was given."""
+        return dict(self._handlers)
+
+
+def _percentage(used: int, capacity: int) -> float:
+    return min(100.0, 100.0 * used / capacity) if capacity else 0.0
