@@ -1,0 +1,202 @@
+"""The ready kinds of metrics: count, sum, mean, maximum, minimum; None and NaN as Spark SQL treats them.
+
+Each defines `copy` again, by slots: merge buffers copy the first item of every key.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from batchqueue.aggregation.metrics import Metrics, Row
+
+Number = int | float
+
+_blank = object.__new__
+
+
+class CountMetrics(Metrics):
+    """How many. An observation counts 1, or 0 where SQL's `count(column)` would not count it."""
+
+    __slots__ = ("count",)
+    table = "count_metrics"
+    columns: ClassVar = {"count": int}
+
+    def __init__(self, entity: str, time_bucket: int, count: int = 1) -> None:
+        self.key = (entity, time_bucket)
+        self.count = count
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other` into this one."""
+        self.count += other.count
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        twin = _blank(type(self))
+        twin.key, twin.count = self.key, self.count
+        return twin
+
+    def to_rows(self) -> list[Row]:
+        """Return the one row of value columns."""
+        return [(self.count,)]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        return cls(entity, time_bucket, *rows[0])
+
+
+class SumMetrics(Metrics):
+    """The sum of the values that are not None; None when all are.
+
+    Ints stay exact ints. For floats the rounding error of each addition is kept beside the sum (two-sum:
+    Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large values of opposite sign may
+    cancel, in any order.
+    """
+
+    __slots__ = ("_error", "_sum")
+    table = "sum_metrics"
+    columns: ClassVar = {"total": float, "compensation": float}
+
+    def __init__(self, entity: str, time_bucket: int, total: Number | None) -> None:
+        self.key = (entity, time_bucket)
+        self._sum = total
+        self._error: Number = 0
+
+    @property
+    def total(self) -> Number | None:
+        """The sum, rounded once."""
+        return self._sum + self._error if self._sum is not None and self._error else self._sum
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other` into this one."""
+        mine, theirs = self._sum, other._sum
+        if theirs is None:
+            return
+        if mine is None:
+            self._sum, self._error = theirs, other._error
+            return
+        self._sum = total = mine + theirs
+        if type(total) is not int:
+            part = total - mine
+            error = (mine - (total - part)) + (theirs - part)
+            # It is NaN once the sum is infinite or NaN; then nothing can correct the sum any more.
+            self._error = self._error + other._error + error if error == error else 0  # noqa: PLR0124
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        twin = _blank(type(self))
+        twin.key, twin._sum, twin._error = self.key, self._sum, self._error
+        return twin
+
+    def to_rows(self) -> list[Row]:
+        """Return the one row of value columns."""
+        total = self.total
+        if total is None or not self._error:
+            return [(total, 0)]
+        return [(total, (self._sum - total) + self._error)]  # type: ignore[operator]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        total, compensation = rows[0]
+        metrics = cls(entity, time_bucket, total)
+        metrics._error = compensation
+        return metrics
+
+
+class MeanMetrics(SumMetrics):
+    """The mean of the values that are not None, from their sum and their number; None when all are."""
+
+    __slots__ = ("count",)
+    table = "mean_metrics"
+    columns: ClassVar = {"total": float, "compensation": float, "count": int}
+
+    def __init__(self, entity: str, time_bucket: int, total: Number | None, count: int = 1) -> None:
+        """Start a mean, of one value by default.
+
+        Args:
+            entity: What is measured.
+            time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
+            total: The value, or the sum of `count` values; None counts as no value.
+            count: Values in `total`.
+        """
+        super().__init__(entity, time_bucket, total)
+        self.count = 0 if total is None else count
+
+    @property
+    def value(self) -> float | None:
+        """The mean."""
+        total = self.total
+        return None if total is None else total / self.count
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other` into this one."""
+        SumMetrics.combine(self, other)  # a direct call: super() costs as much as an addition
+        self.count += other.count
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        twin = SumMetrics.copy(self)
+        twin.count = self.count
+        return twin
+
+    def to_rows(self) -> list[Row]:
+        """Return the one row of value columns."""
+        return [(*super().to_rows()[0], self.count)]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        total, compensation, count = rows[0]
+        metrics = cls(entity, time_bucket, total, count)
+        metrics._error = compensation
+        return metrics
+
+
+class _ExtremeMetrics(Metrics):
+    __slots__ = ("value",)
+    columns: ClassVar = {"value": float}
+
+    def __init__(self, entity: str, time_bucket: int, value: Any) -> None:
+        self.key = (entity, time_bucket)
+        self.value = value
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        twin = _blank(type(self))
+        twin.key, twin.value = self.key, self.value
+        return twin
+
+    def to_rows(self) -> list[Row]:
+        """Return the one row of value columns."""
+        return [(self.value,)]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        return cls(entity, time_bucket, *rows[0])
+
+
+class MaxMetrics(_ExtremeMetrics):
+    """The largest value that is not None; None when all are. NaN is larger than any number."""
+
+    __slots__ = ()
+    table = "max_metrics"
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other` into this one."""
+        mine, theirs = self.value, other.value
+        if theirs is not None and (mine is None or theirs > mine or theirs != theirs):  # noqa: PLR0124
+            self.value = theirs
+
+
+class MinMetrics(_ExtremeMetrics):
+    """The smallest value that is not None; None when all are. NaN is larger than any number."""
+
+    __slots__ = ()
+    table = "min_metrics"
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other` into this one."""
+        mine, theirs = self.value, other.value
+        if theirs is not None and (mine is None or theirs < mine or mine != mine):  # noqa: PLR0124
+            self.value = theirs

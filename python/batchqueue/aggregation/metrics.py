@@ -1,0 +1,95 @@
+"""`Metrics`: the partial aggregate of one entity in one time bucket."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+Row = tuple[Any, ...]
+"""The value columns of one stored row, in the order of `Metrics.columns`."""
+
+
+class MetricClass(type):
+    """The class of metric types; a class of its own so that pickle can ask how to rebuild a made one."""
+
+    made_by: tuple[Any, ...] | None = None
+    """The arguments of `metric_type`, for a class that it made; None for a class that was written out."""
+
+
+class Metrics(metaclass=MetricClass):
+    """A partial aggregate: what is known so far about one entity in one time bucket.
+
+    A single observation is a `Metrics` too, so that producers, L1, L2 and the store speak of one thing only.
+    `combine` must be associative and commutative: the order in which partials meet is never defined.
+
+    Subclass it for a new kind of aggregate: set `table` and `columns`, define `combine`, `to_rows` and
+    `from_rows`.
+
+    Attributes:
+        name: The metric's name, e.g. "departures.carrier.UA"; default: the name of the class.
+        table: The storage table, shared by all metrics of one kind.
+        columns: The value columns with their types: int, float or str; each may hold None.
+        multi_row: Whether one partial may take several stored rows, in order, or none.
+        key: (entity, time_bucket): partials of one class with the same key belong together.
+    """
+
+    __slots__ = ("key",)
+
+    name: ClassVar[str] = "Metrics"
+    table: ClassVar[str]
+    columns: ClassVar[Mapping[str, type]]
+    multi_row: ClassVar[bool] = False
+
+    key: tuple[str, int]
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def __init__(self, entity: str, time_bucket: int) -> None:
+        """Start a partial.
+
+        Args:
+            entity: What is measured, e.g. a carrier.
+            time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
+        """
+        self.key = (entity, time_bucket)
+
+    @property
+    def entity(self) -> str:
+        """What is measured."""
+        return self.key[0]
+
+    @property
+    def time_bucket(self) -> int:
+        """Start of the bucket, in whole seconds since the epoch, UTC."""
+        return self.key[1]
+
+    def combine(self, other: Self) -> None:
+        """Take the observations of `other`, a partial of the same class and key, into this one."""
+        raise NotImplementedError(f"{type(self).__name__} must define combine(other)")
+
+    def to_rows(self) -> list[Row]:
+        """Return the value columns, in order: one row, or several where `multi_row` is set."""
+        raise NotImplementedError(f"{type(self).__name__} must define to_rows()")
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild the partial that `to_rows` wrote."""
+        raise NotImplementedError(f"{cls.__name__} must define from_rows(entity, time_bucket, rows)")
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        return self.from_rows(*self.key, self.to_rows())
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.key == other.key and self.to_rows() == other.to_rows()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.to_rows()]
+        return f"<{self.name} {self.entity} @{self.time_bucket} {rows}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_rows, (*self.key, self.to_rows())
