@@ -1,0 +1,85 @@
+"""What L1, L2 and TopN share: merge what comes in, hand it on when it is due, lose nothing on the way."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from batchqueue.aggregation.buffer import MergeBuffer
+from batchqueue.aggregation.metrics import Metrics
+from batchqueue.exceptions import BatchQueueError, ProduceTimeoutError
+
+NextWorker = Callable[[list[Metrics]], Any]
+"""Takes partials; returns how many it took, from the front, as `produce_many` does, or None for all."""
+
+
+class MergingWorker:
+    """A handler that keeps one partial per key and hands them on as lists.
+
+    What the next worker refuses (a full queue of strategy IF_POSSIBLE, a time-out, a queue that is shut down)
+    stays in the buffer, merges with what comes in and is offered again. Only what is refused at close, or
+    handed to a next worker that raised, is given up: it is counted in `dropped`, and the error is raised.
+
+    A batch in which `combine` raises counts as failed as a whole; its items before that one are merged.
+
+    Attributes:
+        dropped: Partials that were given up.
+    """
+
+    def __init__(
+        self, next_worker: NextWorker, period_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Make a worker.
+
+        Args:
+            next_worker: Takes the partials.
+            period_s: Seconds from one handing on to the next.
+            clock: Seconds that only grow.
+        """
+        self.dropped = 0
+        self._next_worker = next_worker
+        self._period_s = period_s
+        self._clock = clock
+        self._buffer = MergeBuffer()
+        self._due_at = clock() + period_s
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch; hand on if the period is over."""
+        self._buffer.accept_all(batch)
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Hand on everything if the period is over."""
+        if self._clock() >= self._due_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on everything now, and start a new period."""
+        self._due_at = self._clock() + self._period_s
+        partials = self._buffer.drain()
+        if partials:
+            self._buffer.accept_all(self._refused(partials))
+
+    def on_close(self) -> None:
+        """Hand on everything, for the last time.
+
+        Raises:
+            BatchQueueError: The next worker refused some of it.
+        """
+        self.flush()
+        refused = len(self._buffer.drain())
+        if refused:
+            self.dropped += refused
+            raise BatchQueueError(
+                f"{type(self).__name__} dropped {refused} partials at close, which the next worker refused; "
+                "let it outlive this queue, with room or with BufferStrategy.BLOCKING"
+            )
+
+    def _refused(self, partials: list[Metrics]) -> list[Metrics]:
+        try:
+            taken = self._next_worker(partials)
+        except ProduceTimeoutError as error:
+            taken = error.accepted
+        except BaseException:
+            self.dropped += len(partials)
+            raise
+        return partials[taken:] if isinstance(taken, int) and taken is not True else []
