@@ -1,0 +1,141 @@
+"""Ready settings for the usual queues: functions that return a config, every size an argument.
+
+A preset returns a plain `BatchQueueConfig`; `dataclasses.replace` changes the settings that have no argument
+here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
+from batchqueue.handlers import SupportsConsume
+
+METRICS_L1_AGGREGATION = "METRICS_L1_AGGREGATION"
+METRICS_L2_PERSISTENCE = "METRICS_L2_PERSISTENCE"
+TOPN_WORKER = "TOPN_WORKER"
+
+_ONE_THREAD = ThreadPolicy.fixed(1)
+_ALL_CORES = ThreadPolicy.cpu_cores(1.0)
+_QUARTER_OF_CORES = ThreadPolicy.cpu_cores_with_base(1, 0.25)
+_ADAPTIVE = PartitionPolicy.adaptive()
+
+
+def l1_aggregation(
+    *,
+    threads: ThreadPolicy = _ALL_CORES,
+    partitions: PartitionPolicy = _ADAPTIVE,
+    buffer_size: int = 20_000,
+    strategy: BufferStrategy = BufferStrategy.IF_POSSIBLE,
+    min_idle_ms: float = 1,
+    max_idle_ms: float = 50,
+) -> BatchQueueConfig[Any]:
+    """Return the settings of a queue of `L1AggregateWorker`s.
+
+    While producers never wait, what finds no room is refused and counted; give BLOCKING to make them wait
+    instead.
+
+    Args:
+        threads: Drain threads; default: one per core.
+        partitions: Partitions; default: adaptive, one per metric type while there are few.
+        buffer_size: Items per partition.
+        strategy: What a full partition does to its producer.
+        min_idle_ms: Rest after an empty cycle, in milliseconds.
+        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    """
+    return BatchQueueConfig(
+        threads=threads,
+        partitions=partitions,
+        buffer_size=buffer_size,
+        strategy=strategy,
+        min_idle_ms=min_idle_ms,
+        max_idle_ms=max_idle_ms,
+    )
+
+
+def l2_persistence(
+    *,
+    threads: ThreadPolicy = _QUARTER_OF_CORES,
+    partitions: PartitionPolicy = _ADAPTIVE,
+    buffer_size: int = 2_000,
+    strategy: BufferStrategy = BufferStrategy.BLOCKING,
+    min_idle_ms: float = 1,
+    max_idle_ms: float = 50,
+) -> BatchQueueConfig[Any]:
+    """Return the settings of a queue of `L2PersistenceWorker`s. It never drops: while it is full, L1 waits.
+
+    Args:
+        threads: Drain threads; default: one, and one more per four cores.
+        partitions: Partitions; default: adaptive, one per metric type while there are few.
+        buffer_size: Items per partition.
+        strategy: What a full partition does to its producer.
+        min_idle_ms: Rest after an empty cycle, in milliseconds.
+        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    """
+    return BatchQueueConfig(
+        threads=threads,
+        partitions=partitions,
+        buffer_size=buffer_size,
+        strategy=strategy,
+        min_idle_ms=min_idle_ms,
+        max_idle_ms=max_idle_ms,
+    )
+
+
+def top_n(
+    *,
+    threads: ThreadPolicy = _ONE_THREAD,
+    partitions: PartitionPolicy = _ADAPTIVE,
+    buffer_size: int = 1_000,
+    strategy: BufferStrategy = BufferStrategy.BLOCKING,
+    min_idle_ms: float = 10,
+    max_idle_ms: float = 100,
+) -> BatchQueueConfig[Any]:
+    """Return the settings of a queue of `TopNWorker`s. It never drops: while it is full, producers wait.
+
+    Args:
+        threads: Drain threads; default: one.
+        partitions: Partitions; default: adaptive, one per metric type while there are few.
+        buffer_size: Items per partition.
+        strategy: What a full partition does to its producer.
+        min_idle_ms: Rest after an empty cycle, in milliseconds.
+        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    """
+    return BatchQueueConfig(
+        threads=threads,
+        partitions=partitions,
+        buffer_size=buffer_size,
+        strategy=strategy,
+        min_idle_ms=min_idle_ms,
+        max_idle_ms=max_idle_ms,
+    )
+
+
+def sql_batch(
+    consumer_factory: Callable[[], SupportsConsume[Any]],
+    *,
+    writers: int = 4,
+    buffer_size: int = 10_000,
+    strategy: BufferStrategy = BufferStrategy.BLOCKING,
+    min_idle_ms: float = 1,
+    max_idle_ms: float = 20,
+) -> BatchQueueConfig[Any]:
+    """Return the settings of a queue that writes into a database, with one writer per drain thread.
+
+    Args:
+        consumer_factory: Makes one writer; called once per drain thread.
+        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a time, as
+            SQLite does.
+        buffer_size: Items per partition.
+        strategy: What a full partition does to its producer.
+        min_idle_ms: Rest after an empty cycle, in milliseconds.
+        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    """
+    return BatchQueueConfig(
+        threads=ThreadPolicy.fixed(writers),
+        partitions=PartitionPolicy.fixed(writers),
+        consumer_factory=consumer_factory,
+        buffer_size=buffer_size,
+        strategy=strategy,
+        min_idle_ms=min_idle_ms,
+        max_idle_ms=max_idle_ms,
+    )
