@@ -1,0 +1,15 @@
+"""Writers used as handlers, and the stores they write to."""
+
+from batchqueue.outputs.sqlite import SqliteStore
+from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction
+from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
+
+__all__ = [
+    "CommittingStoreWriter",
+    "Epoch",
+    "MetricsStore",
+    "SqliteStore",
+    "StoreError",
+    "StoreTransaction",
+    "StoreWriter",
+]

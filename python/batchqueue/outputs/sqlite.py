@@ -1,0 +1,148 @@
+"""`SqliteStore`: metrics in one SQLite file, without a server."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import groupby
+from os import PathLike
+from pathlib import Path
+from typing import TypeVar
+
+from batchqueue.aggregation import Metrics
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.sqlite_schema import CREATE_LEDGER, LEDGER_TABLE, table_sql
+from batchqueue.outputs.sqlite_transaction import SqliteTransaction, from_sql, has_table
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
+
+M = TypeVar("M", bound=Metrics)
+
+_REMEDIES = {
+    "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
+    "unable to open": "its directory must exist, and this user must be able to write to it",
+    "readonly": "let this user write to the file and to its directory",
+    "not a database": "the file belongs to something else: choose another path",
+    "full": "make room on the disk",
+    "disk I/O": "check the disk",
+}
+"""What to do, by a part of the message of SQLite."""
+
+
+class SqliteStore:
+    """A `MetricsStore` in a file. Any number of processes may use it; one writes at a time, the others wait.
+
+    Each transaction opens its own connection, so the store can be pickled, and used after a fork. What a
+    transaction has committed survives a power cut.
+
+    Attributes:
+        path: The file, as an absolute path.
+        busy_timeout_s: Seconds that a transaction waits for other writers.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, busy_timeout_s: float = 30) -> None:
+        """Describe a store; nothing is opened yet.
+
+        Args:
+            path: The file. Its directory must exist; the file is created when it is needed.
+            busy_timeout_s: Seconds that a transaction waits for other writers.
+
+        Raises:
+            ConfigError: The path is ":memory:", which would be empty in every other process and transaction.
+        """
+        if str(path) == ":memory:":
+            raise ConfigError(
+                "SqliteStore(':memory:') would lose its data after each transaction; give it a file"
+            )
+        self.path = Path(path).expanduser().absolute()
+        self.busy_timeout_s = busy_timeout_s
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r})"
+
+    def prepare(self) -> None:
+        """Make sure that the file can be written, creating it if it is missing.
+
+        Raises:
+            StoreError: It cannot.
+        """
+        with self.transaction():
+            pass
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        """Open a transaction that excludes other writers; commit on a clean exit, roll back on an exception.
+
+        Args:
+            sink_id: On whose behalf: several sinks may share one file.
+
+        Raises:
+            StoreError: The file cannot be written, or others kept it busy for longer than `busy_timeout_s`.
+        """
+        with self._connection() as connection:
+            with self._errors():
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in CREATE_LEDGER:
+                    connection.execute(statement)
+            # Closing the connection before the COMMIT rolls back.
+            yield SqliteTransaction(connection, sink_id, self._errors)
+            with self._errors():
+                connection.execute("COMMIT")
+
+    def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
+        """Return the stored partials of one metric, ordered by entity and time bucket; waits for no writer.
+
+        Raises:
+            StoreError: There is no such file, or it is no database.
+        """
+        with self._reading() as connection:
+            if not has_table(connection, metric_type.table):
+                return []
+            rows = connection.execute(table_sql(metric_type).select_all, (sink_id, metric_type.name))
+            return [
+                metric_type.from_rows(entity, time_bucket, [from_sql(row[2:]) for row in group])
+                for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
+            ]
+
+    def summaries(self, sink_id: str = "default") -> list[Epoch]:
+        """Return the ledger of one sink, in the order of its entries; waits for no writer.
+
+        Raises:
+            StoreError: There is no such file, or it is no database.
+        """
+        with self._reading() as connection:
+            if not has_table(connection, LEDGER_TABLE):
+                return []
+            return SqliteTransaction(connection, sink_id, self._errors).summaries()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        if not self.path.exists():
+            raise StoreError(f"cannot read the store {self.path}: there is no such file; write to it first")
+        with self._connection() as connection, self._errors():
+            connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with self._errors():
+            connection = sqlite3.connect(
+                self.path, timeout=self.busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+        with closing(connection):
+            with self._errors():
+                connection.execute("PRAGMA journal_mode = WAL")  # so that nobody waits for readers
+                connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise StoreError(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "SQLite keeps ints of 64 bits: measure in a larger unit"
+    known = (remedy for part, remedy in _REMEDIES.items() if part in str(error))
+    return next(known, "check the metrics: values are int, float, str or None, entities are str")

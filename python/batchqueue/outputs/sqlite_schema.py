@@ -1,0 +1,82 @@
+"""The SQL of the SQLite store. Values are bound; names of tables and columns are checked and quoted."""
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from batchqueue.aggregation import Metrics
+from batchqueue.exceptions import ConfigError
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+_KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
+
+LEDGER_TABLE = "batchqueue_epochs"
+CREATE_LEDGER = (
+    # seq keeps the order of the entries; AUTOINCREMENT, so that clear() does not start it anew.
+    f"CREATE TABLE IF NOT EXISTS {LEDGER_TABLE} (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL,"
+    " query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL, "
+    "UNIQUE (sink, query_id, batch_id))",
+    # Which tables hold metrics: a file may have tables of its owner's, and clear() must not touch those.
+    "CREATE TABLE IF NOT EXISTS batchqueue_tables (name TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+
+
+class TableSql(NamedTuple):
+    """The statements for the table of one kind of metrics."""
+
+    create: str
+    select_key: str
+    select_all: str
+    delete_key: str
+    insert: str
+
+
+@cache
+def table_sql(metric_type: type[Metrics]) -> TableSql:
+    """Write the statements for one metric type.
+
+    Value columns have no SQL type: SQLite would turn ints into floats where it is REAL, and floats into ints
+    where it is NUMERIC; without one it keeps what it is given.
+
+    Raises:
+        ConfigError: The table or a column has a name that cannot be used.
+    """
+    table = quoted(metric_type.table)
+    values = [quoted(column) for column in metric_type.columns]
+    reserved = [column for column in metric_type.columns if column.lower() in _KEY_COLUMNS]
+    if reserved or metric_type.table.lower().startswith(("batchqueue_", "sqlite_")):
+        raise ConfigError(
+            f"{metric_type.name} cannot be stored in table {metric_type.table!r} with columns "
+            f"{', '.join(metric_type.columns)}: tables batchqueue_* and sqlite_* and the columns "
+            f"{', '.join(_KEY_COLUMNS)} are reserved; choose other names"
+        )
+    keys = ["sink", "metric", "entity", "time_bucket", *(["rank"] if metric_type.multi_row else [])]
+    rank_column = "rank INTEGER NOT NULL, " if metric_type.multi_row else ""
+    order = ", ".join(keys[2:])
+    one_key = "sink = ? AND metric = ? AND entity = ? AND time_bucket = ?"
+    columns = ", ".join(values)
+    return TableSql(
+        create=f"CREATE TABLE IF NOT EXISTS {table} (sink TEXT NOT NULL, metric TEXT NOT NULL, "
+        f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}{columns}, "
+        f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
+        select_key=f"SELECT {columns} FROM {table} WHERE {one_key} ORDER BY {order}",
+        select_all=f"SELECT entity, time_bucket, {columns} FROM {table} "
+        f"WHERE sink = ? AND metric = ? ORDER BY {order}",
+        delete_key=f"DELETE FROM {table} WHERE {one_key}",
+        insert=f"INSERT OR REPLACE INTO {table} ({', '.join(keys)}, {columns}) "
+        f"VALUES ({', '.join('?' * (len(keys) + len(values)))})",
+    )
+
+
+def quoted(identifier: str) -> str:
+    """Quote the name of a table or a column.
+
+    Raises:
+        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no digit.
+    """
+    if not _IDENTIFIER.fullmatch(identifier):
+        raise ConfigError(
+            f"{identifier!r} cannot be the name of a table or column: "
+            "use up to 63 letters, digits and underscores, the first no digit"
+        )
+    return f'"{identifier}"'

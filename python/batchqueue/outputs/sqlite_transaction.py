@@ -1,0 +1,135 @@
+"""A transaction of the SQLite store."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
+from typing import Any, TypeVar
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs.sqlite_schema import LEDGER_TABLE, TableSql, quoted, table_sql
+from batchqueue.outputs.store import Epoch, StoreTransaction
+
+M = TypeVar("M", bound=Metrics)
+
+# SQLite turns NaN into NULL, silently. This blob stands for it; nothing else is kept as a blob.
+_NAN = b"NaN"
+
+
+class SqliteTransaction(StoreTransaction):
+    """See `StoreTransaction`. One statement per key: faster than lists of keys, which SQLite also limits."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, sink_id: str, errors: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Speak for one sink on an open connection.
+
+        Args:
+            connection: Inside a transaction; its owner commits.
+            sink_id: Whose rows to see and to write.
+            errors: Turns the errors of SQLite into `StoreError`.
+        """
+        self._connection = connection
+        self._sink_id = sink_id
+        self._errors = errors
+        self._tables: set[str] = set()
+
+    def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
+        """Return the stored partials of the given keys."""
+        found: list[M] = []
+        with self._statements():
+            sql = self._table(metric_type)
+            for key in keys:
+                rows = self._connection.execute(
+                    sql.select_key, (self._sink_id, metric_type.name, *key)
+                ).fetchall()
+                if rows:
+                    found.append(metric_type.from_rows(*key, [from_sql(row) for row in rows]))
+        return found
+
+    def save(self, metrics: Sequence[Metrics]) -> None:
+        """Store partials, replacing those of the same type and key."""
+        with self._statements():
+            for metric_type, group in groupby(metrics, key=_type):
+                sql = self._table(metric_type)
+                latest = {(self._sink_id, item.name, *item.key): item for item in group}
+                if metric_type.multi_row:  # there may be fewer rows than before
+                    self._connection.executemany(sql.delete_key, latest)
+                self._connection.executemany(sql.insert, _stored_rows(metric_type, latest))
+
+    def applied(self, query_id: str, batch_id: int) -> bool:
+        """Return whether the ledger has this epoch."""
+        sql = f"SELECT 1 FROM {LEDGER_TABLE} WHERE sink = ? AND query_id = ? AND batch_id = ?"
+        with self._statements():
+            return self._connection.execute(sql, (self._sink_id, query_id, batch_id)).fetchone() is not None
+
+    def record(self, query_id: str, batch_id: int, summary: Mapping[str, Any]) -> None:
+        """Enter an epoch."""
+        sql = f"INSERT INTO {LEDGER_TABLE} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)"
+        text = json.dumps(dict(summary))
+        with self._statements():
+            self._connection.execute(sql, (self._sink_id, query_id, batch_id, text))
+
+    def known_queries(self) -> set[str]:
+        """Return the ids of the queries in the ledger."""
+        return {epoch.query_id for epoch in self.summaries()}
+
+    def summaries(self) -> list[Epoch]:
+        """Return the ledger, in the order of its entries."""
+        sql = f"SELECT query_id, batch_id, summary FROM {LEDGER_TABLE} WHERE sink = ? ORDER BY seq"
+        with self._statements():
+            rows = self._connection.execute(sql, (self._sink_id,)).fetchall()
+        return [Epoch(query_id, batch_id, json.loads(summary)) for query_id, batch_id, summary in rows]
+
+    def clear(self) -> None:
+        """Delete everything that this sink wrote."""
+        with self._statements():
+            tables = [
+                name for (name,) in self._connection.execute("SELECT name FROM batchqueue_tables").fetchall()
+            ]
+            for table in [*tables, LEDGER_TABLE]:
+                self._connection.execute(f"DELETE FROM {quoted(table)} WHERE sink = ?", (self._sink_id,))
+
+    @contextmanager
+    def _statements(self) -> Iterator[None]:
+        with self._errors():
+            # After some errors, a full disk for one, SQLite has rolled back by itself, and what follows would be
+            # committed statement by statement.
+            if not self._connection.in_transaction:
+                raise sqlite3.OperationalError("the transaction was rolled back after an earlier error")
+            yield
+
+    def _table(self, metric_type: type[Metrics]) -> TableSql:
+        sql = table_sql(metric_type)
+        if metric_type.table not in self._tables:
+            self._connection.execute(sql.create)
+            self._connection.execute(
+                "INSERT OR IGNORE INTO batchqueue_tables VALUES (?)", (metric_type.table,)
+            )
+            self._tables.add(metric_type.table)
+        return sql
+
+
+def has_table(connection: sqlite3.Connection, table: str) -> bool:
+    """Return whether there is such a table."""
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return connection.execute(sql, (table,)).fetchone() is not None
+
+
+def _type(item: Metrics) -> type[Metrics]:
+    return type(item)
+
+
+def _stored_rows(
+    metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
+) -> Iterator[tuple[Any, ...]]:
+    for key, item in metrics.items():
+        for rank, row in enumerate(item.to_rows(), 1):
+            values = [_NAN if value != value else value for value in row]  # noqa: PLR0124
+            yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
+
+
+def from_sql(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a stored row, with NaN where it was."""
+    return tuple([float(value) if type(value) is bytes else value for value in row])
