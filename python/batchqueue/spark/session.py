@@ -3,17 +3,21 @@
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from batchqueue.spark.java import find_java_home
 
+_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+
 
 def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
-    """Start, or find, a Spark session on this machine.
+    """Start a Spark session on this machine, or return the one that runs.
 
-    Its workers run this Python, its times are UTC, it listens on the loopback interface, and logs only
-    errors.
+    Its workers run this Python, its times are UTC, it listens on the loopback interface only, and it logs
+    errors only. To that end it sets `JAVA_HOME`, `PYSPARK_PYTHON` and `SPARK_LOCAL_IP` in the environment
+    of this process.
 
     Args:
         app_name: Shown in Spark's logs.
@@ -28,9 +32,10 @@ def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
+    return (
         SparkSession.builder.appName(app_name)
         .master(master)
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "4")  # the default, 200, is for clusters
         .config("spark.sql.warehouse.dir", tempfile.gettempdir())  # else in the working directory
@@ -38,5 +43,3 @@ def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
