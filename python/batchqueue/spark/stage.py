@@ -1,0 +1,110 @@
+"""A stage: one queue that an attempt or a commit makes, feeds, closes and then answers for."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Self
+
+from batchqueue import BatchQueue, BatchQueueConfig, SupportsConsume
+from batchqueue.handlers import handler_methods
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.summary import StageSummary
+
+
+class Stage:
+    """A context in which a queue runs. It ends when all items are handled and all handlers closed, or raises.
+
+    Attributes:
+        summary: The counts, after the end.
+        thread_items: Items that each drain thread handled, after the end.
+        drain_cpu_s: CPU seconds of the drain threads, after the end.
+    """
+
+    summary: StageSummary
+    thread_items: tuple[int, ...]
+    drain_cpu_s: float
+
+    def __init__(
+        self,
+        name: str,
+        config: BatchQueueConfig[Any],
+        handlers: Mapping[type, SupportsConsume[Any]] | None = None,
+    ) -> None:
+        """Start the queue.
+
+        Args:
+            name: Name of the queue.
+            config: Its `error_handler` is replaced.
+            handlers: By item type; None if the config has a consumer.
+        """
+        self._errors: list[BaseException] = []
+        self._peak_used_percent = 0.0
+        self._queue: BatchQueue[Any] = BatchQueue(name, replace(config, error_handler=self._note_error))
+        watched = {id(handler): self._watched(handler) for handler in (handlers or {}).values()}
+        for item_type, handler in (handlers or {}).items():
+            self._queue.add_handler(item_type, watched[id(handler)])
+
+    def produce_many(self, items: Iterable[Any]) -> int:
+        """Put items in, waiting for space; return how many were accepted."""
+        accepted = self._queue.produce_many(items)
+        fullest = self._queue.stats().top_n(1)[0]
+        self._peak_used_percent = max(self._peak_used_percent, fullest.used_percentage)
+        return accepted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        # However long it takes: a drain thread that lived on could write to a transaction that is over.
+        self._queue.shutdown()
+        stats = self._queue.stats()
+        self.summary = StageSummary.of(stats, self._peak_used_percent)
+        self.thread_items = tuple(thread.items for thread in stats.drain_threads)
+        self.drain_cpu_s = sum(thread.cpu_s for thread in stats.drain_threads)
+        if error is None:
+            self._check()
+
+    def _watched(self, handler: SupportsConsume[Any]) -> SupportsConsume[Any]:
+        """Wrap a handler to see all of its errors; those of on_idle and on_close the queue only logs."""
+        methods = handler_methods(handler)
+
+        def on_error(batch: list[Any], error: BaseException) -> None:
+            self._note_error(batch, error)
+            if methods.on_error is not None:
+                methods.on_error(batch, error)
+
+        return SimpleNamespace(
+            consume=methods.consume,
+            on_error=on_error,
+            on_idle=methods.on_idle and self._noting(methods.on_idle),
+            on_close=methods.on_close and self._noting(methods.on_close),
+        )
+
+    def _noting(self, method: Callable[[], Any]) -> Callable[[], None]:
+        def call() -> None:
+            try:
+                method()
+            except BaseException as error:
+                self._note_error([], error)
+                raise
+
+        return call
+
+    def _note_error(self, _batch: list[Any], error: BaseException) -> None:
+        self._errors.append(error)
+
+    def _check(self) -> None:
+        counts = self.summary
+        if counts.lost == 0 and not self._errors:
+            return
+        message = (
+            f"queue {self._queue.name!r} lost {counts.lost} of {counts.produced + counts.refused} items "
+            f"({counts.failed} failed, {counts.refused} refused, {counts.unhandled} without a handler, "
+            f"{counts.abandoned} abandoned), so nothing of this epoch is committed"
+        )
+        if counts.unhandled:
+            message += "; every type that `items` makes must be in the job's metrics or handlers"
+        first = self._errors[0] if self._errors else None
+        if first is not None:
+            message += f"; first error: {type(first).__name__}: {first}"
+        raise SinkError(message) from first

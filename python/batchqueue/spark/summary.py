@@ -1,0 +1,123 @@
+"""What an epoch's entry in the ledger says about how it was made."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any, Self
+
+from batchqueue import BatchQueueStats
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """Counts of items of one stage: one queue, or the queues of all attempts that count.
+
+    Attributes:
+        peak_used_percent: Highest use of the fullest partition that was seen, 0..100.
+    """
+
+    produced: int
+    consumed: int
+    failed: int
+    refused: int
+    unhandled: int
+    abandoned: int
+    peak_used_percent: float
+
+    @classmethod
+    def of(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
+        """Take the counts of a queue that is shut down."""
+        return cls(
+            produced=stats.produced,
+            consumed=stats.consumed,
+            failed=stats.failed,
+            refused=stats.refused,
+            unhandled=stats.unhandled,
+            abandoned=stats.abandoned,
+            peak_used_percent=round(peak_used_percent, 2),
+        )
+
+    @classmethod
+    def total(cls, stages: Sequence["StageSummary"]) -> Self:
+        """Add up queues that ran side by side."""
+        return cls(
+            produced=sum(stage.produced for stage in stages),
+            consumed=sum(stage.consumed for stage in stages),
+            failed=sum(stage.failed for stage in stages),
+            refused=sum(stage.refused for stage in stages),
+            unhandled=sum(stage.unhandled for stage in stages),
+            abandoned=sum(stage.abandoned for stage in stages),
+            peak_used_percent=max((stage.peak_used_percent for stage in stages), default=0.0),
+        )
+
+    @property
+    def lost(self) -> int:
+        """Items that were not consumed."""
+        return self.failed + self.refused + self.unhandled + self.abandoned
+
+
+@dataclass(frozen=True)
+class CpuSummary:
+    """CPU seconds of a process while it wrote or committed.
+
+    Attributes:
+        drain_s: In drain threads, handlers included.
+        rest_s: In everything else: rows from Spark, items from rows, Arrow, the store.
+        wall_s: Seconds that passed.
+    """
+
+    drain_s: float
+    rest_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class AttemptSummary:
+    """One attempt of one task.
+
+    Attributes:
+        rows: Rows that Spark gave.
+        l1: Its queue.
+        thread_items: Items that each drain thread handled.
+        cpu: Of `write()`.
+    """
+
+    rows: int
+    l1: StageSummary
+    thread_items: tuple[int, ...]
+    cpu: CpuSummary
+
+
+def epoch_summary(
+    batch_id: int,
+    attempts: Sequence[AttemptSummary],
+    *,
+    commit_bytes: int,
+    l2: StageSummary,
+    persist: StageSummary,
+    commit_cpu: CpuSummary,
+) -> dict[str, Any]:
+    """Put an epoch's entry together.
+
+    Returns:
+        `batch_id`; `rows` in and `items` produced; `stages`: the fields of `StageSummary` under `l1`, `l2`
+        and `persist`; `l1_thread_items`: items by index of the drain thread; `drain_cpu_s` and `rest_cpu_s`
+        of all `write()` calls; `attempt_wall_s`: one number per attempt; `commit_bytes`;
+        `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`. All times are in seconds.
+    """
+    l1 = StageSummary.total([attempt.l1 for attempt in attempts])
+    by_thread = zip_longest(*(attempt.thread_items for attempt in attempts), fillvalue=0)
+    return {
+        "batch_id": batch_id,
+        "rows": sum(attempt.rows for attempt in attempts),
+        "items": l1.produced,
+        "stages": {"l1": asdict(l1), "l2": asdict(l2), "persist": asdict(persist)},
+        "l1_thread_items": [sum(items) for items in by_thread],
+        "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
+        "rest_cpu_s": sum(attempt.cpu.rest_s for attempt in attempts),
+        "attempt_wall_s": [attempt.cpu.wall_s for attempt in attempts],
+        "commit_bytes": commit_bytes,
+        "commit_drain_cpu_s": commit_cpu.drain_s,
+        "commit_rest_cpu_s": commit_cpu.rest_s,
+        "commit_wall_s": commit_cpu.wall_s,
+    }
