@@ -1,0 +1,104 @@
+"""`AggregationJob`: all that the sink must know to turn rows into stored metrics."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, SupportsConsume
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import MetricsStore
+from batchqueue.presets import l1_aggregation, l2_persistence
+
+HandOn = Callable[[list[Metrics]], None]
+"""Where an L1 handler leaves its partials, at the latest in `on_close`."""
+
+HandlerFactory = Callable[[HandOn], SupportsConsume[Any]]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationJob:
+    """How rows become metrics, and where those are kept. It travels to Spark's workers: it must pickle.
+
+    Attributes:
+        name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
+        items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or items of your
+            own that have a handler. A generator or a list.
+        metrics: The metric types that may reach the store, each name once. Every type has workers of its own.
+        store: Description of the store that L2 merges into.
+        columns: Columns that `items` reads. If one is missing, the query fails before any task runs.
+        handlers: Item type -> function that makes its L1 handler for one attempt. The function is given a
+            callable that takes the handler's partials (lists of `metrics`), at the latest in `on_close`.
+            Types in `metrics` that have no entry here are merged.
+        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler.
+        l2: Config of each commit's queue; the same holds.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    name: str
+    items: Callable[[pa.RecordBatch], Iterable[Any]]
+    metrics: Sequence[type[Metrics]]
+    store: MetricsStore
+    columns: Sequence[str] = ()
+    handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
+    l1: BatchQueueConfig[Any] = field(
+        default_factory=lambda: l1_aggregation(strategy=BufferStrategy.BLOCKING)
+    )
+    l2: BatchQueueConfig[Any] = field(default_factory=l2_persistence)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", tuple(self.metrics))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'")
+        if not self.metrics:
+            raise ConfigError(f"job {self.name!r} has no metrics: give the types that it may store")
+        names = [metric_type.name for metric_type in self.metrics]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"job {self.name!r} has two metrics named {twice[0]!r}, and the store goes by name"
+            )
+        for stage, config in (("l1", self.l1), ("l2", self.l2)):
+            if config.strategy is not BufferStrategy.BLOCKING:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: what it "
+                    "refuses would be missing from the result; use BufferStrategy.BLOCKING"
+                )
+
+    def check_columns(self, available: Sequence[str]) -> None:
+        """Make sure that the rows have what `items` reads.
+
+        Raises:
+            ConfigError: A column is missing.
+        """
+        missing = [column for column in self.columns if column not in available]
+        if missing:
+            raise ConfigError(
+                f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "
+                f"{', '.join(available)}: select or rename it before the write (case matters)"
+            )
+
+    def check_pickles(self) -> None:
+        """Make sure that the job can travel to the workers.
+
+        Raises:
+            ConfigError: An attribute does not pickle.
+        """
+        for attribute in fields(self):
+            try:
+                cloudpickle.dumps(getattr(self, attribute.name))  # type: ignore[no-untyped-call]
+            except (
+                Exception
+            ) as error:  # pickling runs the code of what is in the job, which may raise anything
+                raise ConfigError(
+                    f"{attribute.name} of job {self.name!r} cannot be pickled ({error}): make what it holds, "
+                    "such as connections, locks and sessions, inside the function that uses it"
+                ) from error

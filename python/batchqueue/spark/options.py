@@ -1,0 +1,56 @@
+"""The options of a write, checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from batchqueue import ConfigError
+from batchqueue.spark.job import AggregationJob
+
+DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
+"""A driver with the default heap of 1 GB took 256 MB of commit messages and died at 384 MB."""
+
+OnNewQuery = Literal["append", "replace"]
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the user gave to `option(...)`.
+
+    Attributes:
+        sink_id: On whose behalf the store is written.
+        on_new_query: What to do when an unknown query meets a sink that has data; None: refuse it.
+        txn_id: Names a batch write, so that it is applied once; None: at-least-once.
+        max_commit_bytes: Largest size of one epoch's partial aggregates.
+    """
+
+    sink_id: str
+    on_new_query: OnNewQuery | None
+    txn_id: str | None
+    max_commit_bytes: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], job: AggregationJob) -> "SinkOptions":
+        """Read Spark's options.
+
+        Args:
+            options: By name, in lower case, as Spark hands them on.
+            job: Gives the default sink id.
+
+        Raises:
+            ConfigError: A value cannot be used.
+        """
+        on_new_query = options.get("onnewquery")
+        if on_new_query not in (None, "append", "replace"):
+            raise ConfigError(
+                f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or leave it out"
+            )
+        size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
+        if not size.isdecimal() or int(size) == 0:
+            raise ConfigError(f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1")
+        return cls(
+            sink_id=options.get("sinkid", job.name),
+            on_new_query=cast(OnNewQuery | None, on_new_query),
+            txn_id=options.get("txnid"),
+            max_commit_bytes=int(size),
+        )

@@ -1,0 +1,112 @@
+"""Partial aggregates as compressed Arrow IPC, for the way from the tasks to the commit.
+
+Partials whose metrics have the same value columns share one stream, so that a hundred metrics cost a
+handful of headers. A metric is sent as its position in the job: the receiver has the job, and takes the
+types from there.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from batchqueue.aggregation import Metrics
+from batchqueue.spark.errors import SinkError
+
+_ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+Layout = tuple[tuple[str, type], ...]
+
+
+class _Columns:
+    """The partials of one layout, column by column. `ends` says where the rows of each partial end."""
+
+    def __init__(self) -> None:
+        self.metrics: list[int] = []
+        self.entities: list[str] = []
+        self.time_buckets: list[int] = []
+        self.ends: list[int] = [0]
+        self.rows: list[tuple[Any, ...]] = []
+
+    def encode(self, layout: Layout) -> bytes:
+        values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
+        rows = pa.StructArray.from_arrays(
+            [pa.array(column, _ARROW_TYPES[kind]) for column, (_, kind) in zip(values, layout, strict=True)],
+            names=[name for name, _ in layout],
+        )
+        batch = pa.record_batch(
+            {
+                "metric": pa.array(self.metrics, pa.int32()),
+                "entity": pa.array(self.entities, pa.string()).dictionary_encode(),
+                "time_bucket": pa.array(self.time_buckets, pa.int64()),
+                "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
+
+def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tuple[bytes, ...]:
+    """Encode partials; several of one key stay several.
+
+    Args:
+        partials: Of the types in `metrics`.
+        metrics: The metric types of the job, in its order.
+
+    Returns:
+        One Arrow IPC stream per layout of value columns.
+
+    Raises:
+        SinkError: A partial is of another type, or holds a value that its column cannot.
+    """
+    positions = {metric_type: position for position, metric_type in enumerate(metrics)}
+    layouts = [tuple(metric_type.columns.items()) for metric_type in metrics]
+    groups: dict[Layout, _Columns] = {}
+    for partial in partials:
+        position = positions.get(type(partial))
+        if position is None:
+            raise SinkError(
+                f"a partial of {type(partial).__name__} cannot be stored: add it to the metrics of the job"
+            )
+        columns = groups.setdefault(layouts[position], _Columns())
+        columns.metrics.append(position)
+        columns.entities.append(partial.entity)
+        columns.time_buckets.append(partial.time_bucket)
+        columns.rows.extend(partial.to_rows())
+        columns.ends.append(len(columns.rows))
+    return tuple(_encode_checked(layout, columns, metrics) for layout, columns in groups.items())
+
+
+def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterator[Metrics]:
+    """Rebuild the partials that `encode` took.
+
+    Args:
+        streams: What `encode` returned.
+        metrics: The same metric types in the same order.
+    """
+    for stream in streams:
+        batch = pa.ipc.open_stream(stream).read_next_batch()
+        positions, entities, time_buckets = (batch.column(index).to_pylist() for index in range(3))
+        lists = batch.column(3)
+        rows = list(zip(*(column.to_pylist() for column in lists.values.flatten()), strict=True))
+        bounds = pairwise(lists.offsets.to_pylist())
+        for position, entity, time_bucket, (start, end) in zip(
+            positions, entities, time_buckets, bounds, strict=True
+        ):
+            yield metrics[position].from_rows(entity, time_bucket, rows[start:end])
+
+
+def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Metrics]]) -> bytes:
+    try:
+        return columns.encode(layout)
+    except (pa.ArrowException, OverflowError) as error:
+        names = ", ".join(sorted({metrics[position].name for position in columns.metrics})[:5])
+        declared = ", ".join(f"{name} {kind.__name__}" for name, kind in layout)
+        raise SinkError(
+            f"a value does not fit its column ({declared}) in one of {names}: {error}; "
+            "declare the column with another type, or measure in another unit"
+        ) from error
