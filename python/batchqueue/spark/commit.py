@@ -1,0 +1,114 @@
+"""The commit: L2 merges the partials of all attempts into the store, in one transaction per epoch."""
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batchqueue.aggregation import L2PersistenceWorker
+from batchqueue.outputs import StoreTransaction, StoreWriter
+from batchqueue.presets import sql_batch
+from batchqueue.spark.attempt import AttemptMessage, check_size
+from batchqueue.spark.cpu import CpuMeter
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.partials import decode
+from batchqueue.spark.stage import Stage
+from batchqueue.spark.summary import epoch_summary
+
+_log = logging.getLogger("batchqueue.spark")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: what Spark found to be the results of the tasks that count.
+
+    Attributes:
+        job: What is written.
+        options: How.
+        messages: One per task.
+    """
+
+    job: AggregationJob
+    options: SinkOptions
+    messages: Sequence[AttemptMessage]
+
+    def epoch(self, batch_id: int) -> None:
+        """Apply one epoch of a stream, unless the ledger has it.
+
+        A driver that dies between this commit and Spark's own note of it replays the epoch, under the same
+        ids.
+
+        Raises:
+            SinkError: The query is new to a sink that has data, or an item was lost.
+        """
+        query_ids = {message.query_id for message in self.messages}
+        if not query_ids:
+            return  # no tasks, so no rows
+        (query_id,) = query_ids
+        assert query_id is not None  # the stream's writer never leaves it out
+        with self.job.store.transaction(self.options.sink_id) as transaction:
+            if transaction.applied(query_id, batch_id):
+                _log.info(
+                    "sink %s: epoch %d of query %s is applied already",
+                    self.options.sink_id,
+                    batch_id,
+                    query_id,
+                )
+                return
+            known = transaction.known_queries()
+            if known and query_id not in known:
+                self._meet_new_query(transaction, query_id)
+            self._apply(transaction, query_id, batch_id)
+
+    def batch(self, *, overwrite: bool) -> None:
+        """Apply one batch write; if it has a txnId, unless the ledger has that.
+
+        Args:
+            overwrite: Delete first what the sink wrote before.
+
+        Raises:
+            SinkError: An item was lost.
+        """
+        query_id = f"batch:{self.options.txn_id or uuid.uuid4()}"
+        with self.job.store.transaction(self.options.sink_id) as transaction:
+            if transaction.applied(query_id, 0):
+                _log.info("sink %s: %s is applied already", self.options.sink_id, query_id)
+                return
+            if overwrite:
+                transaction.clear()
+            self._apply(transaction, query_id, 0)
+
+    def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
+        if self.options.on_new_query is None:
+            raise SinkError(
+                f"query {query_id} is new, but sink {self.options.sink_id!r} has results of others: if its "
+                "checkpoint was deleted, rows would be counted twice. Restore the checkpoint, or set option "
+                "onNewQuery to 'append' (add to them) or 'replace' (delete them first), or use another sinkId"
+            )
+        if self.options.on_new_query == "replace":
+            transaction.clear()
+
+    def _apply(self, transaction: StoreTransaction, query_id: str, batch_id: int) -> None:
+        meter = CpuMeter()
+        commit_bytes = sum(message.size for message in self.messages)
+        check_size(commit_bytes, self.options)
+        name = f"{self.job.name}-{query_id}-{batch_id}"
+        # L2 ends first, so what its workers hand on at close still finds the writer.
+        with Stage(f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)) as persist:
+            workers = {
+                metric_type: L2PersistenceWorker(persist.produce_many) for metric_type in self.job.metrics
+            }
+            with Stage(f"{name}-l2", self.job.l2, workers) as l2:
+                for message in self.messages:
+                    l2.produce_many(decode(message.partials, self.job.metrics))
+        summary = epoch_summary(
+            batch_id,
+            [message.summary for message in self.messages],
+            commit_bytes=commit_bytes,
+            l2=l2.summary,
+            persist=persist.summary,
+            commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
+        )
+        transaction.record(query_id, batch_id, summary)

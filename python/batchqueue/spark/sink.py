@@ -1,0 +1,141 @@
+"""The sink: `register` makes a job a format that `df.write` and `df.writeStream` can name."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from batchqueue.spark.attempt import AttemptMessage, run_attempt
+from batchqueue.spark.commit import Commit
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def register(spark: "SparkSession", job: AggregationJob) -> str:
+    """Make a job a write format of this session; a format of the same name is replaced.
+
+    Options of the write:
+
+    - `sinkId`: on whose behalf the store is written; default: the job's name. Write one sink by one query
+      at a time.
+    - `onNewQuery`: `append` or `replace`: what to do when a query with a new checkpoint meets a sink that
+      has data. Without it the query fails.
+    - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
+      at-least-once.
+    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB.
+
+    A stream is exactly-once when its source can be replayed, its plan is deterministic, and its checkpoint
+    and store are durable.
+
+    Functions that are defined in the main script travel with the job. A module of your own must be
+    importable in
+    the workers: install it, or use `spark.sparkContext.addPyFile`.
+
+    Args:
+        spark: The session, classic or Connect.
+        job: What to do with the rows.
+
+    Returns:
+        The name of the format: "batchqueue-" and the job's name.
+
+    Raises:
+        ConfigError: The job cannot be pickled.
+
+    Example:
+        format_name = register(spark, job)
+        query = df.writeStream.format(format_name).option("checkpointLocation", path).start()
+    """
+    job.check_pickles()
+    # A class that only this process has is pickled by value, and the job with it.
+    source = cast(type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job}))
+    spark.dataSource.register(source)
+    return source.name()
+
+
+class AggregationDataSource(DataSource):
+    """The data source of one job; `register` makes a subclass that holds it."""
+
+    job: ClassVar[AggregationJob]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return f"batchqueue-{cls.job.name}"
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSinkWriter":
+        """Check what can be checked before tasks run, and make the writer of one epoch."""
+        if overwrite:
+            raise SinkError(
+                f"job {self.job.name!r} cannot take outputMode('complete'), which repeats all results in "
+                "every epoch; use outputMode('append')"
+            )
+        return StreamSinkWriter(self.job, self._checked_options(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
+        """Check what can be checked before tasks run, and make the writer of one batch."""
+        return BatchSinkWriter(self.job, self._checked_options(schema), overwrite)
+
+    def _checked_options(self, schema: "StructType") -> SinkOptions:
+        options = SinkOptions.parse(self.options, self.job)
+        self.job.check_columns(schema.fieldNames())
+        self.job.store.prepare()
+        return options
+
+
+class StreamSinkWriter(DataSourceStreamArrowWriter):
+    """Writes one epoch: `write` runs in the tasks, `commit` in a worker beside the driver."""
+
+    def __init__(self, job: AggregationJob, options: SinkOptions) -> None:
+        self._job = job
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Aggregate the rows of one task."""
+        context = TaskContext.get()
+        query_id = context and context.getLocalProperty(_QUERY_ID)
+        if not query_id:
+            raise SinkError(
+                f"Spark did not set the local property {_QUERY_ID} in this task, so an epoch could not be "
+                "told from its replay: use micro-batches, or df.write with option txnId"
+            )
+        return run_attempt(self._job, self._options, iterator, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Merge the results of all tasks into the store, once per epoch."""
+        Commit(self._job, self._options, _attempts(messages)).epoch(batchId)
+
+
+class BatchSinkWriter(DataSourceArrowWriter):
+    """Writes one batch."""
+
+    def __init__(self, job: AggregationJob, options: SinkOptions, overwrite: bool) -> None:
+        self._job = job
+        self._options = options
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Aggregate the rows of one task."""
+        return run_attempt(self._job, self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Merge the results of all tasks into the store."""
+        Commit(self._job, self._options, _attempts(messages)).batch(overwrite=self._overwrite)
+
+
+def _attempts(messages: list[WriterCommitMessage | None]) -> list[AttemptMessage]:
+    # Every task has succeeded when Spark commits; None, for one that failed, is for `abort` only.
+    return cast(list[AttemptMessage], messages)
