@@ -129,7 +129,7 @@ class SqliteStore:
             )
         with closing(connection):
             with self._errors():
-                connection.execute("PRAGMA journal_mode = WAL")  # so that nobody waits for readers
+                _use_wal(connection)
                 connection.execute("PRAGMA synchronous = FULL")
             yield connection
 
@@ -139,6 +139,16 @@ class SqliteStore:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise StoreError(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Let readers and the writer work side by side; the file remembers it."""
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        # SQLite does not wait here when another connection is switching; that one does the work.
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the low byte is the class of the error
+            raise
 
 
 def _remedy(error: Exception) -> str:

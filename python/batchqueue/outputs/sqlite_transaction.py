@@ -94,8 +94,8 @@ class SqliteTransaction(StoreTransaction):
     @contextmanager
     def _statements(self) -> Iterator[None]:
         with self._errors():
-            # After some errors, a full disk for one, SQLite has rolled back by itself, and what follows would be
-            # committed statement by statement.
+            # After some errors, a full disk for one, SQLite has rolled back by itself, and would commit each
+            # statement that follows.
             if not self._connection.in_transaction:
                 raise sqlite3.OperationalError("the transaction was rolled back after an earlier error")
             yield
