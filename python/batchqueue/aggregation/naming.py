@@ -65,8 +65,8 @@ def metric_type(
 def _make(name: str, kind: type[Metrics], members: dict[str, Any], arguments: tuple[Any, ...]) -> MetricClass:
     made = MetricClass(name, (kind,), members)
     made.made_by = arguments
-    # Unless its module has a class by its qualified name, cloudpickle sends it by value, and what arrives is a
-    # class beside the one that `metric_type` makes over there.
+    # Unless its module has a class by its qualified name, cloudpickle sends it by value, and what arrives is
+    # a class beside the one that `metric_type` makes over there.
     qualified = name.replace(".", "/")
     while qualified in globals():
         qualified += "'"
