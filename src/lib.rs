@@ -42,6 +42,8 @@ mod control;
 mod error;
 mod faults;
 mod flow;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod observe;
 mod queue;
 mod shared;

@@ -177,9 +177,13 @@ mod model {
         }
 
         pub(crate) fn publish(&self, value: V) {
-            let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-            versions.push(std::sync::Arc::new(value));
-            self.current.store(versions.len() - 1, Ordering::Release);
+            let newest = {
+                // Not across a step of the model: loom would run another thread into this lock.
+                let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+                versions.push(std::sync::Arc::new(value));
+                versions.len() - 1
+            };
+            self.current.store(newest, Ordering::Release);
         }
     }
 

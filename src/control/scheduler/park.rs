@@ -45,7 +45,8 @@ impl Sleeper {
     pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {
         let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
         // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes before `Waker::wake`.
-        self.state.store(state, Ordering::Relaxed);
+        // A swap, as every change of `state`: between plain stores a waker's exchange has no clear place.
+        self.state.swap(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         SleepAttempt { sleeper: self }
     }
@@ -67,7 +68,7 @@ impl SleepAttempt<'_> {
 impl Drop for SleepAttempt<'_> {
     fn drop(&mut self) {
         // Relaxed: a waker that still reads the old state unparks once too often, which ends one later sleep early.
-        self.sleeper.state.store(AWAKE, Ordering::Relaxed);
+        self.sleeper.state.swap(AWAKE, Ordering::Relaxed);
     }
 }
 

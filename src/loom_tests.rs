@@ -1,0 +1,274 @@
+//! The protocols between threads under loom: the real queue, its real drain threads, every interleaving up to a bound.
+//!
+//! Run with `make loom`. Sleeps are endless in the model (see `sync`), so a lost wake-up is a deadlock that loom
+//! reports. Each test names the race; `PREEMPTIONS` says how many times a thread may be interrupted at a point where
+//! it could have gone on, chosen so that a test ends within a minute.
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use crate::config::{Config, PartitionPolicy, ThreadPolicy};
+use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
+use crate::{Batch, BatchQueue, HandlerRef, Item, TypeKey, Wait};
+
+const ONE: TypeKey = TypeKey(1 << 4);
+const TWO: TypeKey = TypeKey(2 << 4);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Number(TypeKey, u32);
+
+impl Item for Number {
+    fn type_key(&self) -> TypeKey {
+        self.0
+    }
+}
+
+/// What the handlers saw, in order. loom reports two threads in `inside` at once.
+struct Seen {
+    inside: UnsafeCell<()>,
+    numbers: Mutex<Vec<u32>>,
+    more: Condvar,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { inside: UnsafeCell::new(()), numbers: Mutex::new(Vec::new()), more: Condvar::new() }
+    }
+}
+
+// SAFETY: test code; the cell is there so that loom reports what a data race would be.
+unsafe impl Sync for Seen {}
+
+impl Seen {
+    fn handler(self: &Arc<Self>) -> HandlerRef<Number> {
+        let seen = self.clone();
+        HandlerRef::new(move |batch: &mut Batch<Number>| {
+            let batch: Vec<u32> = seen.inside.with_mut(|_| batch.drain().map(|number| number.1).collect());
+            seen.numbers.lock().extend(batch);
+            seen.more.notify_all();
+        })
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.numbers.lock().clone()
+    }
+
+    /// Waits until the handlers have seen `count` numbers, without a word to the queue.
+    fn wait_for(&self, count: usize) {
+        let mut numbers = self.numbers.lock();
+        while numbers.len() < count {
+            numbers = wait_for(&self.more, numbers, None);
+        }
+    }
+}
+
+/// Opens once.
+struct Latch(Mutex<bool>, Condvar);
+
+impl Default for Latch {
+    fn default() -> Self {
+        Self(Mutex::new(false), Condvar::new())
+    }
+}
+
+impl Latch {
+    fn open(&self) {
+        *self.0.lock() = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut open = self.0.lock();
+        while !*open {
+            open = wait_for(&self.1, open, None);
+        }
+    }
+}
+
+fn config(threads: usize) -> Config {
+    Config {
+        threads: ThreadPolicy::Fixed(threads),
+        partitions: PartitionPolicy::Fixed(threads),
+        min_idle: Duration::ZERO,
+        ..Config::default()
+    }
+}
+
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(body);
+}
+
+/// Ready set with sleep and wake (rules 1, 3 and 10): a put while the owner goes to sleep wakes it.
+#[test]
+fn loom_put_while_the_owner_goes_to_sleep() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        // Nothing but the put's own wake-up ends this wait: a flush wakes nobody who was awake when it began.
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// The same with two items: the second finds the partition empty, not empty, or in between.
+#[test]
+fn loom_second_put_while_the_owner_takes_the_first() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// Seal and take (rule 4): segments of one item, so that every put seals, while the owner takes.
+#[test]
+fn loom_seal_while_the_owner_takes() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        // Segments of two: the first two items seal one, the third stays open.
+        let queue = BatchQueue::builder("q", Config { buffer_size: 8, ..config(1) }).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        for number in 1..=3 {
+            queue.produce(Number(ONE, number)).unwrap();
+        }
+        seen.wait_for(3);
+        assert_eq!(seen.numbers(), [1, 2, 3]);
+        queue.shutdown(None);
+    });
+}
+
+/// A take that stops at its budget (rule 5): what it leaves behind is found again.
+#[test]
+fn loom_put_while_a_take_stops_at_its_budget() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", Config { max_batch_items: 1, ..config(1) }).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// Bounded, with a producer that waits (rule 2): space wakes it.
+#[test]
+fn loom_space_while_a_producer_goes_to_wait() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        queue.shutdown(None);
+        assert_eq!(seen.numbers(), [1, 2]);
+    });
+}
+
+/// Shutdown against a producer (rules 13 and 14): accepted is handled, the rest is refused.
+#[test]
+fn loom_close_while_a_producer_puts() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.produce(Number(ONE, 1)).is_ok())
+        };
+        queue.shutdown(None);
+        // Before the join: what was accepted is handled when the shutdown returns, whoever is still running.
+        let handled = seen.numbers().len();
+        let accepted = producer.join().unwrap();
+        assert_eq!(handled, usize::from(accepted));
+    });
+}
+
+/// Shutdown against a producer that waits in a full partition: it is told, and nobody hangs.
+#[test]
+fn loom_close_while_a_producer_waits() {
+    model(2, || {
+        let queue = Arc::new(BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap());
+        let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+        let handler = {
+            let (entered, release) = (entered.clone(), release.clone());
+            HandlerRef::new(move |batch: &mut Batch<Number>| {
+                drop(batch.drain());
+                entered.open();
+                release.wait();
+            })
+        };
+        queue.add_handler(ONE, handler).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        entered.wait();
+        queue.produce(Number(ONE, 2)).unwrap();
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.produce(Number(ONE, 3)).is_ok())
+        };
+        // The handler is inside and the partition full: only the close can end the producer's wait.
+        queue.close();
+        assert!(!producer.join().unwrap());
+        release.open();
+        queue.shutdown(None);
+    });
+}
+
+/// One instance, two types, two partitions, two drain threads: the entry token keeps the second one out.
+#[test]
+fn loom_two_owners_meet_at_one_handler() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(2)).start().unwrap();
+        let handler = seen.handler();
+        queue.add_handler(ONE, handler.clone()).unwrap();
+        queue.add_handler(TWO, handler).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(TWO, 2)).unwrap();
+        queue.shutdown(None);
+        let mut numbers = seen.numbers();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [1, 2]);
+    });
+}
+
+/// Growth while the owner of the new partition goes to sleep (rules 6, 10 and 11).
+#[test]
+fn loom_growth_while_the_owner_goes_to_sleep() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
+        let queue = BatchQueue::builder("q", adaptive).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.add_handler(TWO, seen.handler()).unwrap();
+        assert_eq!(queue.partition_count(), 2);
+        queue.produce(Number(TWO, 2)).unwrap();
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// A flush against the cycle that handles the last item (rule 7).
+#[test]
+fn loom_flush_while_the_cycle_ends() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+        assert_eq!(seen.numbers(), [1]);
+        queue.shutdown(None);
+    });
+}

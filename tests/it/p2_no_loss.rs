@@ -1,0 +1,167 @@
+//! P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once, and the counts say so.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
+
+use crate::support::{Collector, Latch, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until};
+
+#[test]
+fn every_accepted_item_is_handled_once() {
+    let collector = Collector::default();
+    let queue = start(Config { buffer_size: 64, max_batch_items: 32, ..config(3) });
+    for kind in 0..5 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for producer in 0..4 {
+            let queue = &queue;
+            scope.spawn(move || {
+                for number in 0..3_000 {
+                    queue.produce(sent(number % 5, producer, number)).unwrap();
+                }
+            });
+        }
+    });
+    shut_down(&queue);
+    let mut items = collector.items();
+    assert_eq!(items.len(), 12_000);
+    items.sort_unstable_by_key(|item| (item.producer, item.number));
+    items.dedup();
+    assert_eq!(items.len(), 12_000, "some items were handled twice");
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn refused_items_are_counted_and_come_back() {
+    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let config = Config { buffer_size: 4, strategy: BufferStrategy::IfPossible, ..config(1) };
+    let queue = start(config);
+    let handler = {
+        let (entered, release) = (entered.clone(), release.clone());
+        HandlerRef::new(move |batch: &mut Batch<Sent>| {
+            drop(batch.drain());
+            entered.open();
+            release.wait();
+        })
+    };
+    queue.add_handler(key(0), handler).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    let refused: Vec<_> = (1..10).filter_map(|number| queue.produce(sent(0, 0, number)).err()).collect();
+    assert_eq!(refused, (5..10).map(|number| ProduceError::Full(sent(0, 0, number))).collect::<Vec<_>>());
+    // Of many, only the first that is refused was tried.
+    let mut many = vec![sent(0, 0, 10), sent(0, 0, 11)].into_iter();
+    assert_eq!(queue.produce_many(&mut many, None, &mut Wait), Err(ProduceError::Full(())));
+    assert_eq!(many.len(), 2);
+    assert_eq!(queue.stats().refused, 6);
+    release.open();
+    shut_down(&queue);
+    assert_eq!(queue.produce(sent(0, 0, 12)), Err(ProduceError::Closed(sent(0, 0, 12))));
+    let stats = queue.stats();
+    assert_eq!((stats.attempts, stats.produced, stats.refused), (12, 5, 7));
+    assert_conserved(&stats);
+}
+
+#[test]
+fn a_timed_out_put_is_refused() {
+    let release = Arc::new(Latch::default());
+    let queue = start(Config { buffer_size: 1, ..config(1) });
+    let hold = release.clone();
+    queue
+        .add_handler(
+            key(0),
+            HandlerRef::new(move |batch: &mut Batch<Sent>| {
+                drop(batch.drain());
+                hold.wait();
+            }),
+        )
+        .unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    queue.produce(sent(0, 0, 1)).unwrap();
+    let soon = Some(Instant::now() + Duration::from_millis(20));
+    let refused = queue.produce_with(sent(0, 0, 2), None, soon, &mut Wait);
+    assert_eq!(refused, Err(ProduceError::TimedOut { item: sent(0, 0, 2), partition: 0, buffer_size: 1 }));
+    release.open();
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn items_without_a_handler_are_counted() {
+    let collector = Collector::default();
+    let queue = start(config(2));
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    for number in 0..100 {
+        queue.produce(sent(number % 2, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    let stats = queue.stats();
+    assert_eq!((stats.consumed, stats.unhandled), (50, 50));
+    assert_eq!(collector.items().len(), 50);
+    assert_conserved(&stats);
+}
+
+/// Fails every other batch.
+struct Moody(std::sync::atomic::AtomicUsize);
+
+impl Handler<Sent> for Moody {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        let call = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        drop(batch.drain());
+        match call % 3 {
+            0 => Ok(()),
+            1 => Err(Failure::new("moody")),
+            _ => panic!("very moody"),
+        }
+    }
+}
+
+#[test]
+fn a_failing_batch_counts_as_failed_and_the_next_goes_on() {
+    let queue = start(config(1));
+    queue.add_handler(key(0), HandlerRef::new(Moody(0.into()))).unwrap();
+    for number in 0..6 {
+        queue.produce(sent(0, 0, number)).unwrap();
+        assert_eq!(queue.flush(Some(Instant::now() + crate::support::PATIENCE), &mut Wait), Ok(true));
+    }
+    let stats = queue.stats();
+    assert_eq!((stats.consumed, stats.failed), (2, 4));
+    assert_eq!((stats.handlers[0].consumed, stats.handlers[0].failed, stats.handlers[0].batches), (2, 4, 6));
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn a_shutdown_out_of_time_says_what_it_abandoned() {
+    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let queue = start(Config { max_batch_items: 1, ..config(1) });
+    let handler = {
+        let (entered, release) = (entered.clone(), release.clone());
+        HandlerRef::new(move |batch: &mut Batch<Sent>| {
+            drop(batch.drain());
+            entered.open();
+            release.wait();
+        })
+    };
+    queue.add_handler(key(0), handler).unwrap();
+    for number in 0..10 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    entered.wait();
+    let abandoned = queue.shutdown(Some(Instant::now()));
+    assert!(abandoned > 0);
+    assert_conserved(&queue.stats());
+    // The batch in hand comes back after the line was drawn: it stays abandoned, and is not consumed as well.
+    release.open();
+    shut_down_again(&queue, abandoned);
+    assert_eq!(queue.stats().consumed + abandoned, 10);
+    assert_conserved(&queue.stats());
+}
+
+fn shut_down_again(queue: &batchqueue::BatchQueue<Sent>, abandoned: u64) {
+    assert_eq!(queue.shutdown(Some(Instant::now() + crate::support::PATIENCE)), abandoned);
+    wait_until("the drain threads to end", || queue.has_ended());
+}

@@ -1,0 +1,91 @@
+//! P3: per type and producer with the selector by type, per partition otherwise.
+
+use batchqueue::{BatchQueue, Config, Selector, Wait};
+
+use crate::support::{Collector, Sent, config, key, sent, shut_down, start};
+
+fn assert_ordered(items: &[Sent], same: impl Fn(&Sent) -> (usize, usize)) {
+    let mut last = std::collections::HashMap::new();
+    for item in items {
+        let before = last.insert(same(item), item.number);
+        assert!(before.is_none_or(|before| before < item.number), "{item:?} after number {before:?}");
+    }
+}
+
+#[test]
+fn per_type_and_producer_through_segments_and_budgets() {
+    let collector = Collector::default();
+    // Segments of two items and takes of three: every seam there is.
+    let queue = start(Config { buffer_size: 8, max_batch_items: 3, ..config(2) });
+    for kind in 0..3 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for producer in 0..3 {
+            let queue = &queue;
+            scope.spawn(move || {
+                for number in 0..4_000 {
+                    queue.produce(sent(number % 3, producer, number)).unwrap();
+                }
+            });
+        }
+    });
+    shut_down(&queue);
+    assert_eq!(collector.items().len(), 12_000);
+    assert_ordered(&collector.items(), |item| (item.kind, item.producer));
+}
+
+#[test]
+fn per_type_while_the_partitions_grow() {
+    let collector = Collector::default();
+    let queue = start(Config { buffer_size: 64, ..config(2) });
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..20_000 {
+                queue.produce(sent(0, 0, number)).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for kind in 1..200 {
+                queue.add_handler(key(kind), collector.handler()).unwrap();
+                queue.produce(sent(kind, 1, kind)).unwrap();
+            }
+        });
+    });
+    shut_down(&queue);
+    assert_eq!(queue.partition_count(), 50 + 150 / 2);
+    assert_eq!(collector.items().len(), 20_000 + 199);
+    assert_ordered(&collector.items(), |item| (item.kind, item.producer));
+}
+
+#[test]
+fn many_at_once_keep_their_order() {
+    let collector = Collector::default();
+    let queue = start(Config { buffer_size: 100, ..config(2) });
+    for kind in 0..2 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    let items: Vec<_> = (0..10_000).map(|number| sent(number / 300 % 2, 0, number)).collect();
+    queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+    shut_down(&queue);
+    assert_eq!(collector.items().len(), 10_000);
+    assert_ordered(&collector.items(), |item| (item.kind, 0));
+}
+
+#[test]
+fn per_partition_when_the_caller_names_it() {
+    let collector = Collector::default();
+    let config = Config {
+        selector: Selector::Given,
+        partitions: batchqueue::PartitionPolicy::fixed(3).unwrap(),
+        buffer_size: 16,
+        ..config(3)
+    };
+    let queue: BatchQueue<Sent> = BatchQueue::builder("test", config).consumer(collector.handler()).start().unwrap();
+    for number in 0..3_000 {
+        queue.produce_with(sent(0, number % 3, number), Some(number % 3), None, &mut Wait).unwrap();
+    }
+    shut_down(&queue);
+    assert_ordered(&collector.items(), |item| (item.producer, 0));
+}

@@ -1,0 +1,114 @@
+//! P4: whoever waits is woken; a handler that hangs is named and holds up nobody else.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use batchqueue::{Batch, Config, HandlerRef, ProduceError, Wait};
+
+use crate::support::{Collector, Latch, PATIENCE, Sent, config, key, sent, shut_down, start, wait_until};
+
+#[test]
+fn a_first_item_wakes_a_sleeping_thread() {
+    let collector = Collector::default();
+    let queue = start(config(1));
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    for number in 0..20 {
+        // Long after the rest has turned into a sleep of a minute.
+        let asleep = queue.stats().drain_threads[0].cycles;
+        queue.produce(sent(0, 0, number)).unwrap();
+        wait_until("the item to be handled", || collector.items().len() == number + 1);
+        wait_until("another cycle", || queue.stats().drain_threads[0].cycles > asleep);
+    }
+    shut_down(&queue);
+}
+
+#[test]
+fn producers_in_a_full_partition_are_woken_by_space() {
+    let collector = Collector::default();
+    let queue = start(Config { buffer_size: 1, min_idle: std::time::Duration::from_secs(60), ..config(1) });
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    std::thread::scope(|scope| {
+        for producer in 0..4 {
+            let queue = &queue;
+            scope.spawn(move || {
+                for number in 0..200 {
+                    queue.produce(sent(0, producer, number)).unwrap();
+                }
+            });
+        }
+    });
+    shut_down(&queue);
+    assert_eq!(collector.items().len(), 800);
+}
+
+#[test]
+fn a_close_wakes_producers_that_wait() {
+    let release = Arc::new(Latch::default());
+    let queue = start(Config { buffer_size: 1, ..config(1) });
+    let hold = release.clone();
+    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        hold.wait();
+    });
+    queue.add_handler(key(0), handler).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    queue.produce(sent(0, 0, 1)).unwrap();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (2..6)
+            .map(|number| {
+                scope.spawn({
+                    let queue = &queue;
+                    move || queue.produce(sent(0, 0, number))
+                })
+            })
+            .collect();
+        wait_until("four producers to try", || queue.stats().attempts == 6);
+        queue.close();
+        for (number, producer) in (2..6).zip(waiting) {
+            assert_eq!(producer.join().unwrap(), Err(ProduceError::Closed(sent(0, 0, number))));
+        }
+        release.open();
+    });
+    shut_down(&queue);
+    assert_eq!(queue.stats().refused, 4);
+}
+
+#[test]
+fn a_hanging_handler_is_named_and_others_go_on() {
+    let (release, collector) = (Arc::new(Latch::default()), Collector::default());
+    let queue = start(config(2));
+    let hold = release.clone();
+    let hanging = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        hold.wait();
+    });
+    queue.add_handler(batchqueue::HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hanging).unwrap();
+    queue.add_handler(key(1), collector.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the handler to count as stuck", || queue.stats().stuck_handlers == ["Hanging"]);
+    for number in 0..100 {
+        queue.produce(sent(1, 0, number)).unwrap();
+    }
+    wait_until("the other type to be handled", || collector.items().len() == 100);
+    release.open();
+    shut_down(&queue);
+    assert!(queue.stats().stuck_handlers.is_empty());
+}
+
+#[test]
+fn flush_waits_for_what_was_accepted_before_it() {
+    let collector = Collector::default();
+    let queue = start(Config { min_idle: std::time::Duration::from_secs(60), ..config(3) });
+    for kind in 0..6 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    for round in 1..50 {
+        for kind in 0..6 {
+            queue.produce(sent(kind, 0, round)).unwrap();
+        }
+        assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+        assert_eq!(collector.items().len(), 6 * round);
+    }
+    shut_down(&queue);
+}

@@ -1,0 +1,141 @@
+//! P9: shutdown, from wherever it is called, delivers what was accepted and comes back.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use batchqueue::{Batch, BatchQueue, Config, Failure, FlushError, Handler, HandlerRef, ProduceError, Wait};
+
+use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until};
+
+#[test]
+fn a_shutdown_delivers_a_backlog() {
+    let collector = Collector::default();
+    let queue = start(Config { min_idle: std::time::Duration::from_secs(60), ..config(2) });
+    for kind in 0..4 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    for number in 0..4_000 {
+        queue.produce(sent(number % 4, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!(collector.items().len(), 4_000);
+    assert!(queue.has_ended());
+}
+
+#[test]
+fn a_dropped_queue_still_delivers() {
+    let collector = Collector::default();
+    let queue = start(config(2));
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    for number in 0..1_000 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    drop(queue);
+    wait_until("the drain threads to deliver", || collector.items().len() == 1_000);
+}
+
+struct Closer {
+    closed: Arc<AtomicUsize>,
+    consumed: AtomicUsize,
+}
+
+impl Handler<Sent> for Closer {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        assert_eq!(self.closed.load(SeqCst), 0, "a batch after on_close");
+        self.consumed.fetch_add(batch.drain().count(), SeqCst);
+        Ok(())
+    }
+
+    fn on_close(&self) -> Result<(), Failure> {
+        self.closed.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
+#[test]
+fn on_close_comes_once_per_instance_after_the_last_batch() {
+    let closed = Arc::new(AtomicUsize::new(0));
+    let queue = start(config(3));
+    let handler = HandlerRef::new(Closer { closed: closed.clone(), consumed: 0.into() });
+    for kind in 0..6 {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    for number in 0..600 {
+        queue.produce(sent(number % 6, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!(closed.load(SeqCst), 1);
+    shut_down(&queue);
+    assert_eq!(closed.load(SeqCst), 1);
+}
+
+/// What a handler does to its own queue.
+type Act = Box<dyn Fn(&BatchQueue<Sent>) + Send + Sync>;
+
+fn with_act(config: Config, act: Act) -> Arc<BatchQueue<Sent>> {
+    let queue = Arc::new(start(config));
+    let own: Arc<OnceLock<std::sync::Weak<BatchQueue<Sent>>>> = Arc::default();
+    own.set(Arc::downgrade(&queue)).unwrap();
+    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        if let Some(queue) = own.get().and_then(std::sync::Weak::upgrade) {
+            act(&queue);
+        }
+    });
+    queue.add_handler(key(0), handler).unwrap();
+    queue
+}
+
+#[test]
+fn a_handler_may_shut_its_queue_down() {
+    let queue = with_act(config(2), Box::new(|queue| assert_eq!(queue.shutdown(None), 0)));
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the drain threads to end", || queue.has_ended());
+    assert_conserved(&queue.stats());
+    assert_eq!(queue.stats().failed, 0);
+}
+
+#[test]
+fn a_handler_that_flushes_is_refused() {
+    let queue = with_act(
+        config(1),
+        Box::new(|queue| assert_eq!(queue.flush(None, &mut Wait), Err(FlushError::FromDrainThread))),
+    );
+    queue.produce(sent(0, 0, 0)).unwrap();
+    shut_down(&queue);
+    assert_eq!(queue.stats().failed, 0);
+}
+
+#[test]
+fn a_handler_that_would_wait_for_itself_is_refused() {
+    let act: Act = Box::new(|queue| {
+        queue.produce(sent(0, 1, 0)).unwrap();
+        let refused = queue.produce(sent(0, 1, 1));
+        assert!(matches!(refused, Err(ProduceError::Reentrant { partition: 0, buffer_size: 1, .. })), "{refused:?}");
+        queue.close();
+    });
+    let queue = with_act(Config { buffer_size: 1, ..config(1) }, act);
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the drain threads to end", || queue.has_ended());
+    // The first produce of the second call meets the closed gate and panics inside the handler: one batch failed.
+    assert_eq!((queue.stats().consumed, queue.stats().failed), (1, 1));
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn two_shutdowns_wait_for_the_same_end() {
+    let collector = Collector::default();
+    let queue = start(config(2));
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    for number in 0..5_000 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                shut_down(&queue);
+                assert_eq!(collector.items().len(), 5_000);
+            });
+        }
+    });
+}

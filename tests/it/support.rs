@@ -1,0 +1,105 @@
+//! Items, handlers and waits that the tests share.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use batchqueue::{
+    Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, PartitionPolicy, Stats, ThreadPolicy, TypeKey,
+};
+
+/// Far beyond what any of these tests needs: a wait that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An item of a type, from a producer, with its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    pub kind: usize,
+    pub producer: usize,
+    pub number: usize,
+}
+
+impl Item for Sent {
+    fn type_key(&self) -> TypeKey {
+        key(self.kind)
+    }
+}
+
+pub fn key(kind: usize) -> TypeKey {
+    TypeKey((kind + 1) << 4)
+}
+
+pub fn sent(kind: usize, producer: usize, number: usize) -> Sent {
+    Sent { kind, producer, number }
+}
+
+/// Endless sleeps, so that a lost wake-up is a failure and not a delay.
+pub fn config(threads: usize) -> Config {
+    Config {
+        threads: ThreadPolicy::fixed(threads).unwrap(),
+        partitions: PartitionPolicy::adaptive(25).unwrap(),
+        max_idle: Duration::from_secs(60),
+        ..Config::default()
+    }
+}
+
+pub fn start(config: Config) -> BatchQueue<Sent> {
+    BatchQueue::builder("test", config).start().unwrap()
+}
+
+/// Collects what it is given.
+#[derive(Debug, Clone, Default)]
+pub struct Collector(pub Arc<Mutex<Vec<Sent>>>);
+
+impl Handler<Sent> for Collector {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.0.lock().unwrap().extend(batch.drain());
+        Ok(())
+    }
+}
+
+impl Collector {
+    pub fn items(&self) -> Vec<Sent> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub fn handler(&self) -> HandlerRef<Sent> {
+        HandlerRef::new(self.clone())
+    }
+}
+
+/// Opens once; a wait that is not answered fails.
+#[derive(Debug, Default)]
+pub struct Latch(Mutex<bool>, Condvar);
+
+impl Latch {
+    pub fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    pub fn wait(&self) {
+        let open = self.0.lock().unwrap();
+        let (open, _) = self.1.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap();
+        assert!(*open, "the latch was not opened in {PATIENCE:?}");
+    }
+}
+
+/// Polls until `done`.
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A shutdown that must end by itself.
+pub fn shut_down<T: Item>(queue: &BatchQueue<T>) {
+    assert_eq!(queue.shutdown(Some(Instant::now() + PATIENCE)), 0, "{:?}", queue.stats());
+}
+
+pub fn assert_conserved(stats: &Stats) {
+    assert_eq!(stats.attempts, stats.produced + stats.refused, "{stats:?}");
+    assert_eq!(stats.produced, stats.consumed + stats.failed + stats.unhandled + stats.abandoned, "{stats:?}");
+    assert_eq!((stats.queued, stats.in_flight), (0, 0), "{stats:?}");
+}
