@@ -1,0 +1,122 @@
+# Needs Python 3.11 or later, Rust, a C toolchain and make. The targets set up all the rest, inside this directory.
+#
+#   make demo     runs the main job: a year of flights through Spark, checked against Spark SQL
+#   make test     runs all tests
+#   make check    everything that must pass before a commit: format, lint, types, stubs, tests
+#
+# `make help` lists every target. Another Python: make test PYTHON=python3.12
+
+PYTHON ?= python3
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RUST_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
+PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
+
+# maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak in.
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-rust test-loom test-python check format lint types stubs check-stubs faults bench wheel lock \
+	clean require-toolchain require-components
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/installed ## run the main job; options: make demo DEMO_ARGS="--rows 20000"
+	$(BIN)/batchqueue demo $(DEMO_ARGS)
+
+test: test-rust test-loom test-python ## run all tests
+
+test-rust: require-toolchain ## unit, integration and documentation tests of the core; needs no Python
+	cargo test --locked
+
+test-loom: require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
+	RUSTFLAGS="--cfg loom" cargo test --locked --lib --release --target-dir $(TARGET)/loom loom
+
+test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint check-stubs types test ## the one command before a commit
+
+format: require-components $(VENV)/requirements ## write the house format into all sources
+	cargo fmt
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+lint: require-components $(VENV)/requirements ## format and lint, changing nothing
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --locked --all-targets --features python -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/installed ## type-check the package, and the stubs against the built module
+	$(BIN)/mypy --strict
+	$(BIN)/python -m mypy.stubtest batchqueue._core
+
+stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi anew
+	cp $< python/batchqueue/_core.pyi
+
+check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
+	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
+
+faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red
+	$(BIN)/python scripts/faults.py
+
+bench: require-toolchain ## produce to handler, items per second; needs no Python
+	cargo bench --locked
+
+wheel: $(TARGET)/wheel ## build dist/*.whl
+
+lock: ## pin the development set in requirements-dev.lock
+	rm -rf $(TARGET)/lock-venv
+	$(PYTHON) -m venv $(TARGET)/lock-venv
+	$(TARGET)/lock-venv/bin/pip install --quiet uv==0.13.8
+	$(TARGET)/lock-venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lock" --output-file requirements-dev.lock requirements-dev.in
+
+clean: ## remove all that the targets made
+	rm -rf $(VENV) $(TARGET) dist python/batchqueue/_core*.so
+
+# What follows is made once, and again only when what it depends on has changed.
+
+# Two steps: pip and setuptools first, then the rest with them, so that the packages which come as sources are built
+# with pinned tools as well.
+$(VENV)/requirements: requirements-dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo "make: $(PYTHON) cannot make environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	awk '/^[a-z]/ { keep = /^(pip|setuptools)==/ } keep' requirements-dev.lock > $(VENV)/build-tools.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r $(VENV)/build-tools.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/installed: $(VENV)/requirements $(RUST_SOURCES) | require-toolchain
+	$(BIN)/maturin develop --release --locked
+	@touch $@
+
+$(TARGET)/wheel: $(VENV)/requirements $(RUST_SOURCES) $(PYTHON_SOURCES) README.md LICENSE | require-toolchain
+	rm -rf dist
+	$(BIN)/maturin build --release --locked --out dist
+	@touch $@
+
+$(TARGET)/stubs/batchqueue/_core.pyi: $(VENV)/installed
+	$(BIN)/maturin generate-stubs --profile release --locked --interpreter $(BIN)/python --out $(TARGET)/stubs
+	$(BIN)/ruff format --quiet --no-cache --config pyproject.toml $@
+
+require-toolchain:
+	@command -v cargo > /dev/null || { echo "make: cargo not found; install Rust: see rustup.rs" >&2; exit 1; }
+	@command -v cc > /dev/null || { echo "make: cc not found; install a C toolchain, like gcc or clang" >&2; exit 1; }
+
+require-components: require-toolchain
+	@cargo fmt --version > /dev/null 2>&1 || { echo "make: rustfmt not found: rustup component add rustfmt" >&2; exit 1; }
+	@cargo clippy --version > /dev/null 2>&1 || { echo "make: clippy not found: rustup component add clippy" >&2; exit 1; }
