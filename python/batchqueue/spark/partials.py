@@ -14,7 +14,7 @@ import pyarrow as pa
 from batchqueue.aggregation import Metrics
 from batchqueue.spark.errors import SinkError
 
-_ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+_ARROW_TYPES = {float: pa.float64(), str: pa.string()}
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 Layout = tuple[tuple[str, type], ...]
@@ -33,7 +33,7 @@ class _Columns:
     def encode(self, layout: Layout) -> bytes:
         values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
         rows = pa.StructArray.from_arrays(
-            [pa.array(column, _ARROW_TYPES[kind]) for column, (_, kind) in zip(values, layout, strict=True)],
+            [_array(column, kind) for column, (_, kind) in zip(values, layout, strict=True)],
             names=[name for name, _ in layout],
         )
         batch = pa.record_batch(
@@ -98,6 +98,13 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
             positions, entities, time_buckets, bounds, strict=True
         ):
             yield metrics[position].from_rows(entity, time_bucket, rows[start:end])
+
+
+def _array(values: Sequence[Any], kind: type) -> pa.Array:
+    if kind is int:
+        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses.
+        return pa.array(values).cast(pa.int64())
+    return pa.array(values, _ARROW_TYPES[kind])
 
 
 def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Metrics]]) -> bytes:

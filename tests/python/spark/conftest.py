@@ -1,0 +1,65 @@
+"""One Spark session for all tests here. What a test module defines travels to the workers by value."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob, local_session, register
+
+sys.path.insert(0, str(Path(__file__).parent))
+import flight_job
+
+cloudpickle.register_pickle_by_value(flight_job)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("tests", "local[2,4]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _pickle_test_module_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="session")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return flight_job.write_flights(tmp_path_factory.mktemp("flights") / "files")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "metrics.db")
+
+
+Stream = Callable[..., None]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, flights: Path, tmp_path: Path) -> Stream:
+    """Run a job over all files, one per epoch, until there is nothing new; raise what the query raises."""
+
+    def run(job: AggregationJob, checkpoint: Path = tmp_path / "checkpoint", **options: Any) -> None:
+        source = (
+            spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
+        )
+        query = (
+            source.writeStream.format(register(spark, job))
+            .option("checkpointLocation", str(checkpoint))
+            .options(**options)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    return run

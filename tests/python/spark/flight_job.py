@@ -1,0 +1,139 @@
+"""A small job over made-up flights, the same results by Spark SQL, and the results that a store holds."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from batchqueue.aggregation import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    Metrics,
+    MinMetrics,
+    Ranking,
+    SumMetrics,
+    metric_type,
+)
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob
+
+DEPARTURES = metric_type("departures", CountMetrics)
+DISTANCE = metric_type("distance", SumMetrics, columns={"total": int})
+MEAN_DELAY = metric_type("delay.mean", MeanMetrics)
+MAX_DELAY = metric_type("delay.max", MaxMetrics)
+MIN_DELAY = metric_type("delay.min", MinMetrics)
+WORST = metric_type("delay.worst", Ranking, limit=3)
+METRICS = (DEPARTURES, DISTANCE, MEAN_DELAY, MAX_DELAY, MIN_DELAY, WORST)
+
+SCHEMA = "id string, carrier string, hour long, delay double, distance long"
+FILES = 4
+ROWS_PER_FILE = 500
+
+Results = dict[str, dict[tuple[str, int], Any]]
+
+
+def write_flights(directory: Path) -> Path:
+    """Write the flights, as parquet files. Some delays are not known, those of one carrier never."""
+    directory.mkdir(parents=True)
+    numbers = random.Random(3)
+    for file in range(FILES):
+        rows = [
+            {
+                "id": f"flight-{file}-{row}",
+                "carrier": (carrier := numbers.choice("AAAABBC")),
+                "hour": 3600 * numbers.randrange(48),
+                # Few values, so that there are ties.
+                "delay": None
+                if carrier == "C" or numbers.random() < 0.2
+                else numbers.randrange(-20, 200) / 3,
+                "distance": numbers.randrange(100, 5_000),
+            }
+            for row in range(ROWS_PER_FILE)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), directory / f"part-{file}.parquet")
+    return directory
+
+
+def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
+    for row in batch.to_pylist():
+        carrier, hour, delay = row["carrier"], row["hour"], row["delay"]
+        yield DEPARTURES(carrier, hour)
+        yield DISTANCE(carrier, hour, row["distance"])
+        yield MEAN_DELAY(carrier, hour, delay)
+        yield MAX_DELAY(carrier, hour, delay)
+        yield MIN_DELAY(carrier, hour, delay)
+        if delay is not None:
+            yield WORST(carrier, hour - hour % 86_400, delay, row["id"])
+
+
+def flight_job(store: SqliteStore, **changes: Any) -> AggregationJob:
+    columns = ("id", "carrier", "hour", "delay", "distance")
+    job = AggregationJob(name="flights", items=items, metrics=METRICS, store=store, columns=columns)
+    return replace(job, **changes)
+
+
+def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:
+    """Aggregate the files by Spark SQL.
+
+    Args:
+        spark: The session.
+        directory: The flights.
+        times: How often they were added to the store.
+    """
+    spark.read.schema(SCHEMA).parquet(str(directory)).createOrReplaceTempView("flights")
+    measures = spark.sql(
+        "SELECT carrier, hour, count(*) departures, sum(distance) distance, avg(delay) mean, max(delay) max,"
+        " min(delay) min FROM flights GROUP BY carrier, hour"
+    ).collect()
+    worst = spark.sql(
+        "SELECT * FROM (SELECT carrier, hour - hour % 86400 day, delay, id, row_number() OVER"
+        " (PARTITION BY carrier, hour - hour % 86400 ORDER BY delay DESC, id) rank FROM flights"
+        " WHERE delay IS NOT NULL) WHERE rank <= 3 ORDER BY rank"
+    ).collect()
+    rankings: dict[tuple[str, int], list[tuple[float, str]]] = {}
+    for row in worst:
+        rankings.setdefault((row.carrier, row.day), []).append((row.delay, row.id))
+    return {
+        "departures": {(row.carrier, row.hour): times * row.departures for row in measures},
+        "distance": {(row.carrier, row.hour): times * row.distance for row in measures},
+        "delay.mean": {(row.carrier, row.hour): row["mean"] for row in measures},
+        "delay.max": {(row.carrier, row.hour): row["max"] for row in measures},
+        "delay.min": {(row.carrier, row.hour): row["min"] for row in measures},
+        "delay.worst": rankings,
+    }
+
+
+def stored(store: SqliteStore, sink_id: str = "flights") -> Results:
+    """Read the same from the store."""
+    return {
+        "departures": {one.key: one.count for one in store.read(DEPARTURES, sink_id)},
+        "distance": {one.key: one.total for one in store.read(DISTANCE, sink_id)},
+        "delay.mean": {one.key: one.value for one in store.read(MEAN_DELAY, sink_id)},
+        "delay.max": {one.key: one.value for one in store.read(MAX_DELAY, sink_id)},
+        "delay.min": {one.key: one.value for one in store.read(MIN_DELAY, sink_id)},
+        "delay.worst": {
+            one.key: [(entry.score, entry.id) for entry in one.entries] for one in store.read(WORST, sink_id)
+        },
+    }
+
+
+def difference(found: Results, wanted: Results) -> list[str]:
+    """Name what differs: integers and strings exactly, means to 1e-9 relative."""
+    lines = []
+    for name in wanted:
+        for key in wanted[name].keys() | found[name].keys():
+            mine, theirs = found[name].get(key, "missing"), wanted[name].get(key, "missing")
+            close = (
+                isinstance(mine, float)
+                and isinstance(theirs, float)
+                and abs(mine - theirs) <= 1e-9 * abs(theirs)
+            )
+            if mine != theirs and not close:
+                lines.append(f"{name} {key}: {mine}, not {theirs}")
+    return lines

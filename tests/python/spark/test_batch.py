@@ -1,0 +1,71 @@
+"""`df.write`: idempotent with a txnId, at-least-once without."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from flight_job import DEPARTURES, SCHEMA, difference, expected, flight_job, stored
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import register
+
+
+@pytest.fixture
+def table(spark: SparkSession, flights: Path) -> DataFrame:
+    return spark.read.schema(SCHEMA).parquet(str(flights))
+
+
+def write(table: DataFrame, format_name: str, mode: str = "append", **options: Any) -> None:
+    table.write.format(format_name).mode(mode).options(**options).save()
+
+
+def total(store: SqliteStore, sink_id: str = "flights") -> int:
+    return sum(stored(store, sink_id)["departures"].values())
+
+
+def test_batch_is_equal_to_spark_sql(
+    spark: SparkSession, flights: Path, store: SqliteStore, table: DataFrame
+) -> None:
+    write(table.repartition(3), register(spark, flight_job(store)))
+    assert difference(stored(store), expected(spark, flights)) == []
+
+
+def test_txn_id_makes_a_batch_idempotent_and_overwrite_replaces(
+    spark: SparkSession, store: SqliteStore, table: DataFrame
+) -> None:
+    format_name = register(spark, flight_job(store))
+    rows = table.count()
+    for options, times in (({"txnId": "a"}, 1), ({"txnId": "a"}, 1), ({"txnId": "b"}, 2), ({}, 3), ({}, 4)):
+        write(table, format_name, **options)
+        assert total(store) == times * rows
+    write(table, format_name, sinkId="other")
+    write(table, format_name, mode="overwrite")
+    assert (total(store), total(store, "other")) == (rows, rows)
+
+
+def items_with_an_unknown_type(batch: pa.RecordBatch) -> Iterator[Metrics | str]:
+    yield DEPARTURES("A", 0)
+    yield "no metric"
+
+
+def test_batch_that_fails_names_the_reason_and_commits_nothing(
+    spark: SparkSession, store: SqliteStore, table: DataFrame
+) -> None:
+    format_name = register(spark, flight_job(store, items=items_with_an_unknown_type))
+    with pytest.raises(
+        PySparkException, match=r"lost \d+ of \d+ items .*every type that `items` makes must be in"
+    ):
+        write(table, format_name)
+    assert total(store) == 0
+
+
+def test_missing_column_fails_the_batch_at_once(
+    spark: SparkSession, store: SqliteStore, table: DataFrame
+) -> None:
+    with pytest.raises(PySparkException, match="needs column carrier, but the rows have id, hour"):
+        write(table.drop("carrier"), register(spark, flight_job(store)))

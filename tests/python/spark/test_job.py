@@ -1,0 +1,89 @@
+"""A job says what is wrong with it before it runs."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from flight_job import DEPARTURES, flight_job
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from batchqueue import BufferStrategy, ConfigError
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import SqliteStore
+from batchqueue.presets import l1_aggregation
+from batchqueue.spark import register
+from batchqueue.spark.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
+
+IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "all flights"}, "job name 'all flights' cannot be used: take letters, digits"),
+        ({"metrics": []}, "job 'flights' has no metrics"),
+        ({"metrics": [DEPARTURES, DEPARTURES]}, "job 'flights' has two metrics named 'departures'"),
+        (
+            {"l1": IF_POSSIBLE},
+            "l1 queue of job 'flights' has strategy IF_POSSIBLE.*use Buffer.*BLOCKING",
+        ),
+        (
+            {"l2": IF_POSSIBLE},
+            "l2 queue of job 'flights' has strategy IF_POSSIBLE.*use Buffer.*BLOCKING",
+        ),
+    ],
+)
+def test_setting_that_cannot_be_used_is_refused(
+    store: SqliteStore, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        flight_job(store, **changes)
+
+
+def test_job_that_does_not_pickle_is_refused_and_the_attribute_named(
+    spark: SparkSession, store: SqliteStore
+) -> None:
+    lock = threading.Lock()
+
+    def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
+        with lock:
+            yield DEPARTURES("A", 0)
+
+    message = "items of job 'flights' cannot be pickled .*lock.*: make what it holds.* inside the function"
+    with pytest.raises(ConfigError, match=message):
+        register(spark, flight_job(store, items=items))
+
+
+def test_job_survives_the_way_to_a_worker(store: SqliteStore) -> None:
+    job = flight_job(store)
+    copy = cloudpickle.loads(cloudpickle.dumps(job))
+    assert copy.metrics == job.metrics
+    assert copy.store.path == store.path
+    assert copy.l1.buffer_size == job.l1.buffer_size
+
+
+def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
+    job = flight_job(store)
+    assert SinkOptions.parse({}, job) == SinkOptions("flights", None, None, DEFAULT_MAX_COMMIT_BYTES)
+    given = {
+        "sinkid": "other",
+        "onnewquery": "append",
+        "txnid": "7",
+        "maxcommitbytes": "100",
+        "path": "ignored",
+    }
+    assert SinkOptions.parse(given, job) == SinkOptions("other", "append", "7", 100)
+    for wrong in ({"onnewquery": "Append"}, {"maxcommitbytes": "64m"}, {"maxcommitbytes": "0"}):
+        with pytest.raises(ConfigError, match=f"'{next(iter(wrong.values()))}'"):
+            SinkOptions.parse(wrong, job)
+
+
+def test_missing_columns_are_named(store: SqliteStore) -> None:
+    job = replace(flight_job(store), columns=["carrier", "wind", "Hour"])
+    job.check_columns(["wind", "Hour", "carrier", "more"])
+    with pytest.raises(ConfigError, match="needs column wind, Hour, but the rows have carrier, hour: select"):
+        job.check_columns(["carrier", "hour"])
