@@ -1,0 +1,112 @@
+"""What the demo computes: the metrics, and how a flight becomes items of them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchqueue.aggregation import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    Metrics,
+    Ranking,
+    SumMetrics,
+    TopNWorker,
+    metric_type,
+)
+from batchqueue.cli.demo.data import AIRPORTS
+from batchqueue.outputs import MetricsStore
+from batchqueue.spark import AggregationJob
+
+CARRIERS = tuple("9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV".split())  # noqa: SIM905
+
+HOUR_S, DAY_S = 3_600, 86_400
+
+
+class Measures(NamedTuple):
+    """The metric types of one carrier or one airport; their entity is its code, their bucket the hour.
+
+    Attributes:
+        departures: Flights that left.
+        mean_delay: Of those, mean minutes from scheduled to real departure.
+        max_delay: Of those, the longest of them.
+        cancellations: Flights that never left.
+        distance: Miles, flown or not.
+    """
+
+    departures: type[CountMetrics]
+    mean_delay: type[MeanMetrics]
+    max_delay: type[MaxMetrics]
+    cancellations: type[CountMetrics]
+    distance: type[SumMetrics]
+
+
+def _measures(group: str) -> Measures:
+    return Measures(
+        metric_type(f"departures.{group}", CountMetrics),
+        metric_type(f"mean_delay.{group}", MeanMetrics, columns={"total": int}),
+        metric_type(f"max_delay.{group}", MaxMetrics, columns={"value": int}),
+        metric_type(f"cancellations.{group}", CountMetrics),
+        metric_type(f"distance.{group}", SumMetrics, columns={"total": int}),
+    )
+
+
+MEASURES = {
+    "carrier": {carrier: _measures(f"carrier.{carrier}") for carrier in CARRIERS},
+    "origin": {airport: _measures(f"origin.{airport}") for airport in AIRPORTS},
+}
+"""By column of the files, then by its value."""
+
+WORST_DELAYS = metric_type("worst_delays", Ranking, columns={"score": int}, limit=10)
+"""The ten longest delays of a day (UTC); entity is `NEW_YORK`, the bucket the day."""
+
+NEW_YORK = "New York"
+
+METRICS: tuple[type[Metrics], ...] = (
+    *(measure for groups in MEASURES.values() for measures in groups.values() for measure in measures),
+    WORST_DELAYS,
+)
+
+COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay", "distance")
+
+
+def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
+    """Turns flights into items: each measure for the carrier and for the airport, and a ranking entry.
+
+    A cancelled flight gives its items too, counting 0 or without a value, so that an hour in which every
+    flight was cancelled is there all the same, as in SQL's `GROUP BY`.
+
+    Args:
+        flights: Rows with `COLUMNS`.
+
+    Yields:
+        Eleven items per flight.
+    """
+    by_carrier, by_origin = MEASURES["carrier"], MEASURES["origin"]
+    seconds = pc.cast(pc.floor_temporal(flights["time_hour"], unit="hour"), pa.timestamp("s", "UTC"))
+    hours = pc.cast(seconds, pa.int64()).to_pylist()
+    columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
+    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(hours, *columns, strict=True):
+        departed = 0 if dep_time is None else 1
+        for entity, measures in ((carrier, by_carrier[carrier]), (origin, by_origin[origin])):
+            departures, mean_delay, max_delay, cancellations, miles = measures
+            yield departures(entity, hour, departed)
+            yield mean_delay(entity, hour, delay)
+            yield max_delay(entity, hour, delay)
+            yield cancellations(entity, hour, 1 - departed)
+            yield miles(entity, hour, distance)
+        yield WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id)
+
+
+def flights_job(store: MetricsStore) -> AggregationJob:
+    """The demo's job: what `flight_items` makes of the rows, merged into `store`."""
+    return AggregationJob(
+        name="flights",
+        items=flight_items,
+        metrics=METRICS,
+        store=store,
+        columns=COLUMNS,
+        handlers={WORST_DELAYS: TopNWorker},
+    )
