@@ -1,0 +1,128 @@
+"""The proof: every stored aggregate beside the one that Spark SQL computes from the same files."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from batchqueue.aggregation import CountMetrics, MaxMetrics, MeanMetrics, Metrics, Ranking, SumMetrics
+from batchqueue.cli.demo.data import SCHEMA_DDL, FlightFiles
+from batchqueue.cli.demo.job import MEASURES, NEW_YORK, WORST_DELAYS, Measures
+from batchqueue.cli.demo.results import Results
+
+FLOAT_TOLERANCE = 1e-9
+"""Relative; ints and strings must be equal."""
+
+_MEASURES_SQL = """
+    SELECT {column} AS entity, unix_seconds(date_trunc('HOUR', time_hour)) AS bucket,
+           count(dep_time) AS departures, avg(dep_delay) AS mean_delay, max(dep_delay) AS max_delay,
+           count_if(dep_time IS NULL) AS cancellations, sum(distance) AS distance
+    FROM flights GROUP BY entity, bucket
+"""
+_WORST_SQL = """
+    SELECT bucket, dep_delay, flight_id FROM (
+        SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY dep_delay DESC, flight_id) AS rank FROM (
+            SELECT *, unix_seconds(date_trunc('DAY', time_hour)) AS bucket FROM flights
+            WHERE dep_delay IS NOT NULL))
+    WHERE rank <= {limit} ORDER BY bucket, rank
+"""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One aggregate that is not what Spark SQL says; None also where one side has no such group.
+
+    Attributes:
+        metric: Name of the metric.
+        entity: Its entity.
+        bucket: Start of its bucket, in seconds since the epoch, UTC.
+        stored: What the database holds.
+        expected: What Spark SQL computed.
+    """
+
+    metric: str
+    entity: str
+    bucket: int
+    stored: Any
+    expected: Any
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.bucket, UTC).strftime("%Y-%m-%d %H:%M")
+        return f"{self.metric} of {self.entity} at {when}: stored {self.stored}, Spark SQL {self.expected}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Outcome of a check.
+
+    Attributes:
+        compared: Aggregates looked at.
+        differences: Those that differ.
+    """
+
+    compared: int
+    differences: tuple[Difference, ...]
+
+
+def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Results) -> Comparison:
+    """Computes every aggregate with Spark SQL and compares it with the stored one.
+
+    Args:
+        spark: A session whose time zone is UTC.
+        files: The flights.
+        results: What the database holds.
+
+    Returns:
+        What was compared, and what differs; a group that only one side has differs too.
+    """
+    spark.read.schema(SCHEMA_DDL).parquet(str(files.directory)).createOrReplaceTempView("flights")
+    compared, differences = 0, []
+    for metric_type, expected in _expected(spark):
+        stored = {metrics.key: _value(metrics) for metrics in results.of(metric_type)}
+        keys = sorted(stored.keys() | expected.keys())
+        compared += len(keys)
+        for key in keys:
+            if key not in stored or key not in expected or not _equal(stored[key], expected[key]):
+                differences.append(Difference(metric_type.name, *key, stored.get(key), expected.get(key)))
+    return Comparison(compared, tuple(differences))
+
+
+def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key, Any]]]:
+    """Every metric type with Spark's values by key."""
+    for column, groups in MEASURES.items():
+        rows = spark.sql(_MEASURES_SQL.format(column=column)).toArrow().to_pylist()
+        by_entity: dict[str, list[dict[str, Any]]] = {entity: [] for entity in groups}
+        for row in rows:
+            by_entity[row["entity"]].append(row)
+        for entity, measures in groups.items():
+            for measure, metric_type in zip(Measures._fields, measures, strict=True):
+                yield metric_type, {(entity, row["bucket"]): row[measure] for row in by_entity[entity]}
+    worst: dict[Key, list[tuple[int, str]]] = {}
+    for row in spark.sql(_WORST_SQL.format(limit=WORST_DELAYS.limit)).toArrow().to_pylist():
+        worst.setdefault((NEW_YORK, row["bucket"]), []).append((row["dep_delay"], row["flight_id"]))
+    yield WORST_DELAYS, worst
+
+
+def _value(metrics: Metrics) -> Any:
+    """The stored side of a comparison."""
+    match metrics:
+        case CountMetrics():
+            return metrics.count
+        case MaxMetrics() | MeanMetrics():
+            return metrics.value
+        case SumMetrics():
+            return metrics.total
+        case Ranking():
+            return [(entry.score, entry.id) for entry in metrics.entries]
+    raise TypeError(f"the check knows no value of {type(metrics).__name__}")
+
+
+def _equal(stored: Any, expected: Any) -> bool:
+    if isinstance(stored, float) and isinstance(expected, float):
+        return math.isclose(stored, expected, rel_tol=FLOAT_TOLERANCE)
+    return type(stored) is type(expected) and bool(stored == expected)

@@ -1,0 +1,181 @@
+"""The demo's parts on a slice of the flights: the stream with its faults, and the check that sees them."""
+
+import shutil
+import sqlite3
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from batchqueue.cli.demo.check import Comparison, compare_with_spark_sql
+from batchqueue.cli.demo.data import FlightFiles, write_flights
+from batchqueue.cli.demo.epochs import Totals, read_epochs
+from batchqueue.cli.demo.figure import draw
+from batchqueue.cli.demo.job import flight_items, flights_job
+from batchqueue.cli.demo.results import Results
+from batchqueue.cli.demo.stream import StreamFailedError, run_stream
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob
+
+ROWS = 3_000
+SCALE = 2  # every flight has a twin, so the rankings are full of ties
+ITEMS_PER_ROW = 11
+
+
+@dataclass
+class Demo:
+    """The parts of one demo, in a folder of its own."""
+
+    spark: SparkSession
+    files: FlightFiles
+    folder: Path
+
+    @property
+    def store(self) -> SqliteStore:
+        return SqliteStore(self.folder / "metrics.sqlite")
+
+    @property
+    def job(self) -> AggregationJob:
+        return flights_job(self.store)
+
+    def stream(self, job: AggregationJob) -> None:
+        run_stream(self.spark, self.files, job, self.folder / "checkpoint", on_micro_batch=self.totals)
+
+    def totals(self) -> Totals:
+        return Totals.of(read_epochs(self.store, self.job.name))
+
+    def check(self) -> Comparison:
+        return compare_with_spark_sql(self.spark, self.files, Results(self.store, self.job.name))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> FlightFiles:
+    return write_flights(tmp_path_factory.mktemp("demo"), ROWS, SCALE)
+
+
+@pytest.fixture
+def demo(spark: SparkSession, files: FlightFiles, tmp_path: Path) -> Demo:
+    return Demo(spark, files, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, files: FlightFiles, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """A demo whose stream is done; not to be changed."""
+    demo = Demo(spark, files, tmp_path_factory.mktemp("done"))
+    demo.stream(demo.job)
+    return demo
+
+
+def test_every_aggregate_is_equal_to_spark_sql(done: Demo) -> None:
+    comparison = done.check()
+    assert comparison.differences == ()
+    assert comparison.compared > ROWS
+
+
+def test_every_row_is_counted_once_and_every_item_is_consumed(done: Demo) -> None:
+    totals = done.totals()
+    assert totals.rows == ROWS * SCALE
+    assert totals.items == ROWS * SCALE * ITEMS_PER_ROW
+    assert totals.refused == 0
+    for counts in totals.stages.values():
+        assert counts["produced"] == counts["consumed"] > 0
+
+
+def test_the_files_make_several_micro_batches(done: Demo) -> None:
+    assert len(read_epochs(done.store, done.job.name)) == 3
+
+
+def test_a_second_run_finds_nothing_new(done: Demo, tmp_path: Path) -> None:
+    again = Demo(done.spark, done.files, shutil.copytree(done.folder, tmp_path / "again"))
+    again.stream(again.job)
+    assert again.totals() == done.totals()
+    assert again.check().differences == ()
+
+
+def test_a_task_that_fails_once_is_retried_and_nothing_is_counted_twice(demo: Demo) -> None:
+    marker = demo.folder / "failed"
+
+    def items_or_failure(batch):  # type: ignore[no-untyped-def]  # travels to the workers by value
+        yield from flight_items(batch)
+        if not marker.exists():
+            marker.touch()
+            raise RuntimeError("this task fails once, after its last item")
+
+    demo.stream(replace(demo.job, items=items_or_failure))
+    assert marker.exists()
+    assert demo.totals().rows == ROWS * SCALE
+    assert demo.check().differences == ()
+
+
+def test_a_failing_stream_says_why_keeps_nothing_of_that_epoch_and_can_go_on(demo: Demo) -> None:
+    def no_items(batch):  # type: ignore[no-untyped-def]  # travels to the workers by value
+        raise RuntimeError(f"cannot read {batch.num_rows and 'these'} flights")
+
+    demo.store.prepare()
+    with pytest.raises(StreamFailedError, match="cannot read these flights"):
+        demo.stream(replace(demo.job, items=no_items))
+    assert demo.totals().rows == 0
+    demo.stream(demo.job)
+    assert demo.totals().rows == ROWS * SCALE
+    assert demo.check().differences == ()
+
+
+TEN = 1_357_034_400  # 2013-01-01 10:00 UTC
+MIDNIGHT = 1_356_998_400
+
+
+@pytest.mark.parametrize(
+    ("metric", "injection"),
+    [
+        pytest.param(
+            "departures.carrier.UA",
+            "UPDATE count_metrics SET count = count + 1 WHERE metric = :metric AND time_bucket = :ten",
+            id="count one too high",
+        ),
+        pytest.param(
+            "mean_delay.origin.EWR",
+            "UPDATE mean_metrics SET total = total * 1.00000001 WHERE metric = :metric AND time_bucket = :ten",
+            id="mean off by a hundred-millionth",
+        ),
+        pytest.param(
+            "max_delay.origin.JFK",
+            "UPDATE max_metrics SET value = NULL WHERE metric = :metric AND time_bucket = :ten",
+            id="maximum became null",
+        ),
+        pytest.param(
+            "distance.carrier.AA",
+            "DELETE FROM sum_metrics WHERE metric = :metric AND time_bucket = :ten",
+            id="group missing",
+        ),
+        pytest.param(
+            "cancellations.carrier.B6",
+            "INSERT INTO count_metrics VALUES ('flights', :metric, 'B6', 0, 0)",
+            id="group that no flight belongs to",
+        ),
+        pytest.param(
+            "worst_delays",
+            "UPDATE ranking_metrics SET id = iif(id LIKE '%#2', rtrim(id, '#2'), id || '#2') "
+            "WHERE metric = :metric AND time_bucket = :midnight AND rank <= 2",
+            id="tie in the wrong order",
+        ),
+    ],
+)
+def test_the_check_names_an_aggregate_that_was_changed(
+    done: Demo, tmp_path: Path, metric: str, injection: str
+) -> None:
+    changed = Demo(done.spark, done.files, shutil.copytree(done.folder, tmp_path / "changed"))
+    with sqlite3.connect(changed.store.path) as connection:
+        connection.execute(injection, {"metric": metric, "ten": TEN, "midnight": MIDNIGHT})
+    (difference,) = changed.check().differences
+    assert difference.metric == metric
+    assert difference.stored != difference.expected
+    assert str(difference).startswith(f"{metric} of {difference.entity} at ")
+    assert f"stored {difference.stored}, Spark SQL {difference.expected}" in str(difference)
+
+
+def test_the_picture_is_a_png(done: Demo, tmp_path: Path) -> None:
+    results = Results(done.store, done.job.name)
+    load = [epoch["l1_thread_items"] for epoch in read_epochs(done.store, done.job.name)]
+    draw(tmp_path / "delays.png", results.hourly_delay(), load)
+    assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
