@@ -1,0 +1,65 @@
+"""The picture of a run: mean delay of every hour, and items per drain thread."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+_LATE_MINUTES = 60.0  # the darkest colour; the few hours above it share it, else they would bleach all others
+
+
+def draw(path: Path, hourly_delay: Mapping[int, float | None], load: Sequence[Sequence[int]]) -> None:
+    """Writes the picture as PNG.
+
+    Args:
+        path: The file to write.
+        hourly_delay: Mean departure delay in minutes by hour (its first second since the epoch, UTC); None
+            for an hour in which all flights were cancelled. At least one hour.
+        load: For each micro-batch, the items that drain thread 0, 1, … handled.
+    """
+    with matplotlib.rc_context({"date.converter": "concise"}):
+        figure = Figure(figsize=(12, 8), layout="constrained")
+        delays, threads = figure.subplots(2, 1, height_ratios=[2, 1])
+        _draw_delays(delays, hourly_delay)
+        _draw_load(threads, load)
+        figure.savefig(path, dpi=120)
+
+
+def _draw_delays(axes: Axes, hourly_delay: Mapping[int, float | None]) -> None:
+    """One column per day, one row per hour, the colour is the mean delay: a year of hours stays readable."""
+    hours = {datetime.fromtimestamp(bucket, UTC): delay for bucket, delay in hourly_delay.items()}
+    first = min(hours).replace(hour=0)
+    days = (max(hours) - first).days + 1
+    grid = np.full((24, days), np.nan)
+    for hour, delay in hours.items():
+        grid[hour.hour, (hour - first).days] = np.nan if delay is None else delay
+    edges: Any = [first + timedelta(days=day) for day in range(days + 1)]  # the units are converted
+    mesh = axes.pcolormesh(edges, np.arange(25), grid, cmap="YlOrRd", vmin=0, vmax=_LATE_MINUTES)
+    axes.set_yticks(np.arange(0, 24, 3) + 0.5, [f"{hour:02d}:00" for hour in range(0, 24, 3)])
+    axes.set_facecolor("0.92")
+    axes.set_ylabel("hour of scheduled departure, UTC")
+    axes.set_title("Mean departure delay of each hour, flights from New York (grey: no departures)")
+    axes.figure.colorbar(mesh, ax=axes, extend="both", label="minutes")
+
+
+def _draw_load(axes: Axes, load: Sequence[Sequence[int]]) -> None:
+    """Grouped bars: one group per micro-batch, one bar per drain thread."""
+    threads = max((len(items) for items in load), default=0)
+    width = 0.8 / max(threads, 1)
+    total = sum(map(sum, load))
+    for thread in range(threads):
+        items = [counts[thread] if thread < len(counts) else 0 for counts in load]
+        offsets = np.arange(len(load)) + (thread - (threads - 1) / 2) * width
+        axes.bar(offsets, items, width, label=f"drain thread {thread}: {sum(items) / total:.0%}")
+    axes.xaxis.set_major_locator(MaxNLocator(20, integer=True))
+    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.set_xlabel("micro-batch")
+    axes.set_ylabel("items handled")
+    axes.set_title("Load per drain thread (L1, all tasks)")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=8, frameon=False)
