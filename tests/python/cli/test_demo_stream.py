@@ -135,7 +135,8 @@ MIDNIGHT = 1_356_998_400
         ),
         pytest.param(
             "mean_delay.origin.EWR",
-            "UPDATE mean_metrics SET total = total * 1.00000001 WHERE metric = :metric AND time_bucket = :ten",
+            "UPDATE mean_metrics SET total = total * 1.00000001 "
+            "WHERE metric = :metric AND time_bucket = :ten",
             id="mean off by a hundred-millionth",
         ),
         pytest.param(

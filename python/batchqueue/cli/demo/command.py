@@ -1,0 +1,65 @@
+"""`batchqueue demo`: files, stream, report, picture, check."""
+
+import warnings
+
+from rich.console import Console
+
+from batchqueue.cli.demo.check import compare_with_spark_sql
+from batchqueue.cli.demo.data import write_flights
+from batchqueue.cli.demo.epochs import Totals, read_epochs
+from batchqueue.cli.demo.figure import draw
+from batchqueue.cli.demo.job import flights_job
+from batchqueue.cli.demo.options import DemoOptions
+from batchqueue.cli.demo.progress import ProgressDisplay
+from batchqueue.cli.demo.report import print_comparison, print_rate, print_results, print_stages
+from batchqueue.cli.demo.results import Results
+from batchqueue.cli.demo.stream import run_stream
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import local_session
+
+
+def run(options: DemoOptions) -> bool:
+    """Runs the demo, or what a run before this one left to do.
+
+    Args:
+        options: What to run.
+
+    Returns:
+        Whether every aggregate is equal to that of Spark SQL.
+
+    Raises:
+        ConfigError: An option cannot be used.
+        BatchQueueError: The stream failed, or the store did.
+    """
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # not used
+    console = Console(highlight=False, soft_wrap=True)
+    files = write_flights(options.output, options.rows, options.scale)
+    console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
+    job = flights_job(store := SqliteStore(options.database))
+    store.prepare()
+    earlier = read_epochs(store, job.name)
+    with console.status("starting Spark"):
+        spark = local_session("batchqueue demo", options.spark_master)
+        spark.sparkContext.setLogLevel("OFF")  # a stream that fails says why in its exception
+    try:
+        with ProgressDisplay(console, files.total_rows, earlier) as display:
+            seconds = run_stream(
+                spark,
+                files,
+                job,
+                options.checkpoint,
+                on_micro_batch=lambda: display.show(read_epochs(store, job.name)),
+            )
+        epochs = read_epochs(store, job.name)
+        results = Results(store, job.name)
+        with console.status("comparing with Spark SQL"):
+            comparison = compare_with_spark_sql(spark, files, results)
+    finally:
+        spark.stop()
+    draw(options.picture, results.hourly_delay(), [epoch["l1_thread_items"] for epoch in epochs])
+    print_results(console, results)
+    print_stages(console, Totals.of(epochs))
+    print_rate(console, Totals.of(epochs[len(earlier) :]), seconds)
+    console.print(f"database: {options.database}\npicture: {options.picture}")
+    print_comparison(console, comparison)
+    return not comparison.differences
