@@ -1,1 +1,2 @@
+//! Headline.
 fn main() {}

@@ -3,6 +3,12 @@
 use crate::error::ConfigError;
 use crate::sync::Duration;
 
+/// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond use; a slip of the
+/// keyboard becomes an error and not an exhausted machine.
+const MAX_THREADS: usize = 1_024;
+const MAX_PARTITIONS: usize = 65_536;
+const MAX_BUFFER_SIZE: usize = 100_000_000;
+
 /// How many drain threads a queue has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ThreadPolicy {
@@ -23,10 +29,7 @@ impl ThreadPolicy {
     /// # Errors
     /// `count` is 0.
     pub fn fixed(count: usize) -> Result<Self, ConfigError> {
-        if count == 0 {
-            return Err(ConfigError("threads: fixed(0) has no thread to drain the queue; give at least 1".into()));
-        }
-        Ok(Self::Fixed(count))
+        within("ThreadPolicy.fixed", count, MAX_THREADS).map(Self::Fixed)
     }
 
     /// `base + multiplier × cores` drain threads, rounded half up, at least 1.
@@ -47,7 +50,9 @@ impl ThreadPolicy {
     pub fn resolve(self, cores: usize) -> usize {
         match self {
             Self::Fixed(count) => count,
-            Self::Cores { base, multiplier } => (base + (multiplier * cores as f64 + 0.5).floor() as usize).max(1),
+            Self::Cores { base, multiplier } => {
+                base.saturating_add((multiplier * cores as f64 + 0.5).floor() as usize).clamp(1, MAX_THREADS)
+            }
         }
     }
 }
@@ -77,7 +82,7 @@ impl PartitionPolicy {
     /// # Errors
     /// `count` is 0.
     pub fn fixed(count: usize) -> Result<Self, ConfigError> {
-        at_least_one("fixed", count).map(Self::Fixed)
+        within("PartitionPolicy.fixed", count, MAX_PARTITIONS).map(Self::Fixed)
     }
 
     /// `multiplier` partitions per drain thread.
@@ -85,7 +90,7 @@ impl PartitionPolicy {
     /// # Errors
     /// `multiplier` is 0.
     pub fn thread_multiply(multiplier: usize) -> Result<Self, ConfigError> {
-        at_least_one("thread_multiply", multiplier).map(Self::ThreadMultiply)
+        within("PartitionPolicy.thread_multiply", multiplier, MAX_PARTITIONS).map(Self::ThreadMultiply)
     }
 
     /// Partitions that grow with the handlers.
@@ -93,7 +98,7 @@ impl PartitionPolicy {
     /// # Errors
     /// `multiplier` is 0.
     pub fn adaptive(multiplier: usize) -> Result<Self, ConfigError> {
-        at_least_one("adaptive", multiplier).map(|multiplier| Self::Adaptive { multiplier })
+        within("PartitionPolicy.adaptive", multiplier, MAX_PARTITIONS).map(|multiplier| Self::Adaptive { multiplier })
     }
 
     /// The number of partitions for `threads` drain threads and handlers that weigh `handlers` in all.
@@ -105,25 +110,26 @@ impl PartitionPolicy {
         const WEIGHT_TOLERANCE: f64 = 1e-9;
         match self {
             Self::Fixed(count) => count,
-            Self::ThreadMultiply(multiplier) => threads.saturating_mul(multiplier),
+            Self::ThreadMultiply(multiplier) => threads.saturating_mul(multiplier).min(MAX_PARTITIONS),
             Self::Adaptive { multiplier } => {
                 let handlers = (handlers - WEIGHT_TOLERANCE).ceil().max(0.0) as usize;
                 let one_to_one = threads.saturating_mul(multiplier);
                 match handlers {
                     0 => threads,
-                    few if few <= one_to_one => few,
-                    many => one_to_one + (many - one_to_one) / 2,
+                    few if few <= one_to_one => few.min(MAX_PARTITIONS),
+                    many => (one_to_one + (many - one_to_one) / 2).min(MAX_PARTITIONS),
                 }
             }
         }
     }
 }
 
-fn at_least_one(name: &str, count: usize) -> Result<usize, ConfigError> {
-    if count == 0 {
-        return Err(ConfigError(format!("partitions: {name}(0) leaves no partition; give at least 1")));
+fn within(name: &str, value: usize, limit: usize) -> Result<usize, ConfigError> {
+    if (1..=limit).contains(&value) {
+        Ok(value)
+    } else {
+        Err(ConfigError(format!("{name} is {value}; give 1 to {limit}")))
     }
-    Ok(count)
 }
 
 /// What a full partition does to its producer.
@@ -190,14 +196,8 @@ impl Config {
     /// # Errors
     /// `buffer_size` or `max_batch_items` is 0, or `max_idle` is below `min_idle`.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.buffer_size == 0 {
-            return Err(ConfigError(
-                "buffer_size is 0, so that no item could ever be put in; give at least 1 item per partition".into(),
-            ));
-        }
-        if self.max_batch_items == 0 {
-            return Err(ConfigError("max_batch_items is 0; give at least 1 item per cycle".into()));
-        }
+        within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
+        within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
         if self.max_idle < self.min_idle {
             return Err(ConfigError(format!(
                 "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower min_idle_ms",
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_value_and_remedy() {
         let bad = |config: Config| config.validate().unwrap_err().to_string();
-        assert!(bad(Config { buffer_size: 0, ..Config::default() }).contains("at least 1"));
+        assert_eq!(bad(Config { buffer_size: 0, ..Config::default() }), "buffer_size is 0; give 1 to 100000000");
         let idle = Config { max_idle: Duration::from_millis(1), ..Config::default() };
         assert!(bad(idle).contains("max_idle_ms (1) is below min_idle_ms (5)"));
         assert!(ThreadPolicy::cores(0, f64::NAN).is_err() && ThreadPolicy::fixed(0).is_err());

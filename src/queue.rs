@@ -165,18 +165,22 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Errors
     /// The queue is shut down, or the type has a handler already.
-    pub fn add_handler(&self, handled: impl Into<HandledType>, handler: HandlerRef<T>) -> Result<(), AddHandlerError> {
-        let handled = handled.into();
+    pub fn add_handler(
+        &self,
+        item_type: impl Into<HandledType>,
+        handler: HandlerRef<T>,
+    ) -> Result<(), AddHandlerError> {
+        let item_type = item_type.into();
         let control = self.shared.control.lock();
         if control.access != Access::Open {
             return Err(AddHandlerError::Closed(Closed));
         }
         let route = self.shared.route.load();
-        if route.types.contains_key(&handled.key) {
+        if route.types.contains_key(&item_type.key) {
             return Err(AddHandlerError::Taken);
         }
         let threads = self.shared.threads.len();
-        self.shared.route.publish(route.with_type(&self.shared.config, threads, handled, handler));
+        self.shared.route.publish(route.with_type(&self.shared.config, threads, item_type, handler));
         Ok(())
     }
 

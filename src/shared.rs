@@ -28,6 +28,8 @@ use crate::sync::{
 };
 
 thread_local! {
+    // Not `const`: loom's twin has no such form.
+    #[allow(clippy::missing_const_for_thread_local)]
     /// The queue whose drain thread this is, as an address; 0: not a drain thread.
     static DRAINS: Cell<usize> = Cell::new(0);
 }
@@ -35,6 +37,12 @@ thread_local! {
 /// Whether the calling thread is a drain thread of any queue.
 pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
+}
+
+/// In a forked child: its only thread is not a drain thread, even if the parent's was one.
+#[cfg(feature = "python")]
+pub(crate) fn forget_drain_thread() {
+    DRAINS.with(|drains| drains.set(0));
 }
 
 /// Who handles batches.

@@ -1,6 +1,7 @@
 """What a queue is asked for: its settings, as one frozen, picklable value."""
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,8 @@ from batchqueue.handlers import SupportsConsume, handler_methods
 __all__ = ["BatchQueueConfig", "BufferStrategy", "PartitionPolicy", "PartitionSelector", "ThreadPolicy"]
 
 T = TypeVar("T")
+
+_MAX_ITEMS = 100_000_000
 
 
 class BufferStrategy(enum.Enum):
@@ -161,12 +164,12 @@ class BatchQueueConfig(Generic[T]):
 
     def _check_numbers(self) -> None:
         for name in ("buffer_size", "max_batch_items"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1 item")
+            if not 1 <= getattr(self, name) <= _MAX_ITEMS:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give 1 to {_MAX_ITEMS:_} items")
         for name in ("min_idle_ms", "max_idle_ms", "shutdown_timeout"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ConfigError(f"{name} is {value}; give a number from 0 up")
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
         if self.max_idle_ms < self.min_idle_ms:
             raise ConfigError(
                 f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "

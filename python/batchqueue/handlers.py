@@ -1,6 +1,7 @@
 """What a handler is: the protocol that the queue asks for, and a base class for convenience."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from batchqueue.exceptions import ConfigError
@@ -67,6 +68,8 @@ class HandlerMethods(NamedTuple):
     """The methods of one handler that the queue will call; None where the handler does not define one."""
 
     instance: Any
+    protected: Any
+    """Whom no two threads may be in: the handler, or for a bound method the object that it belongs to."""
     consume: Callable[[list[Any]], Any]
     on_idle: Callable[[], Any] | None
     on_error: Callable[[list[Any], BaseException], Any] | None
@@ -81,7 +84,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     """
     consume = getattr(handler, "consume", None)
     if consume is None and callable(handler) and not isinstance(handler, type):
-        return HandlerMethods(handler, handler, None, None, None)
+        return HandlerMethods(handler, _protected(handler), handler, None, None, None)
     if not callable(consume) or isinstance(handler, type):
         kind = f"the class {handler.__name__}" if isinstance(handler, type) else f"a {type(handler).__name__}"
         raise ConfigError(
@@ -89,8 +92,13 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
             "give an instance that defines it, or a function that takes a list"
         )
     return HandlerMethods(
-        handler, consume, _overridden(handler, "on_idle"), _overridden(handler, "on_error"), _overridden(handler, "on_close")
+        handler, handler, consume, _overridden(handler, "on_idle"), _overridden(handler, "on_error"), _overridden(handler, "on_close")
     )
+
+
+def _protected(function: Any) -> Any:
+    owner = getattr(function, "__self__", None)
+    return function if owner is None or isinstance(owner, ModuleType) else owner
 
 
 def _overridden(handler: object, name: str) -> Callable[..., Any] | None:

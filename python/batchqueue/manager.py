@@ -30,12 +30,13 @@ class BatchQueueManager:
             ConfigError: The name is taken, or a setting cannot be used.
         """
         with _lock:
-            if name in _queues:
+            if _running(name) is not None:
                 raise ConfigError(
                     f"the name {name!r} is taken by a registered queue; "
                     "choose another, call create_if_absent, or shut that queue down first"
                 )
             queue = BatchQueue(name, config)
+            _queues.pop(name, None)  # one that was shut down by itself; the new one is created last
             _queues[name] = queue
             return queue
 
@@ -49,7 +50,7 @@ class BatchQueueManager:
             ConfigError: One of the two has a consumer and the other has handlers, or a setting cannot be used.
         """
         with _lock:
-            existing = _queues.get(name)
+            existing = _running(name)
             if existing is None:
                 return BatchQueueManager.create(name, config)
             _compare(name, existing.config, config)
@@ -59,13 +60,13 @@ class BatchQueueManager:
     def get(name: str) -> BatchQueue[Any] | None:
         """Return the registered queue of this name, or None."""
         with _lock:
-            return _queues.get(name)
+            return _running(name)
 
     @staticmethod
     def names() -> list[str]:
         """Return the registered names, in order of creation."""
         with _lock:
-            return list(_queues)
+            return [name for name in _queues if _running(name) is not None]
 
     @staticmethod
     def shutdown(name: str, timeout: float | None = None) -> int:
@@ -79,8 +80,14 @@ class BatchQueueManager:
             Abandoned items: 0 unless time ran out.
         """
         with _lock:
-            queue = _queues.pop(name, None)
-        return queue.shutdown(timeout) if queue is not None else 0
+            queue = _queues.get(name)
+        if queue is None:
+            return 0
+        abandoned = queue.shutdown(timeout)
+        with _lock:
+            if _queues.get(name) is queue:
+                del _queues[name]
+        return abandoned
 
     @staticmethod
     def shutdown_all(timeout: float | None = 30) -> dict[str, int]:
@@ -92,9 +99,14 @@ class BatchQueueManager:
         Args:
             timeout: Seconds in all; None waits as long as it takes.
 
+        Raises:
+            ConfigError: The time-out is negative.
+
         Returns:
             Abandoned items by queue name: 0 unless time ran out.
         """
+        if timeout is not None and not timeout >= 0:
+            raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
         with _lock:
             queues = dict(_queues)
             _queues.clear()
@@ -106,6 +118,12 @@ class BatchQueueManager:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             abandoned[name] = queue.shutdown(left)
         return abandoned
+
+
+def _running(name: str) -> BatchQueue[Any] | None:
+    """Return the registered queue; one that was shut down is as good as none."""
+    queue = _queues.get(name)
+    return queue if queue is not None and queue.running else None
 
 
 def _compare(name: str, existing: BatchQueueConfig[Any], wanted: BatchQueueConfig[Any]) -> None:

@@ -1,12 +1,13 @@
 """`BatchQueue`: the core's queue with its registration and its context manager."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
 from batchqueue import _core
 from batchqueue.config import BatchQueueConfig
-from batchqueue.exceptions import ConfigError
+from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, handler_methods
 from batchqueue.stats import BatchQueueStats
 
@@ -42,8 +43,8 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def __new__(cls, name: str, config: BatchQueueConfig[T]) -> Self:
         """Start the drain threads."""
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"the queue's name is {name!r}; give a str that is not empty")
+        if not isinstance(name, str) or not name.isprintable() or not name:
+            raise ConfigError(f"the queue's name is {name!r}; give a str of printable characters, at least one")
         if not isinstance(config, BatchQueueConfig):
             raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
         selector = config.effective_selector
@@ -112,11 +113,18 @@ class BatchQueue(_core.Queue, Generic[T]):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Deliver what was accepted, within `config.shutdown_timeout` seconds."""
-        self.shutdown(self.config.shutdown_timeout)
+        """Deliver what was accepted, within `config.shutdown_timeout` seconds.
+
+        In a forked child there is nothing to deliver, and an exit from the block is not made an error.
+        """
+        with contextlib.suppress(QueueForkedError):
+            self.shutdown(self.config.shutdown_timeout)
 
     def __repr__(self) -> str:
-        return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
+        try:
+            return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
+        except QueueForkedError:
+            return "<BatchQueue made before a fork>"
 
 
 def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:

@@ -103,7 +103,7 @@ class BatchQueueStats:
     stuck_handlers: tuple[str, ...]
     drain_threads: tuple[DrainThreadStats, ...]
     _partitions: tuple[PartitionStats, ...] = field(repr=False)
-    _handlers: dict[type | str, HandlerStats] = field(repr=False)
+    _handlers: tuple[tuple[type | str, HandlerStats], ...] = field(repr=False)
 
     @classmethod
     def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
@@ -112,7 +112,7 @@ class BatchQueueStats:
             PartitionStats(index, used, _percentage(used, snapshot["buffer_size"]), owner, attempts, tuple(types))
             for index, used, owner, attempts, types in snapshot.pop("partitions")
         )
-        handlers = {one[0]: HandlerStats(*one[1:]) for one in snapshot.pop("handlers")}
+        handlers = tuple((one[0], HandlerStats(*one[1:])) for one in snapshot.pop("handlers"))
         threads = tuple(DrainThreadStats(*one) for one in snapshot.pop("drain_threads"))
         return cls(
             **snapshot,

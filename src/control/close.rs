@@ -44,7 +44,8 @@ impl<T: Item> Shared<T> {
         self.close();
         if !self.on_own_drain_thread() {
             while !self.running.is_none() {
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let over = self.expired.load(Ordering::Acquire);
+                if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(self.expire());
                 }
                 pause.pause(&mut |limit| self.running.wait(slice(limit, deadline)))?;

@@ -73,6 +73,7 @@ pub(crate) fn group_for<T>(consumer: &Arc<Registered<T>>, taken: Vec<Taken<T>>) 
 pub(crate) struct DispatchLog {
     unhandled: Throttle<TypeKey>,
     failed: Throttle<TypeKey>,
+    refused: Throttle<TypeKey>,
     side_calls: Throttle<(SideCall, String)>,
 }
 
@@ -85,7 +86,17 @@ pub(crate) enum SideCall {
 
 impl DispatchLog {
     pub(crate) fn new() -> Self {
-        Self { unhandled: Throttle::new(), failed: Throttle::new(), side_calls: Throttle::new() }
+        Self {
+            unhandled: Throttle::new(),
+            failed: Throttle::new(),
+            refused: Throttle::new(),
+            side_calls: Throttle::new(),
+        }
+    }
+
+    /// `Some`: a line about refused items of the type is due; their number since the last one.
+    pub(crate) fn note_refused(&self, key: TypeKey) -> Option<u64> {
+        self.refused.note(key, 1, Instant::now())
     }
 
     /// `Some`: a line about the failed call is due; the number of failures since the last one.

@@ -236,6 +236,9 @@ impl<T: Item> DrainThread<T> {
             Consumption::OneConsumer(consumer) => vec![consumer.handler.clone()],
             Consumption::PerThread(consumers) => {
                 let mine = &consumers[self.index].handler;
+                if consumers[..self.index].iter().any(|one| one.handler.is(mine)) {
+                    return Vec::new(); // One instance for several threads: the first of them speaks to it.
+                }
                 if wanted(mine.handler.has_on_idle()) { vec![mine.clone()] } else { Vec::new() }
             }
         }

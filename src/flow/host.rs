@@ -19,7 +19,7 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         wait();
     }
 
-    /// The name of an item's type for the log. Called inside [`enter`](Self::enter).
+    /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a producer.
     fn type_name(&self, item: &T) -> String {
         format!("type {}", item.type_key().0)
     }

@@ -146,19 +146,17 @@ impl<T> Partition<T> {
         inside_pool: bool,
     ) -> (usize, Signal, Option<Stop>) {
         let mut gate = self.gate.lock();
-        let (put, signal, stop) = match Self::check_access(&gate, inside_pool) {
-            Err(stop) => (0, Signal::Nothing, Some(stop)),
-            Ok(()) => {
-                let queued = self.queued(&gate);
-                let room =
-                    if faults::off(Fault::Bound) { run } else { self.buffer_size - queued.min(self.buffer_size) };
-                let put = run.min(room);
-                for item in items.take(put) {
-                    self.append(&mut gate, item);
-                }
-                let signal = if put > 0 { self.announce(queued, put) } else { Signal::Nothing };
-                (put, signal, (put < run).then_some(Stop::Full))
+        let (put, signal, stop) = if let Err(stop) = Self::check_access(&gate, inside_pool) {
+            (0, Signal::Nothing, Some(stop))
+        } else {
+            let queued = self.queued(&gate);
+            let room = if faults::off(Fault::Bound) { run } else { self.buffer_size - queued.min(self.buffer_size) };
+            let put = run.min(room);
+            for item in items.take(put) {
+                self.append(&mut gate, item);
             }
+            let signal = if put > 0 { self.announce(queued, put) } else { Signal::Nothing };
+            (put, signal, (put < run).then_some(Stop::Full))
         };
         // The item that stopped the run was tried; what stands behind it was not.
         let tried = put + usize::from(stop.is_some());

@@ -88,8 +88,7 @@ impl<T: Item> Shared<T> {
         let mut item = Some(item);
         loop {
             if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
-                partition.refuse(1);
-                return item.map_or(Ok(()), |item| Err(refusal.with(item, partition)));
+                return item.map_or(Ok(()), |item| Err(self.refuse(&item, refusal, partition).with(item, partition)));
             }
             match partition.put(&mut item, Attempt::Again, inside_pool) {
                 Ok(signal) => {
@@ -130,12 +129,30 @@ impl<T: Item> Shared<T> {
                 let Some(stop) = stop else { break };
                 attempt = Attempt::Again;
                 if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
-                    partition.refuse(1);
+                    let refusal = match items.as_slice().first() {
+                        Some(item) => self.refuse(item, refusal, partition),
+                        None => refusal,
+                    };
                     return Err(refusal.with((), partition));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Counts a refused item, and says so once per type and minute.
+    fn refuse<E>(&self, item: &T, refusal: Refusal<E>, partition: &Partition<T>) -> Refusal<E> {
+        partition.refuse(1);
+        if let Some(refused) = self.dispatch_log.note_refused(item.type_key()) {
+            let (index, size) = (partition.index, partition.buffer_size);
+            let why = match &refusal {
+                Refusal::Closed => "the queue is shut down".to_owned(),
+                _ => format!("partition {index} is full ({size}/{size}): raise buffer_size or add drain threads"),
+            };
+            let (queue, name) = (&self.name, self.host.type_name(item));
+            log::warn!(target: "batchqueue", "queue {queue}: {refused} items of {name} were refused, {why}");
+        }
+        refusal
     }
 
     fn select(&self, count: usize, given: Option<usize>, by_type: impl FnOnce() -> usize) -> usize {

@@ -76,10 +76,10 @@ impl<T> Route<T> {
         &self,
         config: &Config,
         threads: usize,
-        handled: HandledType,
+        item_type: HandledType,
         handler: HandlerRef<T>,
     ) -> Self {
-        let HandledType { key, name, weight } = handled;
+        let HandledType { key, name, weight } = item_type;
         let weight = self.weight + weight;
         let wanted = match (config.selector, config.partitions) {
             (Selector::ByType, policy @ PartitionPolicy::Adaptive { .. }) => policy.resolve(threads, weight),

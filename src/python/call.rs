@@ -4,14 +4,25 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-unsafe extern "C-unwind" {
-    /// The function of the stable ABI; declared once more because it can unwind, which `pyo3::ffi` does not say.
-    fn PyObject_Call(
-        callable: *mut ffi::PyObject,
-        args: *mut ffi::PyObject,
-        kwargs: *mut ffi::PyObject,
-    ) -> *mut ffi::PyObject;
+type Call =
+    unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
+mod libpython {
+    use super::ffi;
+
+    unsafe extern "C-unwind" {
+        /// The function of the stable ABI; declared once more because it can unwind, which `pyo3::ffi` does not say.
+        pub(super) fn PyObject_Call(
+            callable: *mut ffi::PyObject,
+            args: *mut ffi::PyObject,
+            kwargs: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject;
+    }
 }
+
+/// Read as volatile before each call: where the compiler knows which function it calls, it trusts the other
+/// declaration, that nothing unwinds, and drops the guard.
+static CALL: Call = libpython::PyObject_Call;
 
 /// Parks the thread for ever when it is dropped.
 struct HangThread;
@@ -34,13 +45,15 @@ pub(crate) fn call_handler<'py>(
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let guard = HangThread;
-    // SAFETY: `callable` and `args` are live objects of this interpreter and `args` is a tuple, for as long as the
-    // borrows last; the thread is attached, as the `Bound`s prove. Null `kwargs` are allowed. The result is a new
-    // reference, or null with an exception set, which is what `from_owned_ptr_or_err` asks for.
+    // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this interpreter and
+    // `args` is a tuple, for as long as the borrows last; the thread is attached, as the `Bound`s prove. Null `kwargs`
+    // are allowed.
     let result = unsafe {
-        let result = PyObject_Call(callable.as_ptr(), args.as_ptr(), std::ptr::null_mut());
-        Bound::from_owned_ptr_or_err(callable.py(), result)
+        let call = std::ptr::read_volatile(&raw const CALL);
+        call(callable.as_ptr(), args.as_ptr(), std::ptr::null_mut())
     };
+    // Before anything that may panic: the guard is for a forced unwind out of the call only.
     std::mem::forget(guard);
-    result
+    // SAFETY: the result is a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }

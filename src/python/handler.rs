@@ -12,11 +12,11 @@ use super::call::call_handler;
 use super::item::PyItem;
 use crate::{Batch, EntryToken, Failure, Handler};
 
-/// The entry tokens of all handler instances of the process, by address. An instance outlives its token's entry: whoever
-/// holds the token holds the instance, so an address is never looked up for another object.
+/// The entry tokens of all handler instances of the process, by address. Whoever holds a token
+/// holds the object, so an address is never looked up for another one.
 static TOKENS: Mutex<Option<HashMap<usize, Weak<EntryToken>>>> = Mutex::new(None);
 
-/// The token of `instance`, the same one for every queue and type that it serves.
+/// The token of `instance`, which is what P1 protects: the same one for every queue and type that it serves.
 pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
     let mut tokens = TOKENS.lock();
     let tokens = tokens.get_or_insert_with(HashMap::new);
@@ -37,7 +37,10 @@ pub(crate) fn forget_tokens() {
 
 /// One handler instance on one queue. The methods were looked up when it was registered; `None`: not defined.
 pub(crate) struct PyHandler {
+    /// The object given as the handler.
     pub(crate) instance: Py<PyAny>,
+    /// Whom no two threads may be in: the handler, or the object that it is a method of.
+    pub(crate) protected: Py<PyAny>,
     pub(crate) consume: Py<PyAny>,
     pub(crate) on_idle: Option<Py<PyAny>>,
     pub(crate) on_error: Option<Py<PyAny>>,
@@ -52,6 +55,7 @@ impl PyHandler {
     /// Each of these references is owned here and nowhere else, so the garbage collector may count them.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.instance)?;
+        visit.call(&self.protected)?;
         visit.call(&self.consume)?;
         visit.call(&self.on_idle)?;
         visit.call(&self.on_error)?;

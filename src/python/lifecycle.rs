@@ -1,6 +1,6 @@
 //! The process around the queues: its exit, its forks, its log.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -8,8 +8,9 @@ use pyo3::prelude::*;
 
 use super::handler::forget_tokens;
 use super::item::PyItem;
-use super::queue::{InterpreterPause, deadline_of};
+use super::pause::{InterpreterPause, deadline_of};
 use crate::WeakQueue;
+use crate::shared::forget_drain_thread;
 
 /// Counts the forks that this process came out of as the child. A queue remembers the number it was made under: a
 /// look at a flag is cheaper than asking for the process id with every item.
@@ -23,6 +24,14 @@ pub(crate) fn generation() -> u32 {
 struct Live {
     queue: WeakQueue<PyItem>,
     shutdown_timeout: Option<f64>,
+}
+
+/// Set when the interpreter's exit closes all queues: a queue made later would never be closed.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_exiting() -> bool {
+    // Relaxed: set and read by attached threads.
+    EXITING.load(Ordering::Relaxed)
 }
 
 /// Every queue that has drain threads, in order of creation. Locked while attached and never across a wait, so a fork,
@@ -39,6 +48,7 @@ pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) 
 /// queue's `shutdown_timeout`, counted from now.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
+    EXITING.store(true, Ordering::Relaxed);
     let live = std::mem::take(&mut *LIVE.lock());
     for one in &live {
         one.queue.close_to_outside();
@@ -56,6 +66,7 @@ pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_tokens();
+    forget_drain_thread();
 }
 
 /// Sends the core's log lines to the Python logger `batchqueue`.

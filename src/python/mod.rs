@@ -3,13 +3,20 @@
 //! Rules kept here: the interpreter is never attached or detached under a lock of the core, Python objects are dropped
 //! while attached, and nothing is logged while attached.
 
+// Docstrings here are Python's: Google style, with the names of Python.
+#![allow(clippy::doc_markdown)]
+
 mod call;
 mod handler;
 mod host;
 mod item;
 mod lifecycle;
+mod pause;
 mod policies;
 mod queue;
+mod registered;
+mod select;
+mod snapshot;
 
 use pyo3::prelude::*;
 

@@ -144,5 +144,5 @@ impl PartitionPolicy {
 
 fn not_negative(name: &str, count: i64) -> PyResult<usize> {
     usize::try_from(count)
-        .map_err(|_| super::ConfigError::new_err(format!("{name}: {count} is negative; give at least 1")))
+        .map_err(|_| super::ConfigError::new_err(format!("{name}: {count} is out of range; give a number from 0 up")))
 }

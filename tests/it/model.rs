@@ -110,7 +110,9 @@ proptest! {
                     let (queue, collector) = (&queue, &collector);
                     scope.spawn(move || {
                         let mut model = Model::default();
-                        actions.iter().for_each(|action| model.apply(queue, collector, producer, action));
+                        for action in actions {
+                            model.apply(queue, collector, producer, action);
+                        }
                         model
                     })
                 })

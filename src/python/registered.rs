@@ -1,0 +1,71 @@
+//! What a queue was given: its types and its handlers.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use super::handler::{PyHandler, token_of};
+use super::item::PyItem;
+use crate::{HandlerRef, TypeKey};
+
+/// A handler's methods, in the order of the facade's `HandlerMethods`.
+pub(super) type Methods<'py> =
+    (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>);
+
+/// What the queue was given, for identity and for the garbage collector. The types keep their addresses, which are
+/// the core's keys, from being used again.
+#[derive(Default)]
+pub(super) struct Registered {
+    pub(super) types: Vec<Py<PyType>>,
+    pub(super) handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
+}
+
+impl Registered {
+    /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
+    pub(super) fn handler(
+        &mut self,
+        methods: Methods<'_>,
+        name: String,
+        error_handler: Option<&Py<PyAny>>,
+    ) -> HandlerRef<PyItem> {
+        let (instance, protected, consume, on_idle, on_error, on_close) = methods;
+        if let Some((_, known)) = self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance)) {
+            return known.clone();
+        }
+        let py = instance.py();
+        let handler = Arc::new(PyHandler {
+            name,
+            token: token_of(&protected),
+            protected: protected.unbind(),
+            instance: instance.unbind(),
+            consume,
+            on_idle,
+            on_error,
+            on_close,
+            error_handler: error_handler.map(|handler| handler.clone_ref(py)),
+        });
+        let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
+        self.handlers.push((handler, reference.clone()));
+        reference
+    }
+
+    /// The class with this key.
+    pub(super) fn class_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyType>> {
+        self.types.iter().find(|class| class.as_ptr() as usize == key.0).map(|class| class.clone_ref(py))
+    }
+
+    /// The handlers that no type came to use: held here twice, and nowhere else.
+    pub(super) fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
+        let all = std::mem::take(&mut self.handlers);
+        let (used, unused) = all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);
+        self.handlers = used;
+        unused
+    }
+}
+
+/// A function's own name, or the name of an object's class.
+pub(super) fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
+    let own = instance.getattr("__qualname__").and_then(|name| name.extract());
+    own.or_else(|_| instance.get_type().qualname()?.extract())
+}

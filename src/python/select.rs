@@ -1,0 +1,91 @@
+//! How the partition of an item is found: by the core, or by a Python function.
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::ConfigError;
+use super::item::PyItem;
+use crate::{BatchQueue, Selector};
+
+/// How the partition of an item is found.
+pub(super) enum Select {
+    ByType,
+    RoundRobin,
+    ByKey(Py<PyAny>),
+    Custom(Py<PyAny>),
+}
+
+impl Select {
+    /// From the facade's `PartitionSelector`.
+    pub(super) fn new(kind: &str, function: Option<Py<PyAny>>) -> Self {
+        match (kind, function) {
+            ("by_key", Some(key)) => Self::ByKey(key),
+            ("custom", Some(select)) => Self::Custom(select),
+            ("round_robin", _) => Self::RoundRobin,
+            _ => Self::ByType,
+        }
+    }
+
+    /// What the core is told.
+    pub(super) fn core(&self) -> Selector {
+        match self {
+            Self::ByType => Selector::ByType,
+            Self::RoundRobin => Selector::RoundRobin,
+            Self::ByKey(_) | Self::Custom(_) => Selector::Given,
+        }
+    }
+
+    /// Whether Python code must be asked for each item.
+    pub(super) fn is_by_caller(&self) -> bool {
+        self.core() == Selector::Given
+    }
+
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Self::ByKey(function) | Self::Custom(function) => visit.call(function),
+            Self::ByType | Self::RoundRobin => Ok(()),
+        }
+    }
+
+    /// The partition that a key or a custom selector names; `None`: the core selects.
+    pub(super) fn given(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        let count = queue.partition_count();
+        match self {
+            Self::ByType | Self::RoundRobin => Ok(None),
+            Self::ByKey(key) => partition_of_key(&key.bind(item.py()).call1((item,))?, count).map(Some),
+            Self::Custom(select) => {
+                let chosen = select.bind(item.py()).call1((item, count))?;
+                match chosen.extract::<usize>() {
+                    Ok(index) if index < count => Ok(Some(index)),
+                    _ => Err(ConfigError::new_err(format!(
+                        "the custom selector chose partition {}; it must be an int from 0 to {}",
+                        chosen.repr()?,
+                        count - 1
+                    ))),
+                }
+            }
+        }
+    }
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): the same in every process and version, which Python's `hash` is not.
+fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let bytes: Vec<u8> = if let Ok(text) = key.extract::<String>() {
+        text.into_bytes()
+    } else if let Ok(number) = key.extract::<i128>() {
+        number.to_le_bytes().to_vec()
+    } else if let Ok(bytes) = key.cast::<PyBytes>() {
+        bytes.as_bytes().to_vec()
+    } else {
+        return Err(ConfigError::new_err(format!(
+            "the key {} of type {} cannot be hashed the same way in every process; return a str, bytes or int",
+            key.repr()?,
+            key.get_type().name()?
+        )));
+    };
+    let hash = bytes.iter().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
+    Ok(usize::try_from(hash % count as u64).unwrap_or(0))
+}

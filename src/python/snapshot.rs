@@ -1,0 +1,50 @@
+//! The core's statistics as a Python dict, from which the facade makes a `BatchQueueStats`.
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use super::item::PyItem;
+use super::registered::Registered;
+use crate::{BatchQueue, TypeKey};
+
+pub(super) fn snapshot<'py>(
+    py: Python<'py>,
+    queue: &BatchQueue<PyItem>,
+    registered: &Mutex<Registered>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stats = queue.stats();
+    let registered = registered.lock();
+    let class_of = |key: &TypeKey| registered.class_of(py, *key);
+    let partitions: Vec<_> = stats
+        .partitions
+        .iter()
+        .map(|one| (one.index, one.used, one.owner, one.attempts, one.types.iter().filter_map(class_of).collect()))
+        .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyType>>)>>();
+    let handlers: Vec<_> = stats
+        .handlers
+        .iter()
+        .filter_map(|one| Some((class_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item)))
+        .collect();
+    let threads: Vec<_> =
+        stats.drain_threads.iter().map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64())).collect();
+    drop(registered);
+    let snapshot = PyDict::new(py);
+    snapshot.set_item("name", queue.name())?;
+    snapshot.set_item("buffer_size", stats.buffer_size)?;
+    snapshot.set_item("total_used", stats.total_used())?;
+    snapshot.set_item("total_capacity", stats.total_capacity())?;
+    snapshot.set_item("attempts", stats.attempts)?;
+    snapshot.set_item("produced", stats.produced)?;
+    snapshot.set_item("refused", stats.refused)?;
+    snapshot.set_item("consumed", stats.consumed)?;
+    snapshot.set_item("failed", stats.failed)?;
+    snapshot.set_item("unhandled", stats.unhandled)?;
+    snapshot.set_item("abandoned", stats.abandoned)?;
+    snapshot.set_item("in_flight", stats.in_flight)?;
+    snapshot.set_item("stuck_handlers", PyTuple::new(py, stats.stuck_handlers)?)?;
+    snapshot.set_item("partitions", partitions)?;
+    snapshot.set_item("handlers", handlers)?;
+    snapshot.set_item("drain_threads", threads)?;
+    Ok(snapshot)
+}
