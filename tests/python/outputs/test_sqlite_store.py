@@ -146,16 +146,18 @@ def test_the_ledger_knows_what_was_applied(store):
         assert not transaction.applied("query", 0)
         transaction.record("query", 0, {"rows": 7})
         transaction.record("other", 0, {})
-        transaction.record("query", 1, {"rows": 9})
+        transaction.record("query", 2, {"rows": 9})
     with store.transaction("sink") as transaction:
-        assert transaction.applied("query", 1)
-        assert not transaction.applied("query", 2)
+        assert transaction.applied("query", 2)
+        assert not transaction.applied("query", 1)
+        assert not transaction.applied("query", 3)
+        assert not transaction.applied("other", 2)
         assert transaction.known_queries() == {"query", "other"}
         assert transaction.summaries() == store.summaries("sink")
     assert store.summaries("sink") == [
         Epoch("query", 0, {"rows": 7}),
         Epoch("other", 0, {}),
-        Epoch("query", 1, {"rows": 9}),
+        Epoch("query", 2, {"rows": 9}),
     ]
     assert store.summaries("another") == []
 
@@ -203,6 +205,12 @@ def test_after_a_rollback_by_sqlite_itself_nothing_more_is_written(store):
     with pytest.raises(StoreError, match="rolled back after an earlier error"):
         attempt()
     assert store.read(COUNT) == []
+
+
+def test_connections_wait_as_told_and_let_readers_work(store):
+    with SqliteStore(store.path, busy_timeout_s=7).transaction() as transaction:
+        assert transaction._connection.execute("PRAGMA busy_timeout").fetchone() == (7_000,)
+        assert transaction._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_store_pickles_and_opens_again(store):
