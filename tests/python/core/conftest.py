@@ -1,0 +1,44 @@
+import faulthandler
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from core_support import config
+
+from batchqueue import BatchQueue, BatchQueueManager
+
+HANG_S = 120
+
+
+@pytest.fixture(autouse=True)
+def _no_test_hangs():
+    """A hang that no bounded wait catches ends the run with the stacks of all threads."""
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def make_queue():
+    """Make queues that are shut down after the test, whatever happened in it."""
+    made = []
+
+    def make(name="queue", settings=None, **options):
+        queue = BatchQueue(name, settings if settings is not None else config(**options))
+        made.append(queue)
+        return queue
+
+    yield make
+    for queue in reversed(made):
+        queue.shutdown(2)
+
+
+@pytest.fixture
+def manager():
+    """The manager, empty before and after the test."""
+    assert BatchQueueManager.names() == []
+    yield BatchQueueManager
+    BatchQueueManager.shutdown_all(5)
