@@ -28,8 +28,8 @@ def parent(pid: int) -> int:
 
 
 def kill_driver() -> None:
-    """Kill Spark's JVM (two levels up from every worker), the process that started it, and this worker."""
-    for process in (parent(os.getppid()), DRIVER, os.getpid()):
+    """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker."""
+    for process in (DRIVER, parent(os.getppid()), os.getpid()):
         os.kill(process, signal.SIGKILL)
 
 
