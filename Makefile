@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUST_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
-PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
+PYTHON_SOURCES := $(shell find python -type f ! -name '*.pyc' ! -name '*.so')
 
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -23,7 +23,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-loom test-python check format lint types stubs check-stubs faults bench wheel lock \
+.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults bench wheel lock \
 	clean require-toolchain require-components
 
 help: ## list the targets
@@ -32,13 +32,14 @@ help: ## list the targets
 demo: $(VENV)/installed ## run the main job; options: make demo DEMO_ARGS="--rows 20000"
 	$(BIN)/batchqueue demo $(DEMO_ARGS)
 
-test: test-rust test-loom test-python ## run all tests
+test: test-rust loom test-python ## run all tests
 
 test-rust: require-toolchain ## unit, integration and documentation tests of the core; needs no Python
 	cargo test --locked
 
-test-loom: require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
-	RUSTFLAGS="--cfg loom" cargo test --locked --lib --release --target-dir $(TARGET)/loom loom
+loom: require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+		RUSTFLAGS="--cfg loom" cargo test --locked --lib --release --target-dir $(TARGET)/loom loom
 
 test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -62,7 +63,7 @@ types: $(VENV)/installed ## type-check the package, and the stubs against the bu
 	$(BIN)/python -m mypy.stubtest batchqueue._core
 
 stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi anew
-	cp $< python/batchqueue/_core.pyi
+	cmp -s $< python/batchqueue/_core.pyi || cp $< python/batchqueue/_core.pyi
 
 check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }

@@ -1,0 +1,53 @@
+"""Every example runs: the Python of the pages, and the doctests of the package."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+from pages import PAGES, ROOT, blocks, name, run
+
+_PACKAGE = ROOT / "python"
+_MODULES = [
+    ".".join(source.relative_to(_PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+    for source in sorted(_PACKAGE.glob("batchqueue/**/*.py"))
+    if ">>> " in source.read_text()
+]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name)
+def test_page_runs_as_one_program_and_prints_what_it_shows(page: Path, tmp_path: Path):
+    program = blocks(page.read_text(), "python")
+    for block, printed in zip(program, run(program, tmp_path), strict=True):
+        if block.output is not None:
+            assert printed == block.output, f"{name(page)}, block on line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_page_answers_as_shown(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    runner = doctest.DocTestRunner()
+    for block in blocks(page.read_text(), "pycon"):
+        test = doctest.DocTestParser().get_doctest(block.text, names, name(page), str(page), block.line - 1)
+        runner.run(test, clear_globs=False)
+        names = test.globs
+    assert runner.failures == 0
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_docstring_answers_as_shown(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_a_wrong_output_and_a_failing_block_are_found(tmp_path: Path):
+    first = "```python\nx = 1\nprint(x)  # -> 1\n```\n\n"
+    page = first + "```python\nprint(x + 1)\n```\n\nprints\n\n```text\n3\n```\n"
+    program = blocks(page, "python")
+    assert [block.output for block in program] == ["1\n", "3\n"]
+    assert run(program, tmp_path) == ["1\n", "2\n"]
+    with pytest.raises(AssertionError, match=r"page\.py.*, line 7"):
+        run(program[1:], tmp_path / "alone")
