@@ -36,6 +36,20 @@ pub(crate) enum Fault {
     TellClosed,
     /// P2: `taken` is stored after the gate is unlocked.
     TakenLate,
+    /// P2: a batch that comes back after a shutdown drew its line is counted once more.
+    DrawLine,
+    /// P2: the route for dispatch is the one that the cycle began with.
+    RouteAfterTake,
+    /// P4: a flush is not told about a quiescent point.
+    TellFlush,
+    /// P9: a handler may wait for space that only its own drain thread can make.
+    Reentrant,
+    /// P9: a forced unwind at the end of the interpreter meets Rust frames without a guard.
+    ExitGuard,
+    /// P9: a forked child takes the parent's queue for its own.
+    ForkGeneration,
+    /// P9: a wait does not look for signals.
+    CheckSignals,
     /// P9: a panic or an exception in a handler ends its drain thread.
     CatchPanic,
 }

@@ -258,7 +258,7 @@ impl<T: Item> Shared<T> {
 
     /// At a quiescent point, after the fence.
     pub(crate) fn tell_flush(&self) {
-        if self.flush_waits() {
+        if self.flush_waits() && !faults::off(Fault::TellFlush) {
             let (lock, progress) = &self.flushed;
             let _guard = lock.lock();
             progress.notify_all();

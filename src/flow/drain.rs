@@ -130,7 +130,11 @@ impl<T: Item> DrainThread<T> {
         let groups = match &shared.consumption {
             Consumption::ByHandler => {
                 // Loaded after the last take: an item is in a partition only after its handler was published.
-                group_by_type(&shared.route.load(), shared.config.selector, taken)
+                if faults::off(Fault::RouteAfterTake) {
+                    group_by_type(route, shared.config.selector, taken)
+                } else {
+                    group_by_type(&shared.route.load(), shared.config.selector, taken)
+                }
             }
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),

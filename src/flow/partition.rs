@@ -245,19 +245,21 @@ impl<T> Partition<T> {
         fence(Ordering::SeqCst);
         let mut taken = 0;
         while taken < budget {
-            let segment = match self.sealed.try_recv() {
-                Some(segment) => {
-                    self.store_taken(segment.len());
-                    segment
+            let (segment, last) = match self.sealed.try_recv() {
+                Some(sealed) => {
+                    self.store_taken(sealed.len());
+                    (sealed, false)
                 }
-                None => match self.take_under_gate() {
-                    Some(segment) => segment,
-                    None => return taken,
-                },
+                None => self.take_under_gate(),
             };
-            self.tell_waiting();
             taken += segment.len();
-            segments.push(segment);
+            if !segment.is_empty() {
+                self.tell_waiting();
+                segments.push(segment);
+            }
+            if last {
+                return taken;
+            }
         }
         // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and set no bit.
         if !faults::off(Fault::BudgetBit) {
@@ -266,28 +268,27 @@ impl<T> Partition<T> {
         taken
     }
 
-    /// No sealed segment was seen: looks once more under the gate, then takes the open one.
-    fn take_under_gate(&self) -> Option<Vec<T>> {
+    /// No sealed segment was seen: looks once more under the gate, then takes the open one, which is the last.
+    fn take_under_gate(&self) -> (Vec<T>, bool) {
         let mut gate = self.gate.lock();
-        if !faults::off(Fault::SecondLook) {
-            if let Some(segment) = self.sealed.try_recv() {
-                self.store_taken(segment.len());
-                return Some(segment);
-            }
+        if !faults::off(Fault::SecondLook)
+            && let Some(sealed) = self.sealed.try_recv()
+        {
+            self.store_taken(sealed.len());
+            return (sealed, false);
         }
         if gate.open.is_empty() {
-            return None;
+            return (Vec::new(), true);
         }
         let kept = KEPT_CAPACITY.min(self.segment_size);
-        let segment = std::mem::replace(&mut gate.open, Vec::with_capacity(kept));
+        let open = std::mem::replace(&mut gate.open, Vec::with_capacity(kept));
+        // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
+        // no bit.
         if faults::off(Fault::TakenLate) {
             drop(gate);
-            self.store_taken(segment.len());
-            return Some(segment);
         }
-        // Before the gate opens: else a put sees a non-empty partition and sets no bit.
-        self.store_taken(segment.len());
-        Some(segment)
+        self.store_taken(open.len());
+        (open, true)
     }
 
     fn store_taken(&self, items: usize) {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use crate::config::{BufferStrategy, Selector};
 use crate::error::ProduceError;
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::shared::{Shared, on_drain_thread};
@@ -180,7 +181,7 @@ impl<T: Item> Shared<T> {
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
         }
-        if self.on_own_drain_thread() {
+        if self.on_own_drain_thread() && !faults::off(Fault::Reentrant) {
             return Err(Refusal::Reentrant);
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -3,6 +3,7 @@
 //! They change once per dispatch and not per item, so a small lock is the cheapest way to let a snapshot see them
 //! whole, and to let a shutdown that ran out of time draw the line between *handled* and *abandoned*.
 
+use crate::faults::{self, Fault};
 use crate::sync::{Arc, Duration, Instant, Mutex};
 
 /// Weight of the newest batch in the moving average of the time per item.
@@ -50,7 +51,7 @@ impl ThreadTally {
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();
         counts.calling = None;
-        if counts.expired {
+        if counts.expired && !faults::off(Fault::DrawLine) {
             return false;
         }
         match outcome {

@@ -10,7 +10,8 @@ use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_
 #[test]
 fn a_shutdown_delivers_a_backlog() {
     let collector = Collector::default();
-    let queue = start(Config { min_idle: std::time::Duration::from_secs(60), ..config(2) });
+    // Many cycles' worth, so that a drain thread must not leave after its first one.
+    let queue = start(Config { max_batch_items: 100, ..config(2) });
     for kind in 0..4 {
         queue.add_handler(key(kind), collector.handler()).unwrap();
     }

@@ -1,0 +1,119 @@
+"""Turn off one rule after the other and see the tests that guard it go red.
+
+Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail without it. First all of
+these tests must pass with every rule in place, in the same builds. Run with `make faults`; a name as argument picks one.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+SITE = TARGET / "faults-site"
+TIME_LIMIT_S = 120
+"""A test that hangs without its rule is red as well; loom and the tests' own patience end most of them before."""
+
+FAULTS: dict[str, list[str]] = {
+    "EntryToken": [
+        "loom:loom_two_owners_meet_at_one_handler",
+        "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
+        "it:p1_exclusive::one_instance_on_two_queues",
+        "it:p1_exclusive::one_consumer_for_a_round_robin_queue",
+    ],
+    "SecondLook": ["loom:loom_seal_while_the_owner_takes"],
+    "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
+    "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
+    "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep"],
+    "PutFence": ["loom:loom_put_while_the_owner_goes_to_sleep"],
+    "RouteAfterTake": ["loom:loom_put_while_the_owner_goes_to_sleep"],
+    "TellFlush": ["loom:loom_flush_while_the_cycle_ends"],
+    "TellWaiting": ["loom:loom_space_while_a_producer_goes_to_wait"],
+    "TellClosed": ["loom:loom_close_while_a_producer_waits", "it:p4_live::a_close_wakes_producers_that_wait"],
+    "ClosedFlag": ["loom:loom_close_while_a_producer_puts", "it:p2_no_loss::refused_items_are_counted_and_come_back"],
+    "LastLook": ["it:p9_clean_ends::a_shutdown_delivers_a_backlog"],
+    "Bound": ["it:p5_bounded::exactly_buffer_size_items_fit", "py:core/test_p5_bounded.py"],
+    "CountRefused": ["it:p2_no_loss::refused_items_are_counted_and_come_back", "py:core/test_p2_no_loss.py"],
+    "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
+    "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
+    "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
+    "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
+    "Reentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
+    "ExitGuard": ["py:core/test_p9_clean_ends.py -k busy"],
+    "ForkGeneration": ["py:core/test_p9_clean_ends.py -k fork"],
+    "CheckSignals": ["py:core/test_p9_clean_ends.py -k sigint"],
+}
+
+
+def build() -> None:
+    """Build the three kinds of tests with the switches in."""
+    cargo("loom", "--no-run")
+    cargo("it", "--no-run")
+    maturin = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--features", "python,faults"]
+    wheels = TARGET / "faults-wheels"
+    for old in wheels.glob("*.whl"):
+        old.unlink()
+    run([*maturin, "--out", str(wheels)], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(SITE)]
+    run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
+
+
+def cargo(kind: str, *args: str, fault: str = "") -> bool:
+    """Run cargo for one kind of test; whether it succeeded."""
+    if kind == "loom":
+        command = ["cargo", "test", "--locked", "--release", "--lib", "--target-dir", str(TARGET / "loom")]
+        flags = {"RUSTFLAGS": "--cfg loom"}
+    else:
+        command = ["cargo", "test", "--locked", "--test", "it"]
+        flags = {}
+    return run([*command, "--features", "faults", *args], fault=fault, **flags)
+
+
+def passes(test: str, fault: str = "") -> bool:
+    """Run one test; whether it passed."""
+    kind, name = test.split(":", 1)
+    if kind == "loom":
+        return cargo(kind, "--", "--exact", f"loom_tests::{name}", fault=fault)
+    if kind == "it":
+        return cargo(kind, "--", "--exact", name, fault=fault)
+    path, *options = name.split()
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/python/{path}", *options]
+    return run(pytest, fault=fault, PYTHONPATH=str(SITE))
+
+
+def run(command: list[str], *, fault: str = "", check: bool = False, **variables: str) -> bool:
+    """Run a command quietly, within the time limit unless it must succeed; whether it succeeded."""
+    environment = {**os.environ, **variables, "BATCHQUEUE_FAULT": fault}
+    limit = None if check or "--no-run" in command else TIME_LIMIT_S
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=limit, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return False
+    if check and done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Print one line per fault and test; 0 if every test is green with its rule and red without."""
+    chosen = {name: FAULTS[name] for name in sys.argv[1:]} or FAULTS
+    build()
+    wrong = 0
+    tests = sorted({test for guards in chosen.values() for test in guards})
+    for test in tests:
+        if not passes(test):
+            wrong += 1
+            print(f"{test}: RED with every rule in place", flush=True)
+    for fault, guards in chosen.items():
+        for test in guards:
+            red = not passes(test, fault)
+            wrong += not red
+            print(f"{fault:16} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
+    total = sum(map(len, chosen.values()))
+    print(f"{total + len(tests) - wrong} passed, {wrong} failed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
