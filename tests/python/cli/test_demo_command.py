@@ -106,9 +106,11 @@ def test_other_rows_for_the_same_output_are_refused(done: tuple[Path, str]) -> N
         (["--rows", "336777"], "argument --rows: '336777' given: use a whole number from 1 to 336776"),
         (["--rows", "many"], "argument --rows: 'many' given: use a whole number from 1 to 336776"),
         (["--scale", "-1"], "argument --scale: '-1' given: use a whole number of at least 1"),
+        (["--spark-master", "foo"], "argument --spark-master: 'foo' given: use local[N,F] with N threads"),
+        (["--spark-master", "local[0]"], "argument --spark-master: 'local[0]' given: use local[N,F] with"),
     ],
 )
-def test_wrong_numbers_are_refused(
+def test_wrong_values_are_refused(
     capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -17,7 +17,7 @@ FLOAT_TOLERANCE = 1e-9
 """Relative; ints and strings must be equal."""
 
 _MEASURES_SQL = """
-    SELECT {column} AS entity, unix_seconds(date_trunc('HOUR', time_hour)) AS bucket,
+    SELECT {column} AS entity, unix_seconds(time_hour) AS bucket,
            count(dep_time) AS departures, avg(dep_delay) AS mean_delay, max(dep_delay) AS max_delay,
            count_if(dep_time IS NULL) AS cancellations, sum(distance) AS distance
     FROM flights GROUP BY entity, bucket

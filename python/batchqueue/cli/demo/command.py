@@ -14,6 +14,7 @@ from batchqueue.cli.demo.progress import ProgressDisplay
 from batchqueue.cli.demo.report import print_comparison, print_rate, print_results, print_stages
 from batchqueue.cli.demo.results import Results
 from batchqueue.cli.demo.stream import run_stream
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import local_session
 
@@ -32,9 +33,14 @@ def run(options: DemoOptions) -> bool:
         BatchQueueError: The stream failed, or the store did.
     """
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # not used
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     files = write_flights(options.output, options.rows, options.scale)
     console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
+    if options.checkpoint.exists() and not options.database.exists():
+        raise ConfigError(
+            f"{options.database} is gone, but {options.checkpoint} says what it held: "
+            f"remove {options.output}, or name another --output"
+        )
     job = flights_job(store := SqliteStore(options.database))
     store.prepare()
     earlier = read_epochs(store, job.name)

