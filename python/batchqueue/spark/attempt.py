@@ -10,6 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
+from batchqueue.spark.garbage import rare_collections
 from batchqueue.spark.job import AggregationJob, HandlerFactory, HandOn
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.partials import encode
@@ -53,6 +54,7 @@ class CollectingWorker:
         self._hand_on(self._buffer.drain())
 
 
+@rare_collections()
 def run_attempt(
     job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], query_id: str | None = None
 ) -> AttemptMessage:

@@ -11,6 +11,7 @@ from batchqueue.presets import sql_batch
 from batchqueue.spark.attempt import AttemptMessage, check_size
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
+from batchqueue.spark.garbage import rare_collections
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.partials import decode
@@ -90,6 +91,7 @@ class Commit:
         if self.options.on_new_query == "replace":
             transaction.clear()
 
+    @rare_collections()
     def _apply(self, transaction: StoreTransaction, query_id: str, batch_id: int) -> None:
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)

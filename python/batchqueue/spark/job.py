@@ -28,7 +28,8 @@ class AggregationJob:
     Attributes:
         name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
         items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or items of your
-            own that have a handler. A generator or a list.
+            own that have a handler. A generator is best: a
+            list of them all takes memory, and time for garbage collection.
         metrics: The metric types that may reach the store, each name once. Every type has workers of its own.
         store: Description of the store that L2 merges into.
         columns: Columns that `items` reads. If one is missing, the query fails before any task runs.
