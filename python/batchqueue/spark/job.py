@@ -41,6 +41,22 @@ class AggregationJob:
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
+
+    Example:
+        >>> from batchqueue.aggregation import CountMetrics, metric_type
+        >>> from batchqueue.outputs import SqliteStore
+        >>> DEPARTURES = metric_type("departures", CountMetrics)
+        >>> def items(flights: pa.RecordBatch) -> Iterable[CountMetrics]:
+        ...     for carrier, hour in zip(flights["carrier"].to_pylist(), flights["hour"].to_pylist()):
+        ...         yield DEPARTURES(carrier, hour)
+        >>> job = AggregationJob(
+        ...     name="flights",
+        ...     items=items,
+        ...     metrics=[DEPARTURES],
+        ...     store=SqliteStore("metrics.db"),
+        ...     columns=["carrier", "hour"],
+        ... )
+        >>> job.check_columns(["carrier", "hour", "distance"])
     """
 
     name: str

@@ -46,7 +46,7 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     the workers: install it, or use `spark.sparkContext.addPyFile`.
 
     Args:
-        spark: The session, classic or Connect.
+        spark: The session.
         job: What to do with the rows.
 
     Returns:

@@ -46,7 +46,7 @@ class Stage:
 
     def produce_many(self, items: Iterable[Any]) -> int:
         """Put items in, waiting for space; return how many were accepted."""
-        accepted = self._queue.produce_many(items)
+        accepted: int = self._queue.produce_many(items)
         fullest = self._queue.stats().top_n(1)[0]
         self._peak_used_percent = max(self._peak_used_percent, fullest.used_percentage)
         return accepted
@@ -73,12 +73,14 @@ class Stage:
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
-        return SimpleNamespace(
+        # Logs name a handler by its class.
+        watched: SupportsConsume[Any] = type(type(handler).__name__, (SimpleNamespace,), {})(
             consume=methods.consume,
             on_error=on_error,
             on_idle=methods.on_idle and self._noting(methods.on_idle),
             on_close=methods.on_close and self._noting(methods.on_close),
         )
+        return watched
 
     def _noting(self, method: Callable[[], Any]) -> Callable[[], None]:
         def call() -> None:
