@@ -61,7 +61,7 @@ impl<T: Item> Builder<T> {
         self.config.validate()?;
         let (threads, partitions, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
-            log::warn!(target: "batchqueue", "queue {}: {warning}", self.name);
+            self.host.log(&format!("queue {}: {warning}", self.name));
         }
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,

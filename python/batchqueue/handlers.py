@@ -1,5 +1,6 @@
 """What a handler is: the protocol that the queue asks for, and a base class for convenience."""
 
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -94,6 +95,11 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     return HandlerMethods(
         handler, handler, consume, _overridden(handler, "on_idle"), _overridden(handler, "on_error"), _overridden(handler, "on_close")
     )
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception with its traceback, for the log."""
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _protected(function: Any) -> Any:

@@ -124,7 +124,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         try:
             return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
         except QueueForkedError:
-            return "<BatchQueue made before a fork>"
+            return f"<BatchQueue {self.name!r} made before a fork>"
 
 
 def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:

@@ -71,7 +71,8 @@ impl<T: Item> Shared<T> {
         self.wake_all();
         self.tell_flush();
         if abandoned > 0 {
-            log::warn!(target: "batchqueue", "queue {}: shutdown ran out of time and abandoned {abandoned} items", self.name);
+            let name = &self.name;
+            self.host.log(&format!("queue {name}: shutdown ran out of time and abandoned {abandoned} items"));
         }
         abandoned
     }

@@ -118,11 +118,11 @@ pub(crate) struct Dispatcher<'a, T> {
 impl<T: Item> Dispatcher<'_, T> {
     /// Dispatches every group: first those whose handler is free, then those that another thread is inside. The
     /// thread holds one entry token at a time, so threads that wait for each other's handlers cannot lock up.
-    pub(crate) fn dispatch(&mut self, groups: Vec<Group<T>>) {
+    pub(crate) fn dispatch(&mut self, route: &Route<T>, groups: Vec<Group<T>>) {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
             match target {
-                None => self.give_up(&batch),
+                None => self.give_up(route, &batch),
                 Some(target) => match target.handler.token.clone().try_enter() {
                     Some(_entered) => self.hand_over(&target, batch),
                     None => busy.push((target, batch)),
@@ -162,7 +162,7 @@ impl<T: Item> Dispatcher<'_, T> {
         }
     }
 
-    fn give_up(&mut self, batch: &Batch<T>) {
+    fn give_up(&mut self, route: &Route<T>, batch: &Batch<T>) {
         if faults::off(Fault::CountUnhandled) {
             return;
         }
@@ -171,9 +171,9 @@ impl<T: Item> Dispatcher<'_, T> {
         let Some(first) = batch.iter().next() else { return };
         if let Some(unhandled) = self.log.unhandled.note(first.type_key(), items, Instant::now()) {
             let (queue, name) = (self.queue, self.host.type_name(first));
-            self.lines.push(format!(
-                "queue {queue}: {unhandled} items of {name} had no handler: call add_handler before the first produce"
-            ));
+            let hint = self.host.unhandled_hint(first, &|key| route.types.contains_key(&key));
+            let hint = hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
+            self.lines.push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
         }
     }
 }

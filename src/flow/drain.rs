@@ -127,15 +127,11 @@ impl<T: Item> DrainThread<T> {
         }
         let shared = &self.shared;
         let slot = &shared.threads[self.index];
+        // Loaded after the last take: an item is in a partition only after its handler was published.
+        let newest = if faults::off(Fault::RouteAfterTake) { None } else { Some(shared.route.load()) };
+        let route = newest.as_deref().unwrap_or(route);
         let groups = match &shared.consumption {
-            Consumption::ByHandler => {
-                // Loaded after the last take: an item is in a partition only after its handler was published.
-                if faults::off(Fault::RouteAfterTake) {
-                    group_by_type(route, shared.config.selector, taken)
-                } else {
-                    group_by_type(&shared.route.load(), shared.config.selector, taken)
-                }
-            }
+            Consumption::ByHandler => group_by_type(route, shared.config.selector, taken),
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
@@ -146,7 +142,7 @@ impl<T: Item> DrainThread<T> {
             log: &shared.dispatch_log,
             lines: &mut self.lines,
         };
-        dispatcher.dispatch(groups);
+        dispatcher.dispatch(route, groups);
     }
 
     /// Nothing is in hand any more.
@@ -273,7 +269,7 @@ impl<T: Item> DrainThread<T> {
 
     fn log_lines(&mut self) {
         for line in self.lines.drain(..) {
-            log::warn!(target: "batchqueue", "{line}");
+            self.shared.host.log(&line);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The world that handlers live in. Rust handlers need none; Python handlers need the interpreter.
 
-use crate::flow::handler::Item;
+use crate::flow::handler::{Item, TypeKey};
 
 /// Wraps what drain threads do, so that the core never names an interpreter.
 pub trait Host<T: Item>: Send + Sync + 'static {
@@ -17,6 +17,16 @@ pub trait Host<T: Item>: Send + Sync + 'static {
     /// Runs a wait for another thread from inside [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();
+    }
+
+    /// Says something to the operator.
+    fn log(&self, line: &str) {
+        log::warn!(target: "batchqueue", "{line}");
+    }
+
+    /// Why an item may have no handler although there are some, for the log. Called inside [`enter`](Self::enter).
+    fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
+        None
     }
 
     /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a producer.

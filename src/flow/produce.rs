@@ -151,7 +151,7 @@ impl<T: Item> Shared<T> {
                 _ => format!("partition {index} is full ({size}/{size}): raise buffer_size or add drain threads"),
             };
             let (queue, name) = (&self.name, self.host.type_name(item));
-            log::warn!(target: "batchqueue", "queue {queue}: {refused} items of {name} were refused, {why}");
+            self.host.log(&format!("queue {queue}: {refused} items of {name} were refused, {why}"));
         }
         refusal
     }

@@ -1,4 +1,10 @@
-//! A call into a Python handler that survives the end of the interpreter.
+//! Steps into Python code that survive the end of the interpreter.
+//!
+//! A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14, the next step that
+//! needs the interpreter ends the thread by a forced unwind. Rust frames abort the process on that. Here the unwind
+//! meets a guard, which parks the thread for ever, as Python 3.14 does by itself; the process then ends normally. So
+//! on a drain thread everything that may run the user's Python code goes through this file: calls, and the release of
+//! objects whose `__del__` may be the user's.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -8,6 +14,8 @@ use crate::faults::{self, Fault};
 
 type Call =
     unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
+type Release = unsafe extern "C-unwind" fn(*mut ffi::PyObject);
 
 mod libpython {
     use super::ffi;
@@ -19,12 +27,16 @@ mod libpython {
             args: *mut ffi::PyObject,
             kwargs: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject;
+
+        /// As above.
+        pub(super) fn Py_DecRef(object: *mut ffi::PyObject);
     }
 }
 
 /// Read as volatile before each call: where the compiler knows which function it calls, it trusts the other
 /// declaration, that nothing unwinds, and drops the guard.
 static CALL: Call = libpython::PyObject_Call;
+static RELEASE: Release = libpython::Py_DecRef;
 
 /// Parks the thread for ever when it is dropped.
 struct HangThread;
@@ -38,10 +50,6 @@ impl Drop for HangThread {
 }
 
 /// `callable(*args)`.
-///
-/// A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14, the next step that
-/// needs the interpreter ends the thread by a forced unwind. Rust frames abort the process on that. Here the unwind
-/// meets the guard, which parks the thread for ever, as Python 3.14 does by itself; the process then ends normally.
 pub(crate) fn call_handler<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
@@ -61,4 +69,17 @@ pub(crate) fn call_handler<'py>(
     std::mem::forget(guard);
     // SAFETY: the result is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+}
+
+/// Drops a reference, perhaps the last one.
+pub(crate) fn release(object: Bound<'_, PyAny>) {
+    let object = object.into_ptr();
+    let guard = HangThread;
+    // SAFETY: `into_ptr` gave this function the reference that it drops, and the thread is attached, as the `Bound`
+    // proved.
+    unsafe {
+        let release = std::ptr::read_volatile(&raw const RELEASE);
+        release(object);
+    }
+    std::mem::forget(guard);
 }

@@ -8,7 +8,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::call::call_handler;
+use super::call::{call_handler, release};
 use super::item::PyItem;
 use crate::{Batch, EntryToken, Failure, Handler};
 
@@ -66,35 +66,59 @@ impl PyHandler {
     fn call0(method: Option<&Py<PyAny>>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
         Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failure::new(describe(py, &error))),
+            Ok(result) => {
+                release(result);
+                Ok(())
+            }
+            Err(error) => Err(Failure::new(describe(py, error.into_value(py).into_bound(py).into_any()))),
         })
+    }
+
+    /// `on_error(batch, error)` or `error_handler(batch, error)`, or else the failure that the queue logs.
+    fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
+        let error = error.into_value(py).into_bound(py).into_any();
+        let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
+            return Failure::new(describe(py, error));
+        };
+        let args = match PyTuple::new(py, [batch.as_any(), &error]) {
+            Ok(args) => args,
+            Err(memory) => return Failure::new(memory.to_string()),
+        };
+        let reported = call_handler(report.bind(py), &args);
+        release(args.into_any());
+        match reported {
+            Ok(result) => {
+                release(result);
+                release(error);
+                Failure { message: String::new(), reported: true }
+            }
+            Err(second) => {
+                let second = describe(py, second.into_value(py).into_bound(py).into_any());
+                let first = describe(py, error);
+                Failure::new(format!("{first}\nthen its error handler failed: {second}"))
+            }
+        }
     }
 }
 
 impl Handler<PyItem> for PyHandler {
     fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
         Python::attach(|py| {
-            let result = PyList::new(py, batch.drain().map(|item| item.object)).and_then(|list| {
-                let args = PyTuple::new(py, [&list])?;
-                Ok((call_handler(self.consume.bind(py), &args), list))
-            });
-            let (result, list) = match result {
-                Ok(called) => called,
-                Err(error) => return Err(Failure::new(describe(py, &error))),
+            let list = PyList::new(py, batch.drain().map(|item| item.object));
+            let (list, args) = match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
+                Ok(made) => made,
+                Err(memory) => return Err(Failure::new(memory.to_string())),
             };
-            let Err(error) = result else { return Ok(()) };
-            let message = describe(py, &error);
-            let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
-                return Err(Failure::new(message));
-            };
-            let args = PyTuple::new(py, [list.into_any(), error.into_value(py).into_bound(py).into_any()]);
-            match args.and_then(|args| call_handler(report.bind(py), &args)) {
-                Ok(_) => Err(Failure { message, reported: true }),
-                Err(second) => {
-                    Err(Failure::new(format!("{message}; then its error handler raised {}", describe(py, &second))))
+            let result = match call_handler(self.consume.bind(py), &args) {
+                Ok(result) => {
+                    release(result);
+                    Ok(())
                 }
-            }
+                Err(error) => Err(self.report(py, &list, error)),
+            };
+            release(args.into_any());
+            release(list.into_any());
+            result
         })
     }
 
@@ -116,7 +140,13 @@ impl Handler<PyItem> for PyHandler {
 }
 
 /// The exception with its traceback, as Python would print it.
-fn describe(py: Python<'_>, error: &PyErr) -> String {
-    let trace = error.traceback(py).and_then(|trace| trace.format().ok()).unwrap_or_default();
-    if trace.is_empty() { error.to_string() } else { format!("{error}\n{}", trace.trim_end()) }
+fn describe(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
+    let text = py.import("batchqueue.handlers").and_then(|module| {
+        let args = PyTuple::new(py, [&error])?;
+        let text = call_handler(&module.getattr("describe_error")?, &args)?;
+        release(args.into_any());
+        text.extract()
+    });
+    release(error);
+    text.unwrap_or_else(|cause| format!("an exception that cannot be shown: {cause}"))
 }

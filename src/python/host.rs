@@ -1,9 +1,10 @@
 //! The interpreter as the host of drain threads.
 
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::item::PyItem;
-use crate::Host;
+use crate::{Host, TypeKey};
 
 pub(crate) struct Interpreter;
 
@@ -25,6 +26,25 @@ impl Host<PyItem> for Interpreter {
 
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         Python::attach(|py| py.detach(wait));
+    }
+
+    fn log(&self, line: &str) {
+        log::warn!(target: "batchqueue", "{line}");
+        // A logging handler that raised leaves its exception set, and the next call into Python would find it.
+        Python::attach(|py| {
+            if let Some(error) = PyErr::take(py) {
+                error.write_unraisable(py, None);
+            }
+        });
+    }
+
+    fn unhandled_hint(&self, item: &PyItem, has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
+        Python::attach(|py| {
+            let bases = item.object.bind(py).get_type().mro();
+            let base = bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
+            let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
+            Some(format!("it is a subclass of {name}, which has one, but types match exactly: register it as well"))
+        })
     }
 
     fn type_name(&self, item: &PyItem) -> String {

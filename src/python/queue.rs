@@ -177,8 +177,9 @@ impl Queue {
     }
 
     #[getter]
-    fn name(&self) -> PyResult<&str> {
-        Ok(self.core()?.name())
+    fn name(&self) -> &str {
+        // Also in a forked child: nothing is locked for it.
+        self.core.as_ref().map_or("", BatchQueue::name)
     }
 
     /// Whether the queue takes items.
@@ -338,7 +339,7 @@ impl Queue {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        let name = self.core()?.name();
+        let name = self.name();
         Err(PyTypeError::new_err(format!(
             "queue {name:?} is live and cannot be pickled; send its BatchQueueConfig and make a queue in the other process"
         )))
