@@ -26,6 +26,7 @@ class TableSql(NamedTuple):
 
     create: str
     select_key: str
+    select_newest: str
     select_all: str
     delete_key: str
     insert: str
@@ -60,6 +61,7 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
         f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}{columns}, "
         f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
         select_key=f"SELECT {columns} FROM {table} WHERE {one_key} ORDER BY {order}",
+        select_newest=f"SELECT max(time_bucket) FROM {table} WHERE sink = ? AND metric = ? AND entity = ?",
         select_all=f"SELECT entity, time_bucket, {columns} FROM {table} "
         f"WHERE sink = ? AND metric = ? ORDER BY {order}",
         delete_key=f"DELETE FROM {table} WHERE {one_key}",

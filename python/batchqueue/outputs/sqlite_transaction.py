@@ -40,7 +40,17 @@ class SqliteTransaction(StoreTransaction):
         found: list[M] = []
         with self._statements():
             sql = self._table(metric_type)
+            newest: dict[str, int | None] = {}
             for key in keys:
+                entity, time_bucket = key
+                # Time goes on: most buckets are newer than all that is stored, and one look per entity says so.
+                if entity not in newest:
+                    (newest[entity],) = self._connection.execute(
+                        sql.select_newest, (self._sink_id, metric_type.name, entity)
+                    ).fetchone()
+                last = newest[entity]
+                if last is None or time_bucket > last:
+                    continue
                 rows = self._connection.execute(
                     sql.select_key, (self._sink_id, metric_type.name, *key)
                 ).fetchall()
