@@ -30,19 +30,18 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
 
     Options of the write:
 
-    - `sinkId`: on whose behalf the store is written; default: the job's name. Write one sink by one query
-      at a time.
-    - `onNewQuery`: `append` or `replace`: what to do when a query with a new checkpoint meets a sink that
-      has data. Without it the query fails.
+    - `sinkId`: on whose behalf the store is written; default: the job's name.
+    - `onNewQuery`: `append` or `replace`: what to do when a query with a new checkpoint meets a sink that has
+      data. Without it the query fails.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
       at-least-once.
-    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB.
+    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task checks its own,
+      the commit the sum.
 
     A stream is exactly-once when its source can be replayed, its plan is deterministic, and its checkpoint
     and store are durable.
 
-    Functions that are defined in the main script travel with the job. A module of your own must be
-    importable in
+    Functions that are defined in the main script travel with the job. A module of your own must be importable in
     the workers: install it, or use `spark.sparkContext.addPyFile`.
 
     Args:

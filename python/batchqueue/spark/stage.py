@@ -37,11 +37,12 @@ class Stage:
             config: Its `error_handler` is replaced.
             handlers: By item type; None if the config has a consumer.
         """
-        self._errors: list[BaseException] = []
+        self._first_error: BaseException | None = None
         self._peak_used_percent = 0.0
+        handlers = handlers or {}
+        watched = {id(handler): self._watched(handler) for handler in handlers.values()}
         self._queue: BatchQueue[Any] = BatchQueue(name, replace(config, error_handler=self._note_error))
-        watched = {id(handler): self._watched(handler) for handler in (handlers or {}).values()}
-        for item_type, handler in (handlers or {}).items():
+        for item_type, handler in handlers.items():
             self._queue.add_handler(item_type, watched[id(handler)])
 
     def produce_many(self, items: Iterable[Any]) -> int:
@@ -93,11 +94,12 @@ class Stage:
         return call
 
     def _note_error(self, _batch: list[Any], error: BaseException) -> None:
-        self._errors.append(error)
+        if self._first_error is None:
+            self._first_error = error
 
     def _check(self) -> None:
-        counts = self.summary
-        if counts.lost == 0 and not self._errors:
+        counts, first = self.summary, self._first_error
+        if counts.lost == 0 and first is None:
             return
         message = (
             f"queue {self._queue.name!r} lost {counts.lost} of {counts.produced + counts.refused} items "
@@ -106,7 +108,6 @@ class Stage:
         )
         if counts.unhandled:
             message += "; every type that `items` makes must be in the job's metrics or handlers"
-        first = self._errors[0] if self._errors else None
         if first is not None:
             message += f"; first error: {type(first).__name__}: {first}"
         raise SinkError(message) from first
