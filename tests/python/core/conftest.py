@@ -10,7 +10,7 @@ from core_support import config
 
 from batchqueue import BatchQueue, BatchQueueManager
 
-HANG_S = 120
+HANG_S = 150
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """What the tests of the queue share: settings, handlers that can be held, and waits that end."""
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,9 @@ from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
 
 WAIT_S = 30.0
 """How long any wait may take before its test fails. Never reached unless something is wrong."""
+
+SCRIPT_S = 60.0
+"""How long an interpreter of its own may run."""
 
 
 def config(threads=1, partitions=None, **settings):
@@ -122,7 +127,7 @@ class Held(Recorder):
 SCRIPT_HEADER = """
 import atexit, gc, os, signal, sys, threading, time
 import faulthandler
-faulthandler.dump_traceback_later(80, exit=True)
+faulthandler.enable()
 from batchqueue import *
 
 def config(threads=1, **settings):
@@ -144,12 +149,19 @@ def say(*words):
 def run_script(code, python=sys.executable):
     """Run a script in a new interpreter; return (exit code, lines of its output, its standard error)."""
     script = SCRIPT_HEADER + textwrap.dedent(code)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [python, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    return done.returncode, done.stdout.splitlines(), done.stderr
+    try:
+        out, err = process.communicate(timeout=SCRIPT_S)
+    except subprocess.TimeoutExpired:
+        # With its forked children; SIGABRT makes each of them show the stacks of its threads.
+        os.killpg(process.pid, signal.SIGABRT)
+        out, err = process.communicate(timeout=SCRIPT_S)
+        raise AssertionError(f"the script hangs; so far:\n{out}\n{err}") from None
+    return process.returncode, out.splitlines(), err

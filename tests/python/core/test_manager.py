@@ -1,0 +1,215 @@
+"""The manager: names and queues, and their common end."""
+
+import pytest
+from core_support import WAIT_S, Held, Recorder, config, eventually, in_background, join, run_threads
+
+from batchqueue import (
+    BatchQueue,
+    BatchQueueManager,
+    BufferStrategy,
+    ConfigError,
+    PartitionPolicy,
+    ThreadPolicy,
+)
+
+
+def test_create_registers_in_order_of_creation(manager):
+    queues = [manager.create(name, config()) for name in ("c", "a", "b")]
+    assert manager.names() == ["c", "a", "b"]
+    assert [manager.get(name) for name in "cab"] == queues
+    assert manager.get("d") is None
+    assert all(type(queue) is BatchQueue for queue in queues)
+
+
+def test_a_plain_queue_is_not_registered(manager, make_queue):
+    make_queue("plain")
+    assert manager.names() == []
+
+
+def test_a_name_that_is_taken_is_refused(manager):
+    first = manager.create("orders", config())
+    with pytest.raises(ConfigError, match=r"'orders' is taken.*choose another.*create_if_absent"):
+        manager.create("orders", config())
+    assert manager.get("orders") is first
+    assert first.running
+
+
+def test_a_queue_that_cannot_be_made_is_not_registered(manager):
+    with pytest.raises(ZeroDivisionError):
+        manager.create("broken", config(consumer_factory=lambda: 1 // 0))
+    with pytest.raises(ConfigError):
+        manager.create("", config())
+    assert manager.names() == []
+
+
+def test_create_if_absent_returns_the_same_queue(manager, caplog):
+    first = manager.create_if_absent("orders", config())
+    assert manager.create_if_absent("orders", config()) is first
+    assert manager.names() == ["orders"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "has", "asked", "words"),
+    [
+        ("threads", ThreadPolicy.fixed(1), ThreadPolicy.fixed(2), ["fixed(1)", "fixed(2)"]),
+        ("partitions", PartitionPolicy.fixed(1), PartitionPolicy.adaptive(), ["fixed(1)", "adaptive(25)"]),
+        ("buffer_size", 10, 20, ["10", "20"]),
+        ("strategy", BufferStrategy.BLOCKING, BufferStrategy.IF_POSSIBLE, ["BLOCKING", "IF_POSSIBLE"]),
+    ],
+)
+def test_create_if_absent_warns_about_what_differs_with_both_values(
+    manager, caplog, setting, has, asked, words
+):
+    from batchqueue import BatchQueueConfig
+
+    settings = {"threads": ThreadPolicy.fixed(1)}
+    first = manager.create("orders", BatchQueueConfig(**settings | {setting: has}))
+    assert manager.create_if_absent("orders", BatchQueueConfig(**settings | {setting: asked})) is first
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
+    assert all(word in line for word in ["orders", setting, *words])
+
+
+def test_create_if_absent_refuses_another_mode(manager):
+    manager.create("handlers", config())
+    manager.create("consumer", config(consumer=len))
+    for name, other in (
+        ("handlers", config(consumer=len)),
+        ("handlers", config(consumer_factory=Recorder)),
+        ("consumer", config()),
+    ):
+        with pytest.raises(ConfigError, match=rf"'{name}' exists with .*asked for with.*another name"):
+            manager.create_if_absent(name, other)
+    assert manager.names() == ["handlers", "consumer"]
+
+
+def test_threads_that_ask_for_the_same_queue_get_one(manager):
+    got = []
+    run_threads(*[lambda: got.append(manager.create_if_absent("orders", config()))] * 8)
+    assert len({id(queue) for queue in got}) == 1
+    assert manager.names() == ["orders"]
+
+
+def test_shutdown_delivers_and_frees_the_name(manager):
+    queue = manager.create("orders", config(min_idle_ms=60_000))
+    recorder = Recorder()
+    queue.add_handler(int, recorder)
+    queue.produce(1)
+    assert manager.shutdown("orders", WAIT_S) == 0
+    assert recorder.items == [1]
+    assert not queue.running
+    assert manager.names() == []
+    assert manager.create("orders", config()) is not queue
+
+
+def test_shutdown_says_how_many_items_it_abandoned(manager):
+    queue = manager.create("orders", config())
+    handler = Held()
+    queue.add_handler(int, handler)
+    handler.hold(queue, 1)
+    assert manager.shutdown("orders", timeout=0) == 1
+    handler.released.set()
+
+
+def test_an_unknown_name_is_nothing_to_shut_down(manager):
+    assert manager.shutdown("nobody") == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_wrong_time_out_changes_nothing(manager, timeout):
+    queue = manager.create("orders", config())
+    with pytest.raises(ConfigError, match="timeout"):
+        manager.shutdown("orders", timeout)
+    with pytest.raises(ConfigError, match="timeout"):
+        manager.shutdown_all(timeout)
+    assert manager.names() == ["orders"]
+    assert queue.running
+
+
+def test_the_name_of_a_queue_that_was_shut_down_directly_is_free(manager):
+    with manager.create("orders", config()) as first:
+        pass
+    second = manager.create("orders", config())
+    second.shutdown(WAIT_S)
+    third = manager.create_if_absent("orders", config())
+    assert third.running
+    assert len({first, second, third}) == 3
+
+
+def test_shutdown_all_ends_the_last_created_first(manager):
+    order = []
+
+    class Stage(Recorder):
+        def __init__(self, name, following=None):
+            super().__init__()
+            self.name, self.following = name, following
+
+        def on_close(self):
+            order.append(self.name)
+            if self.following:
+                assert self.following.produce(sum(self.items))
+
+    third = manager.create("third", config())
+    second = manager.create("second", config())
+    first = manager.create("first", config())
+    last = Stage("third")
+    third.add_handler(int, last)
+    second.add_handler(int, Stage("second", third))
+    first.add_handler(int, Stage("first", second))
+    first.produce_many([1, 2, 3])
+    assert manager.shutdown_all(WAIT_S) == {"first": 0, "second": 0, "third": 0}
+    assert order == ["first", "second", "third"]
+    assert last.items == [6], "what on_close hands on is delivered"
+    assert manager.names() == []
+
+
+def test_shutdown_all_refuses_outside_threads_at_once(manager):
+    """While the last stage works, an outside thread is refused by the first one, a drain thread is not."""
+    store = manager.create("store", config())
+    stage = manager.create("stage", config())
+    handler = Held()
+    kept = Recorder()
+    store.add_handler(int, kept)
+    stage.add_handler(int, lambda batch: (handler.consume(batch), store.produce_many(batch)))
+    handler.hold(stage, 1)
+    closer, outcome = in_background(lambda: manager.shutdown_all(WAIT_S))
+    eventually(lambda: not store.running, "the store refuses outside threads")
+    assert store.produce(2) is False
+    assert stage.produce(2) is False
+    handler.released.set()
+    join(closer)
+    assert outcome == [{"store": 0, "stage": 0}]
+    assert kept.items == [1]
+
+
+def test_shutdown_all_has_one_deadline_for_all(manager):
+    handlers = []
+    for name in "abc":
+        queue = manager.create(name, config())
+        handler = Held()
+        queue.add_handler(int, handler)
+        handler.hold(queue, 1)
+        handlers.append(handler)
+    assert manager.shutdown_all(0.05) == {"a": 1, "b": 1, "c": 1}
+    for handler in handlers:
+        handler.released.set()
+
+
+def test_shutdown_all_from_a_handler_ends(manager):
+    outcomes = []
+    other = manager.create("other", config())
+    recorder = Recorder()
+    other.add_handler(int, recorder)
+    queue = manager.create("queue", config())
+    queue.add_handler(int, lambda batch: outcomes.append(manager.shutdown_all(WAIT_S)))
+    other.produce(1)
+    queue.produce(1)
+    eventually(lambda: outcomes, "shutdown_all returns to the handler")
+    assert outcomes == [{"other": 0, "queue": 0}]
+    assert recorder.items == [1]
+    assert queue.shutdown(WAIT_S) == 0
+
+
+def test_shutdown_all_without_queues_is_nothing(manager):
+    assert manager.shutdown_all() == {}
+    assert BatchQueueManager.shutdown_all(None) == {}
