@@ -127,6 +127,14 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert f"--output {tmp_path / 'taken'} cannot be written" in capsys.readouterr().err
 
 
+def test_a_checkpoint_whose_database_is_gone_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    assert main(["demo", "--rows", "10", "--output", str(tmp_path)]) == 2
+    assert f"remove {tmp_path}, or name another --output" in capsys.readouterr().err
+
+
 def test_missing_packages_are_named_with_the_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 
 _LATE_MINUTES = 60.0  # the darkest colour; the few hours above it share it, else they would bleach all others
 
@@ -57,7 +57,7 @@ def _draw_load(axes: Axes, load: Sequence[Sequence[int]]) -> None:
         items = [counts[thread] if thread < len(counts) else 0 for counts in load]
         offsets = np.arange(len(load)) + (thread - (threads - 1) / 2) * width
         axes.bar(offsets, items, width, label=f"drain thread {thread}: {sum(items) / total:.0%}")
-    axes.xaxis.set_major_locator(MaxNLocator(20, integer=True))
+    axes.set_xticks(range(len(load)))
     axes.yaxis.set_major_formatter(EngFormatter())
     axes.set_xlabel("micro-batch")
     axes.set_ylabel("items handled")
