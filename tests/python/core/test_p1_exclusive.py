@@ -186,17 +186,22 @@ def test_the_second_thread_waits_outside_and_then_enters(make_queue):
 
 def test_a_thread_that_waits_for_a_handler_serves_its_free_handlers_first(make_queue):
     """While one thread is inside the shared handler, the other one still serves what only it has."""
-    shared, own = Held(), Held()
+    shared, own, pause = Held(), Held(), Held()
     own.released.set()
-    queue = make_queue(settings=config(threads=2, partitions=3, min_idle_ms=20))
+    queue = make_queue(settings=config(threads=2, partitions=4))
     # Types take partitions in order, owners are index mod threads: str alone is thread 1's.
     queue.add_handler(int, shared)
     queue.add_handler(str, shared)
     queue.add_handler(bytes, own)
-    assert [queue.stats().partition(index).owner for index in range(3)] == [0, 1, 0]
+    queue.add_handler(bytearray, Held())
+    queue.add_handler(float, pause)
+    assert [set(queue.stats().partition(index).types) for index in (0, 2)] == [{int, float}, {bytes}]
     queue.produce("held by thread 1")
     assert shared.entered.wait(WAIT_S)
+    # Thread 0 finds both items in one cycle, the one for the busy handler first.
+    pause.hold(queue, 0.5)
     queue.produce_many([1, b"free"])
+    pause.released.set()
     assert own.entered.wait(WAIT_S), "the free handler waits behind the busy one"
     shared.released.set()
     assert queue.flush(WAIT_S)

@@ -189,6 +189,7 @@ def test_fewer_partitions_than_threads_is_said(make_queue, lines):
     assert "partitions(2) < threads(4), reducing threads to 2" in line
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_logging_handler_that_raises_or_produces_does_no_harm(make_queue, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
     produced = []

@@ -220,10 +220,8 @@ elif place == "__str__":
     Failure.__str__ = lambda error: hang() or "text"
 else:
     class Log(logging.Handler):
-        def emit(self, record):
+        def handle(self, record):
             hang()
-        def createLock(self):
-            self.lock = None
     logging.getLogger("batchqueue").addHandler(Log())
 queue = BatchQueue("queue", config(**settings))
 if place != "logging":
