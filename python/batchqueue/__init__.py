@@ -4,7 +4,6 @@ Producers put items in from any thread; drain threads written in Rust take them 
 class and hand each batch to the handler of its class.
 """
 
-from batchqueue import _core
 from batchqueue.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -46,5 +45,3 @@ __all__ = [
     "SupportsConsume",
     "ThreadPolicy",
 ]
-
-_core.init_logging()

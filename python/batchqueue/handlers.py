@@ -1,6 +1,5 @@
 """What a handler is: the protocol that the queue asks for, and a base class for convenience."""
 
-import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -8,13 +7,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from batchqueue.exceptions import ConfigError
 
 H = TypeVar("H")
-H_contra = TypeVar("H_contra", contravariant=True)
 
 
-class SupportsConsume(Protocol[H_contra]):
+class SupportsConsume(Protocol[H]):
     """All that a handler must have. `on_idle`, `on_error` and `on_close` are called where they exist."""
 
-    def consume(self, batch: list[H_contra], /) -> Any:
+    def consume(self, batch: list[H], /) -> Any:
         """Handle one batch: the items of one type that one drain cycle took."""
 
 
@@ -93,13 +91,13 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
             "give an instance that defines it, or a function that takes a list"
         )
     return HandlerMethods(
-        handler, handler, consume, _overridden(handler, "on_idle"), _overridden(handler, "on_error"), _overridden(handler, "on_close")
+        handler,
+        handler,
+        consume,
+        _overridden(handler, "on_idle"),
+        _overridden(handler, "on_error"),
+        _overridden(handler, "on_close"),
     )
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an exception with its traceback, for the log."""
-    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _protected(function: Any) -> Any:
@@ -112,5 +110,7 @@ def _overridden(handler: object, name: str) -> Callable[..., Any] | None:
         return None
     method = getattr(handler, name, None)
     if method is not None and not callable(method):
-        raise ConfigError(f"{name} of {type(handler).__name__} is {method!r}; it must be a method, or be left out")
+        raise ConfigError(
+            f"{name} of {type(handler).__name__} is {method!r}; it must be a method, or be left out"
+        )
     return method

@@ -135,7 +135,9 @@ def _compare(name: str, existing: BatchQueueConfig[Any], wanted: BatchQueueConfi
     for setting in ("threads", "partitions", "buffer_size", "strategy"):
         has, asked = getattr(existing, setting), getattr(wanted, setting)
         if has != asked:
-            _log.warning("queue %s exists with %s=%s; the %s asked for now is ignored", name, setting, has, asked)
+            _log.warning(
+                "queue %s exists with %s=%s; the %s asked for now is ignored", name, setting, has, asked
+            )
 
 
 def _mode(config: BatchQueueConfig[Any]) -> str:

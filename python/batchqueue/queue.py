@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from batchqueue import _core
 from batchqueue.config import BatchQueueConfig
@@ -44,11 +44,13 @@ class BatchQueue(_core.Queue, Generic[T]):
     def __new__(cls, name: str, config: BatchQueueConfig[T]) -> Self:
         """Start the drain threads."""
         if not isinstance(name, str) or not name.isprintable() or not name:
-            raise ConfigError(f"the queue's name is {name!r}; give a str of printable characters, at least one")
+            raise ConfigError(
+                f"the queue's name is {name!r}; give a str of printable characters, at least one"
+            )
         if not isinstance(config, BatchQueueConfig):
             raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
         selector = config.effective_selector
-        queue = super().__new__(
+        made = super().__new__(
             cls,
             name,
             config,
@@ -57,6 +59,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             _consumers(config),
             config.consumer_factory is not None,
         )
+        queue = cast(Self, made)  # the stub of `Queue` names the class itself
         queue.config = config
         return queue
 

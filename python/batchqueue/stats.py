@@ -109,7 +109,9 @@ class BatchQueueStats:
     def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
         """Build from what the core returns."""
         partitions = tuple(
-            PartitionStats(index, used, _percentage(used, snapshot["buffer_size"]), owner, attempts, tuple(types))
+            PartitionStats(
+                index, used, _percentage(used, snapshot["buffer_size"]), owner, attempts, tuple(types)
+            )
             for index, used, owner, attempts, types in snapshot.pop("partitions")
         )
         handlers = tuple((one[0], HandlerStats(*one[1:])) for one in snapshot.pop("handlers"))
@@ -131,7 +133,9 @@ class BatchQueueStats:
             IndexError: There is no such partition.
         """
         if not 0 <= index < len(self._partitions):
-            raise IndexError(f"partition {index} does not exist; the queue has 0 to {len(self._partitions) - 1}")
+            raise IndexError(
+                f"partition {index} does not exist; the queue has 0 to {len(self._partitions) - 1}"
+            )
         return self._partitions[index]
 
     def top_n(self, n: int) -> list[PartitionStats]:

@@ -141,7 +141,7 @@ impl Handler<PyItem> for PyHandler {
 
 /// The exception with its traceback, as Python would print it.
 fn describe(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
-    let text = py.import("batchqueue.handlers").and_then(|module| {
+    let text = py.import("batchqueue._callbacks").and_then(|module| {
         let args = PyTuple::new(py, [&error])?;
         let text = call_handler(&module.getattr("describe_error")?, &args)?;
         release(args.into_any());

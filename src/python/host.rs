@@ -1,8 +1,9 @@
 //! The interpreter as the host of drain threads.
 
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyTuple, PyType};
 
+use super::call::{call_handler, release};
 use super::item::PyItem;
 use crate::{Host, TypeKey};
 
@@ -28,11 +29,15 @@ impl Host<PyItem> for Interpreter {
         Python::attach(|py| py.detach(wait));
     }
 
+    /// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code; what they raise
+    /// is shown and goes no further.
     fn log(&self, line: &str) {
-        log::warn!(target: "batchqueue", "{line}");
-        // A logging handler that raised leaves its exception set, and the next call into Python would find it.
-        Python::attach(|py| {
-            if let Some(error) = PyErr::take(py) {
+        Python::try_attach(|py| {
+            let result = py.import("batchqueue._callbacks").and_then(|module| {
+                let args = PyTuple::new(py, [line])?;
+                call_handler(&module.getattr("warn")?, &args).map(release)
+            });
+            if let Err(error) = result {
                 error.write_unraisable(py, None);
             }
         });

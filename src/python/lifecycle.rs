@@ -1,9 +1,8 @@
-//! The process around the queues: its exit, its forks, its log.
+//! The process around the queues: its exit and its forks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::handler::forget_tokens;
@@ -67,12 +66,4 @@ pub(crate) fn after_fork_in_child() {
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_tokens();
     forget_drain_thread();
-}
-
-/// Sends the core's log lines to the Python logger `batchqueue`.
-#[pyfunction]
-pub(crate) fn init_logging(py: Python<'_>) -> PyResult<()> {
-    // Nothing is cached: lines are rare, and the user may change levels at any time.
-    let logger = pyo3_log::Logger::new(py, pyo3_log::Caching::Nothing)?;
-    logger.install().map(drop).map_err(|cause| PyRuntimeError::new_err(cause.to_string()))
 }

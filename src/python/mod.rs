@@ -37,7 +37,7 @@ impl From<crate::ConfigError> for PyErr {
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::lifecycle::{after_fork_in_child, close_all, init_logging};
+    use super::lifecycle::{after_fork_in_child, close_all};
     #[pymodule_export]
     use super::policies::{PartitionPolicy, ThreadPolicy};
     #[pymodule_export]

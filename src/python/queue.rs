@@ -93,7 +93,7 @@ impl Queue {
         let put = count - items.len();
         match result {
             Ok(()) => Ok((put, true)),
-            Err(refusal) => match refused(py, refusal, before + put)? {
+            Err(refusal) => match refused(py, refusal, before + put) {
                 None => Ok((put, false)),
                 Some(error) => Err(error),
             },
@@ -102,26 +102,27 @@ impl Queue {
 }
 
 /// What a refusal is in Python: `None`, to be told by the return value, or an exception.
-fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) -> PyResult<Option<PyErr>> {
+fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) -> Option<PyErr> {
     let text = match &refusal {
-        ProduceError::Full(_) | ProduceError::Closed(_) => return Ok(None),
+        ProduceError::Full(_) | ProduceError::Closed(_) => return None,
         other => other.to_string(),
     };
-    Ok(Some(match refusal {
+    Some(match refusal {
         ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
         ProduceError::Interrupted(_, interrupt) => {
-            interrupt.value(py).setattr("accepted", accepted)?;
+            // An exception that refuses attributes is still the one to raise.
+            let _ = interrupt.value(py).setattr("accepted", accepted);
             interrupt
         }
         _ => ReentrantProduceError::new_err(text),
-    }))
+    })
 }
 
 #[pymethods]
 impl Queue {
     /// Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
     #[new]
-    #[pyo3(signature = (name, config, selector, select, consumers, per_thread))]
+    #[pyo3(signature = (name: "str", config: "Any", selector: "str", select: "Any", consumers: "Any", per_thread: "bool"))]
     fn new(
         py: Python<'_>,
         name: String,
@@ -210,7 +211,7 @@ impl Queue {
         let deadline = deadline_of(timeout)?;
         match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => Ok(true),
-            Err(refusal) => refused(py, refusal, 0)?.map_or(Ok(false), Err),
+            Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
         }
     }
 
@@ -254,7 +255,7 @@ impl Queue {
             let given = self.select.given(queue, &item)?;
             match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
                 Ok(()) => accepted += 1,
-                Err(refusal) => return refused(py, refusal, accepted)?.map_or(Ok(accepted), Err),
+                Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
             }
         }
         Ok(accepted)
@@ -334,10 +335,12 @@ impl Queue {
     }
 
     /// The core's snapshot, for the facade's `BatchQueueStats`.
+    #[pyo3(signature = () -> "dict[str, Any]")]
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         snapshot(py, self.core()?, &self.registered)
     }
 
+    #[pyo3(signature = () -> "tuple[Any, ...]")]
     fn __reduce__(&self) -> PyResult<()> {
         let name = self.name();
         Err(PyTypeError::new_err(format!(

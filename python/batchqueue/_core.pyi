@@ -1,0 +1,215 @@
+"""
+The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
+"""
+
+from typing import Any, SupportsFloat, SupportsIndex, final
+from typing_extensions import disjoint_base
+
+__all__ = ["PartitionPolicy", "Queue", "ThreadPolicy", "after_fork_in_child", "close_all", "thread_count"]
+
+@final
+class PartitionPolicy:
+    """
+    How many partitions a queue has. Compares by value and pickles.
+    """
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __reduce__(self, /) -> tuple[Any, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @staticmethod
+    def adaptive(multiplier: SupportsIndex = 25) -> PartitionPolicy:
+        """
+        Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain thread, then one for
+        every two.
+
+        Raises:
+            ConfigError: `multiplier` is below 1.
+        """
+    @staticmethod
+    def fixed(count: SupportsIndex) -> PartitionPolicy:
+        """
+        `count` partitions.
+
+        Raises:
+            ConfigError: `count` is below 1.
+        """
+    def resolve(self, /, threads: SupportsIndex, handlers: SupportsFloat | SupportsIndex = 0.0) -> int:
+        """
+        The number of partitions.
+
+        Args:
+            threads: Drain threads.
+            handlers: Handlers, by weight.
+        """
+    @staticmethod
+    def thread_multiply(multiplier: SupportsIndex) -> PartitionPolicy:
+        """
+        `multiplier` partitions per drain thread.
+
+        Raises:
+            ConfigError: `multiplier` is below 1.
+        """
+
+@disjoint_base
+class Queue:
+    """
+    The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
+    """
+    def __new__(
+        cls,
+        /,
+        name: "str",
+        config: "Any",
+        selector: "str",
+        select: "Any",
+        consumers: "Any",
+        per_thread: "bool",
+    ) -> Queue:
+        """
+        Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
+        """
+    def __reduce__(self, /) -> "tuple[Any, ...]": ...
+    def _add_handler(
+        self,
+        /,
+        item_type: type,
+        methods: tuple[Any, Any, Any, Any | None, Any | None, Any | None],
+        weight: SupportsFloat | SupportsIndex,
+    ) -> None: ...
+    def _close_to_outside(self, /) -> None:
+        """
+        Refuse outside threads; drain threads may still produce.
+        """
+    def _stats(self, /) -> "dict[str, Any]":
+        """
+        The core's snapshot, for the facade's `BatchQueueStats`.
+        """
+    def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+        """
+        Wait until all items accepted before the call have been handled.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Returns:
+            True: they have. False: time ran out, or a shutdown abandoned some.
+
+        Raises:
+            BatchQueueError: Called from a drain thread, which would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
+    @property
+    def name(self, /) -> str: ...
+    def produce(self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+        """
+        Put one item in.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
+
+        Returns:
+            True: accepted. False: refused, because the partition is full and the strategy IF_POSSIBLE, or because the
+            queue is shut down.
+
+        Raises:
+            ProduceTimeoutError: The partition stayed full for the whole time-out.
+            ReentrantProduceError: A handler of this queue would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
+    def produce_many(self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+        """
+        Put many items in, in order, up to the first that is refused.
+
+        Args:
+            items: Any iterable. A list or a tuple is taken in large pieces, which is several times faster.
+            timeout: Seconds in all to wait for space with BLOCKING; None waits as long as it takes.
+
+        Returns:
+            The number of items accepted: the first so many.
+
+        Raises:
+            ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are in. An interrupt,
+                like KeyboardInterrupt, carries `accepted` as well.
+            ReentrantProduceError: A handler of this queue would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
+    @property
+    def running(self, /) -> bool:
+        """
+        Whether the queue takes items.
+        """
+    def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+        """
+        Refuse every new item, deliver what was accepted, and end the drain threads.
+
+        Called from a handler of this queue, it closes and returns; the drain threads end by themselves.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Returns:
+            Abandoned items: 0 unless time ran out.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+
+@final
+class ThreadPolicy:
+    """
+    How many drain threads a queue has. Compares by value and pickles.
+    """
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __reduce__(self, /) -> tuple[Any, Any]: ...
+    def __repr__(self, /) -> str: ...
+    @staticmethod
+    def cpu_cores(multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
+        """
+        `multiplier` drain threads per core that this process may use, rounded half up, at least 1.
+
+        Raises:
+            ConfigError: `multiplier` is not a finite number above 0.
+        """
+    @staticmethod
+    def cpu_cores_with_base(base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
+        """
+        `base` drain threads and `multiplier` more per core, rounded half up.
+
+        Raises:
+            ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
+        """
+    @staticmethod
+    def fixed(count: SupportsIndex) -> ThreadPolicy:
+        """
+        `count` drain threads, whatever the machine.
+
+        Raises:
+            ConfigError: `count` is below 1.
+        """
+    def resolve(self, /, cores: SupportsIndex | None = None) -> int:
+        """
+        The number of drain threads, at least 1.
+
+        Args:
+            cores: Cores of the machine; None asks for those that this process may use.
+        """
+
+def after_fork_in_child() -> None:
+    """
+    In a forked child: the drain threads are not here, and their locks may be held for ever.
+    """
+
+def close_all() -> None:
+    """
+    Closes every live queue, registered or not, the last created first: what was accepted is delivered, within each
+    queue's `shutdown_timeout`, counted from now.
+    """
+
+def thread_count(threads: ThreadPolicy, partitions: PartitionPolicy) -> int:
+    """
+    Drain threads that a queue with these policies gets.
+    """
