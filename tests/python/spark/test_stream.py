@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,9 +67,22 @@ def die() -> None:
 
 @pytest.mark.parametrize("action", [fail, die])
 def test_task_that_fails_or_whose_worker_is_killed_is_counted_once(
-    spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, action: Callable[[], None]
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Stream,
+    tmp_path: Path,
+    action: Callable[[], None],
 ) -> None:
-    stream(flight_job(store, items=in_first_attempt_of_a_task(action)))
+    bad_attempts = tmp_path / "bad attempts"
+    bad_attempts.mkdir()
+
+    def note_and_act() -> None:
+        (bad_attempts / str(uuid.uuid4())).touch()
+        action()
+
+    stream(flight_job(store, items=in_first_attempt_of_a_task(note_and_act)))
+    assert len(list(bad_attempts.iterdir())) >= FILES
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
 
