@@ -1,7 +1,7 @@
 """Turn off one rule after the other and see the tests that guard it go red.
 
-Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail without it. First all
-of these tests must pass with every rule in place, in the same builds. `make faults` runs it; a name as argument picks one.
+Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail without it. First
+all of these tests must pass with every rule in place, in the same builds. `make faults` runs it.
 """
 
 import os
