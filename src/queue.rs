@@ -106,7 +106,7 @@ impl<T: Item> Builder<T> {
 
 fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
     let name = handler.handler.name().into();
-    Arc::new(Registered { key: TypeKey(0), partition: 0, handler, name, tally: HandlerTally::default() })
+    Arc::new(Registered { key: TypeKey(0), order: 0, partition: 0, handler, name, tally: HandlerTally::default() })
 }
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.
@@ -245,7 +245,11 @@ impl<T: Item> BatchQueue<T> {
             if reached() {
                 break Ok(true);
             }
-            if expired() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if expired() {
+                // A thread that has settled its last batch may not have said so yet.
+                break Ok(reached() || shared.control.lock().abandoned == 0);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break Ok(false);
             }
             let wait = pause.pause(&mut |limit| {

@@ -17,6 +17,8 @@ use crate::sync::Arc;
 /// One registered type.
 pub(crate) struct Registered<T> {
     pub(crate) key: TypeKey,
+    /// How many types were registered before it.
+    pub(crate) order: usize,
     pub(crate) partition: usize,
     pub(crate) handler: HandlerRef<T>,
     pub(crate) name: Arc<str>,
@@ -94,7 +96,9 @@ impl<T> Route<T> {
             let has_on_idle = handler.handler.has_on_idle();
             next.instances.push(Instance { handler: handler.clone(), home: partition, has_on_idle });
         }
-        let registered = Registered { key, partition, handler, name: name.into(), tally: HandlerTally::default() };
+        let order = next.types.len();
+        let registered =
+            Registered { key, order, partition, handler, name: name.into(), tally: HandlerTally::default() };
         next.types.insert(key, Arc::new(registered));
         next.weight = weight;
         next

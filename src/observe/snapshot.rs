@@ -50,7 +50,9 @@ impl<T: Item> Shared<T> {
             });
         }
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
-        for registered in route.types.values() {
+        let mut in_order: Vec<_> = route.types.values().collect();
+        in_order.sort_unstable_by_key(|registered| registered.order);
+        for registered in in_order {
             types.entry(registered.partition).or_default().push(registered.key);
             let counts = registered.tally.counts();
             stats.handlers.push(HandlerStats {

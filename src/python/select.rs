@@ -50,11 +50,13 @@ impl Select {
 
     /// The partition that a key or a custom selector names; `None`: the core selects.
     pub(super) fn given(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        let count = queue.partition_count();
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
-            Self::ByKey(key) => partition_of_key(&key.bind(item.py()).call1((item,))?, count).map(Some),
+            Self::ByKey(key) => {
+                partition_of_key(&key.bind(item.py()).call1((item,))?, queue.partition_count()).map(Some)
+            }
             Self::Custom(select) => {
+                let count = queue.partition_count();
                 let chosen = select.bind(item.py()).call1((item, count))?;
                 match chosen.extract::<usize>() {
                     Ok(index) if index < count => Ok(Some(index)),
