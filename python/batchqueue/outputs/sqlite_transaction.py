@@ -83,7 +83,9 @@ class SqliteTransaction(StoreTransaction):
 
     def known_queries(self) -> set[str]:
         """Return the ids of the queries in the ledger."""
-        return {epoch.query_id for epoch in self.summaries()}
+        sql = f"SELECT DISTINCT query_id FROM {LEDGER_TABLE} WHERE sink = ?"
+        with self._statements():
+            return {query_id for (query_id,) in self._connection.execute(sql, (self._sink_id,))}
 
     def summaries(self) -> list[Epoch]:
         """Return the ledger, in the order of its entries."""
