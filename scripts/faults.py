@@ -43,9 +43,9 @@ FAULTS: dict[str, list[str]] = {
     "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "Reentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
-    "ExitGuard": ["py:core/test_p9_clean_ends.py -k busy"],
-    "ForkGeneration": ["py:core/test_p9_clean_ends.py -k fork"],
-    "CheckSignals": ["py:core/test_p9_clean_ends.py -k sigint"],
+    "ExitGuard": ["py:core/test_p9_exit.py"],
+    "ForkGeneration": ["py:core/test_p9_fork.py"],
+    "CheckSignals": ["py:core/test_p9_signals.py"],
 }
 
 

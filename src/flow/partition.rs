@@ -7,7 +7,7 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `gate.*` | producers, closer, thread inside (under the lock) | the same |
-//! | `pushed`, `attempts`, `refused` | whoever holds the gate, by plain stores | statistics, flush |
+//! | `pushed` | whoever holds the gate, by a plain store of `gate.pushed` | thread inside |
 //! | `waiting` | producers that wait, under the gate | thread inside |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | closer |
@@ -18,7 +18,7 @@ use crate::control::ownership::OwnerWord;
 use crate::faults::{self, Fault};
 use crate::flow::ready::ReadyBit;
 use crate::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, MutexGuard, Ordering, SegmentChannel, fence, wait_for,
+    AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, SegmentChannel, fence, wait_for,
 };
 
 /// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
@@ -87,8 +87,6 @@ pub(crate) struct Partition<T> {
     pub(crate) owner: OwnerWord,
     ready: ReadyBit,
     pushed: AtomicU64,
-    attempts: AtomicU64,
-    refused: AtomicU64,
     waiting: AtomicUsize,
     taken: AtomicU64,
     completed: AtomicU64,
@@ -109,8 +107,6 @@ impl<T> Partition<T> {
             owner: OwnerWord::owned(owner),
             ready,
             pushed: AtomicU64::new(0),
-            attempts: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -124,7 +120,7 @@ impl<T> Partition<T> {
     pub(crate) fn put(&self, item: &mut Option<T>, attempt: Attempt, inside_pool: bool) -> Result<Signal, Stop> {
         let mut gate = self.gate.lock();
         if attempt == Attempt::New {
-            self.count_attempts(&mut gate, 1);
+            gate.attempts += 1;
         }
         Self::check_access(&gate, inside_pool)?;
         let queued = self.queued(&gate);
@@ -160,19 +156,15 @@ impl<T> Partition<T> {
         };
         // The item that stopped the run was tried; what stands behind it was not.
         let tried = put + usize::from(stop.is_some());
-        self.count_attempts(&mut gate, (tried - usize::from(attempt == Attempt::Again)) as u64);
+        gate.attempts += (tried - usize::from(attempt == Attempt::Again)) as u64;
         (put, signal, stop)
     }
 
     /// Counts `items` attempts that gave up.
     pub(crate) fn refuse(&self, items: u64) {
-        if faults::off(Fault::CountRefused) {
-            return;
+        if !faults::off(Fault::CountRefused) {
+            self.gate.lock().refused += items;
         }
-        let mut gate = self.gate.lock();
-        gate.refused += items;
-        // Relaxed: a mirror for statistics, ordered by nothing.
-        self.refused.store(gate.refused, Ordering::Relaxed);
     }
 
     /// Waits until there is space, the access changes, or `limit` has passed; may return early.
@@ -187,12 +179,6 @@ impl<T> Partition<T> {
         let gate = if full { wait_for(&self.not_full, gate, limit) } else { gate };
         self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         drop(gate);
-    }
-
-    fn count_attempts(&self, gate: &mut Gate<T>, attempts: u64) {
-        gate.attempts += attempts;
-        // Relaxed: a mirror for statistics and balancers, ordered by nothing.
-        self.attempts.store(gate.attempts, Ordering::Relaxed);
     }
 
     fn check_access(gate: &Gate<T>, inside_pool: bool) -> Result<(), Stop> {
@@ -210,8 +196,8 @@ impl<T> Partition<T> {
     fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
         gate.pushed += 1;
-        // Release: pairs with the Acquire loads of statistics. A flush reads it under the gate.
-        self.pushed.store(gate.pushed, Ordering::Release);
+        // Relaxed: a hint for `is_half_full`; who must know exactly reads it under the gate.
+        self.pushed.store(gate.pushed, Ordering::Relaxed);
         if gate.open.len() >= self.segment_size {
             let full = std::mem::replace(&mut gate.open, Vec::with_capacity(self.segment_size));
             if let Err(segment) = self.sealed.try_send(full) {
@@ -354,7 +340,7 @@ impl<T> Partition<T> {
 
     /// The position that a flush waits for: items put in so far.
     pub(crate) fn pushed_under_gate(&self) -> u64 {
-        self.gate().pushed
+        self.gate.lock().pushed
     }
 
     /// Items handled, as a position in the partition's order.
@@ -363,18 +349,22 @@ impl<T> Partition<T> {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Monotonic readings, oldest first, so that differences are never negative.
+    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between two equal readings of
+    /// `completed` belongs to it. A drain thread that is too fast for that for long makes in flight look larger.
     pub(crate) fn counts(&self) -> PartitionCounts {
-        let completed = self.completed();
-        let taken = self.taken.load(Ordering::Acquire);
-        let refused = self.refused.load(Ordering::Acquire);
-        let pushed = self.pushed.load(Ordering::Acquire);
-        let attempts = self.attempts.load(Ordering::Acquire);
-        PartitionCounts { attempts, pushed, refused, taken, completed }
-    }
-
-    fn gate(&self) -> MutexGuard<'_, Gate<T>> {
-        self.gate.lock()
+        const TRIES: usize = 16;
+        let gate = self.gate.lock();
+        let mut completed = self.completed();
+        let mut taken = self.taken.load(Ordering::Acquire);
+        for _ in 0..TRIES {
+            let again = self.completed();
+            if again == completed {
+                break;
+            }
+            completed = again;
+            taken = self.taken.load(Ordering::Acquire);
+        }
+        PartitionCounts { attempts: gate.attempts, pushed: gate.pushed, refused: gate.refused, taken, completed }
     }
 }
 

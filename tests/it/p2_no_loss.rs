@@ -1,11 +1,10 @@
 //! P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once, and the counts say so.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
 
-use crate::support::{Collector, Latch, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until};
+use crate::support::{Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until};
 
 #[test]
 fn every_accepted_item_is_handled_once() {
@@ -35,17 +34,9 @@ fn every_accepted_item_is_handled_once() {
 
 #[test]
 fn refused_items_are_counted_and_come_back() {
-    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (handler, entered, release) = holding();
     let config = Config { buffer_size: 4, strategy: BufferStrategy::IfPossible, ..config(1) };
     let queue = start(config);
-    let handler = {
-        let (entered, release) = (entered.clone(), release.clone());
-        HandlerRef::new(move |batch: &mut Batch<Sent>| {
-            drop(batch.drain());
-            entered.open();
-            release.wait();
-        })
-    };
     queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
@@ -66,20 +57,11 @@ fn refused_items_are_counted_and_come_back() {
 
 #[test]
 fn a_timed_out_put_is_refused() {
-    let release = Arc::new(Latch::default());
+    let (handler, entered, release) = holding();
     let queue = start(Config { buffer_size: 1, ..config(1) });
-    let hold = release.clone();
-    queue
-        .add_handler(
-            key(0),
-            HandlerRef::new(move |batch: &mut Batch<Sent>| {
-                drop(batch.drain());
-                hold.wait();
-            }),
-        )
-        .unwrap();
+    queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
-    wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    entered.wait();
     queue.produce(sent(0, 0, 1)).unwrap();
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let refused = queue.produce_with(sent(0, 0, 2), None, soon, &mut Wait);
@@ -136,16 +118,8 @@ fn a_failing_batch_counts_as_failed_and_the_next_goes_on() {
 
 #[test]
 fn a_shutdown_out_of_time_says_what_it_abandoned() {
-    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (handler, entered, release) = holding();
     let queue = start(Config { max_batch_items: 1, ..config(1) });
-    let handler = {
-        let (entered, release) = (entered.clone(), release.clone());
-        HandlerRef::new(move |batch: &mut Batch<Sent>| {
-            drop(batch.drain());
-            entered.open();
-            release.wait();
-        })
-    };
     queue.add_handler(key(0), handler).unwrap();
     for number in 0..10 {
         queue.produce(sent(0, 0, number)).unwrap();

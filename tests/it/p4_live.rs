@@ -1,11 +1,10 @@
 //! P4: whoever waits is woken; a handler that hangs is named and holds up nobody else.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use batchqueue::{Batch, Config, HandlerRef, ProduceError, Wait};
+use batchqueue::{Config, ProduceError, Wait};
 
-use crate::support::{Collector, Latch, PATIENCE, Sent, config, key, sent, shut_down, start, wait_until};
+use crate::support::{Collector, PATIENCE, config, holding, key, sent, shut_down, start, wait_until};
 
 #[test]
 fn a_first_item_wakes_a_sleeping_thread() {
@@ -43,16 +42,11 @@ fn producers_in_a_full_partition_are_woken_by_space() {
 
 #[test]
 fn a_close_wakes_producers_that_wait() {
-    let release = Arc::new(Latch::default());
+    let (handler, entered, release) = holding();
     let queue = start(Config { buffer_size: 1, ..config(1) });
-    let hold = release.clone();
-    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
-        drop(batch.drain());
-        hold.wait();
-    });
     queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
-    wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    entered.wait();
     queue.produce(sent(0, 0, 1)).unwrap();
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (2..6)
@@ -76,13 +70,8 @@ fn a_close_wakes_producers_that_wait() {
 
 #[test]
 fn a_hanging_handler_is_named_and_others_go_on() {
-    let (release, collector) = (Arc::new(Latch::default()), Collector::default());
+    let ((hanging, _, release), collector) = (holding(), Collector::default());
     let queue = start(config(2));
-    let hold = release.clone();
-    let hanging = HandlerRef::new(move |batch: &mut Batch<Sent>| {
-        drop(batch.drain());
-        hold.wait();
-    });
     queue.add_handler(batchqueue::HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hanging).unwrap();
     queue.add_handler(key(1), collector.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();

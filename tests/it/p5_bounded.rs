@@ -1,25 +1,16 @@
 //! P5: at most `buffer_size` items are queued in a partition, plus one cycle's batch per drain thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use batchqueue::{Batch, BufferStrategy, Config, HandlerRef};
+use batchqueue::{BufferStrategy, Config};
 
-use crate::support::{Collector, Latch, Sent, config, key, sent, shut_down, start};
+use crate::support::{Collector, config, holding, key, sent, shut_down, start};
 
 #[test]
 fn exactly_buffer_size_items_fit() {
     for buffer_size in [1, 2, 3, 7, 256, 257, 1_000] {
-        let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+        let (handler, entered, release) = holding();
         let queue = start(Config { buffer_size, strategy: BufferStrategy::IfPossible, ..config(1) });
-        let handler = {
-            let (entered, release) = (entered.clone(), release.clone());
-            HandlerRef::new(move |batch: &mut Batch<Sent>| {
-                drop(batch.drain());
-                entered.open();
-                release.wait();
-            })
-        };
         queue.add_handler(key(0), handler).unwrap();
         queue.produce(sent(0, 0, 0)).unwrap();
         entered.wait();

@@ -84,6 +84,19 @@ impl Latch {
     }
 }
 
+/// A handler that says when it was entered and stays inside until it is let go. Once it is inside, its drain thread
+/// takes nothing more, so what a test puts in afterwards stays queued.
+pub fn holding() -> (HandlerRef<Sent>, Arc<Latch>, Arc<Latch>) {
+    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (inside, hold) = (entered.clone(), release.clone());
+    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        inside.open();
+        hold.wait();
+    });
+    (handler, entered, release)
+}
+
 /// Polls until `done`.
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
