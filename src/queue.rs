@@ -90,6 +90,9 @@ impl<T: Item> Builder<T> {
             match thread {
                 Ok(handle) => queue.joins.lock().push(handle),
                 Err(cause) => {
+                    // Partitions of threads that never started would never be finished: the others leave by the expiry.
+                    queue.shared.close();
+                    queue.shared.expire();
                     for _ in index..threads {
                         queue.shared.running.one_ended();
                     }
@@ -242,12 +245,9 @@ impl<T: Item> BatchQueue<T> {
         let expired = || shared.expired.load(Ordering::Acquire);
         shared.begin_flush();
         let result = loop {
-            if reached() {
-                break Ok(true);
-            }
-            if expired() {
-                // A thread that has settled its last batch may not have said so yet.
-                break Ok(reached() || shared.control.lock().abandoned == 0);
+            if reached() || expired() {
+                // After an expiry positions go on over what was abandoned, so the count decides.
+                break Ok(shared.control.lock().abandoned == 0);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break Ok(false);

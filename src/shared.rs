@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::control::scheduler::Waker;
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
-use crate::flow::handler::Item;
+use crate::flow::handler::{EntryToken, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Access, Partition, Signal};
 use crate::flow::route::{Registered, Route};
@@ -32,6 +32,27 @@ thread_local! {
     #[allow(clippy::missing_const_for_thread_local)]
     /// The queue whose drain thread this is, as an address; 0: not a drain thread.
     static DRAINS: Cell<usize> = Cell::new(0);
+
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// The entry token that this drain thread holds, as an address; 0: none.
+    static HOLDS: Cell<usize> = Cell::new(0);
+}
+
+/// While it lives, this thread is inside the handler with that entry token.
+#[derive(Debug)]
+pub(crate) struct Holding(());
+
+impl Holding {
+    pub(crate) fn of(token: &Arc<EntryToken>) -> Self {
+        HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
+        Self(())
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HOLDS.with(|holds| holds.set(0));
+    }
 }
 
 /// Whether the calling thread is a drain thread of any queue.
@@ -43,6 +64,7 @@ pub(crate) fn on_drain_thread() -> bool {
 #[cfg(feature = "python")]
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));
+    HOLDS.with(|holds| holds.set(0));
 }
 
 /// Who handles batches.
@@ -221,6 +243,20 @@ impl<T: Item> Shared<T> {
     pub(crate) fn is_closing_with_work_for(&self, index: usize, route: &Route<T>) -> bool {
         self.closing.load(Ordering::Acquire)
             && route.partitions.iter().any(|one| one.owner.inside() == index && !one.is_finished())
+    }
+
+    /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this queue, or is inside
+    /// a handler that this queue needs.
+    pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
+        let held = HOLDS.with(Cell::get);
+        let needs = |registered: &Arc<Registered<T>>| Arc::as_ptr(&registered.handler.token) as usize == held;
+        let needed = held != 0
+            && match &self.consumption {
+                Consumption::ByHandler => self.route.load().types.values().any(needs),
+                Consumption::OneConsumer(consumer) => needs(consumer),
+                Consumption::PerThread(consumers) => consumers.iter().any(needs),
+            };
+        needed || self.on_own_drain_thread()
     }
 
     pub(crate) fn one_finished(&self) {

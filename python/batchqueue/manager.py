@@ -36,7 +36,8 @@ class BatchQueueManager:
                     "choose another, call create_if_absent, or shut that queue down first"
                 )
             queue = BatchQueue(name, config)
-            _queues.pop(name, None)  # one that was shut down by itself; the new one is created last
+            for ended in [other for other, one in _queues.items() if not one.running]:
+                del _queues[ended]  # shut down by itself
             _queues[name] = queue
             return queue
 

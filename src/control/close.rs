@@ -70,6 +70,10 @@ impl<T: Item> Shared<T> {
         drop(control);
         self.wake_all();
         self.tell_flush();
+        if abandoned == 0 && !self.running.is_none() {
+            let name = &self.name;
+            self.host.log(&format!("queue {name}: shutdown ran out of time while handlers were closing"));
+        }
         if abandoned > 0 {
             let name = &self.name;
             self.host.log(&format!("queue {name}: shutdown ran out of time and abandoned {abandoned} items"));

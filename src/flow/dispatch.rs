@@ -10,6 +10,7 @@ use crate::flow::handler::{Batch, Failure, Item, TypeKey};
 use crate::flow::host::Host;
 use crate::flow::route::{Registered, Route};
 use crate::observe::{Outcome, ThreadTally, Throttle};
+use crate::shared::Holding;
 use crate::sync::{Arc, Instant};
 
 /// What a cycle took from one partition.
@@ -144,7 +145,9 @@ impl<T: Item> Dispatcher<'_, T> {
         if !self.tally.begin_call(&target.name, start) {
             return;
         }
+        let holding = Holding::of(&target.handler.token);
         let result = call(&target.name, || target.handler.handler.consume(&mut batch));
+        drop(holding);
         let took = start.elapsed();
         let outcome = match &result {
             Err(_) if !faults::off(Fault::CountFailed) => Outcome::Failed,

@@ -17,8 +17,8 @@ use crate::flow::partition::Partition;
 use crate::flow::ready::ready_in;
 use crate::flow::rest::after_empty_cycle;
 use crate::flow::route::Route;
-use crate::shared::{Consumption, Shared};
-use crate::sync::{Arc, Ordering, fence};
+use crate::shared::{Consumption, Holding, Shared};
+use crate::sync::{Arc, Instant, Ordering, fence};
 
 pub(crate) struct DrainThread<T: Item> {
     index: usize,
@@ -254,10 +254,15 @@ impl<T: Item> DrainThread<T> {
             self.shared.host.leave(&mut || entered = Some(token.enter()));
         }
         let name = handler.handler.name();
+        let tally = &self.shared.threads[self.index].tally;
+        tally.side_call(Some((name.as_str().into(), Instant::now())));
+        let holding = Holding::of(&handler.token);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),
             SideCall::OnClose => handler.handler.on_close(),
         });
+        drop(holding);
+        tally.side_call(None);
         if let Err(failure) = result
             && !failure.reported
             && let Some(times) = self.shared.dispatch_log.note_side_call(method, &name)

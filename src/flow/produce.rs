@@ -181,7 +181,7 @@ impl<T: Item> Shared<T> {
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
         }
-        if self.on_own_drain_thread() && !faults::off(Fault::Reentrant) {
+        if self.would_wait_for_itself() && !faults::off(Fault::Reentrant) {
             return Err(Refusal::Reentrant);
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -47,6 +47,11 @@ impl ThreadTally {
         true
     }
 
+    /// Marks the thread as inside a call that carries no items, or as out of it.
+    pub(crate) fn side_call(&self, calling: Option<(Arc<str>, Instant)>) {
+        self.0.lock().calling = calling;
+    }
+
     /// Counts a group. `false`: it had been counted as abandoned before.
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();

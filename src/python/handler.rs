@@ -104,7 +104,7 @@ impl PyHandler {
 impl Handler<PyItem> for PyHandler {
     fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
         Python::attach(|py| {
-            let list = PyList::new(py, batch.drain().map(|item| item.object));
+            let list = PyList::new(py, batch.drain().map(PyItem::into_object));
             let (list, args) = match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                 Ok(made) => made,
                 Err(memory) => return Err(Failure::new(memory.to_string())),

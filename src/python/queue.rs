@@ -114,7 +114,11 @@ fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) 
             let _ = interrupt.value(py).setattr("accepted", accepted);
             interrupt
         }
-        _ => ReentrantProduceError::new_err(text),
+        _ => {
+            let reentrant = ReentrantProduceError::new_err(text);
+            let _ = reentrant.value(py).setattr("accepted", accepted);
+            reentrant
+        }
     })
 }
 

@@ -135,6 +135,25 @@ fn a_shutdown_out_of_time_says_what_it_abandoned() {
     assert_conserved(&queue.stats());
 }
 
+#[test]
+fn a_flush_is_not_true_for_items_that_were_abandoned() {
+    // Two groups in one cycle: the time runs out inside the first, and the second is abandoned.
+    let (handler, entered, release) = holding();
+    let queue = start(Config { partitions: batchqueue::PartitionPolicy::Fixed(1), ..config(1) });
+    let never = Collector::default();
+    queue.add_handler(key(0), handler).unwrap();
+    queue.add_handler(key(1), never.handler()).unwrap();
+    let mut items = vec![sent(0, 0, 0), sent(1, 0, 1), sent(1, 0, 2)].into_iter();
+    queue.produce_many(&mut items, None, &mut Wait).unwrap();
+    entered.wait();
+    let abandoned = queue.shutdown(Some(Instant::now()));
+    release.open();
+    wait_until("the drain thread to end", || queue.has_ended());
+    assert_eq!(queue.flush(None, &mut Wait), Ok(abandoned == 0));
+    assert!(abandoned > 0 && never.items().is_empty());
+    assert_conserved(&queue.stats());
+}
+
 fn shut_down_again(queue: &batchqueue::BatchQueue<Sent>, abandoned: u64) {
     assert_eq!(queue.shutdown(Some(Instant::now() + crate::support::PATIENCE)), abandoned);
     wait_until("the drain threads to end", || queue.has_ended());

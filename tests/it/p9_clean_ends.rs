@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-use batchqueue::{Batch, BatchQueue, Config, Failure, FlushError, Handler, HandlerRef, ProduceError, Wait};
+use batchqueue::{Batch, BatchQueue, Config, EntryToken, Failure, FlushError, Handler, HandlerRef, ProduceError, Wait};
 
 use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until};
 
@@ -121,6 +121,33 @@ fn a_handler_that_would_wait_for_itself_is_refused() {
     // The first produce of the second call meets the closed gate and panics inside the handler: one batch failed.
     assert_eq!((queue.stats().consumed, queue.stats().failed), (1, 1));
     assert_conserved(&queue.stats());
+}
+
+#[test]
+fn a_handler_that_would_wait_for_its_own_entry_token_is_refused() {
+    // One instance on two queues: while it is inside the first, nobody can empty the second.
+    let token = Arc::new(EntryToken::default());
+    let second = Arc::new(start(Config { buffer_size: 1, ..config(1) }));
+    let emptied = Collector::default();
+    second.add_handler(key(0), HandlerRef::with_token(Arc::new(emptied.clone()), token.clone())).unwrap();
+    let first = start(config(1));
+    let (target, refused) = (second.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = refused.clone();
+    let feed = move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        for number in 0..10 {
+            if let Err(ProduceError::Reentrant { .. }) = target.produce(sent(0, 0, number)) {
+                count.fetch_add(1, SeqCst);
+            }
+        }
+    };
+    first.add_handler(key(0), HandlerRef::with_token(Arc::new(feed), token)).unwrap();
+    first.produce(sent(0, 0, 0)).unwrap();
+    shut_down(&first);
+    shut_down(&second);
+    assert!(refused.load(SeqCst) > 0);
+    assert_eq!(emptied.items().len() + refused.load(SeqCst), 10);
+    assert_conserved(&second.stats());
 }
 
 #[test]

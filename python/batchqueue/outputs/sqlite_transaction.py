@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.sqlite_schema import LEDGER_TABLE, TableSql, quoted, table_sql
-from batchqueue.outputs.store import Epoch, StoreTransaction
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
 
 M = TypeVar("M", bound=Metrics)
 
@@ -81,6 +81,13 @@ class SqliteTransaction(StoreTransaction):
         with self._statements():
             self._connection.execute(sql, (self._sink_id, query_id, batch_id, text))
 
+    def last_batch(self, query_id: str) -> int | None:
+        """Return the largest batch id of a query in the ledger; None if it has none."""
+        sql = f"SELECT max(batch_id) FROM {LEDGER_TABLE} WHERE sink = ? AND query_id = ?"
+        with self._statements():
+            (last,) = self._connection.execute(sql, (self._sink_id, query_id)).fetchone()
+        return last  # type: ignore[no-any-return]
+
     def known_queries(self) -> set[str]:
         """Return the ids of the queries in the ledger."""
         sql = f"SELECT DISTINCT query_id FROM {LEDGER_TABLE} WHERE sink = ?"
@@ -137,6 +144,12 @@ def _stored_rows(
     metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
 ) -> Iterator[tuple[Any, ...]]:
     for key, item in metrics.items():
+        if type(item.entity) is not str or type(item.time_bucket) is not int:
+            # SQLite would convert them, and two keys of one buffer could meet in one row.
+            raise StoreError(
+                f"metric {metric_type.name} has the key ({item.entity!r}, {item.time_bucket!r}); "
+                "check the metrics: an entity is a str and a time bucket an int"
+            )
         for rank, row in enumerate(item.to_rows(), 1):
             values = [_NAN if value != value else value for value in row]  # noqa: PLR0124
             yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)

@@ -54,6 +54,10 @@ class StoreTransaction(ABC):
         """Enter an epoch, with a summary that JSON can hold; one that is there already is a StoreError."""
 
     @abstractmethod
+    def last_batch(self, query_id: str) -> int | None:
+        """Return the largest batch id of a query in the ledger; None if it has none."""
+
+    @abstractmethod
     def known_queries(self) -> set[str]:
         """Return the ids of the queries that have epochs in the ledger."""
 

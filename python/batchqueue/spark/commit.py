@@ -58,9 +58,11 @@ class Commit:
                     query_id,
                 )
                 return
-            known = transaction.known_queries()
-            if known and query_id not in known:
+            last = transaction.last_batch(query_id)
+            if last is None and transaction.known_queries():
                 self._meet_new_query(transaction, query_id)
+            elif batch_id > (-1 if last is None else last) + 1:
+                self._meet_gap(query_id, batch_id, last)
             self._apply(transaction, query_id, batch_id)
 
     def batch(self, *, overwrite: bool) -> None:
@@ -72,7 +74,7 @@ class Commit:
         Raises:
             SinkError: An item was lost.
         """
-        query_id = f"batch:{self.options.txn_id or uuid.uuid4()}"
+        query_id = f"batch:{uuid.uuid4() if self.options.txn_id is None else self.options.txn_id}"
         with self.job.store.transaction(self.options.sink_id) as transaction:
             if transaction.applied(query_id, 0):
                 _log.info("sink %s: %s is applied already", self.options.sink_id, query_id)
@@ -90,6 +92,17 @@ class Commit:
             )
         if self.options.on_new_query == "replace":
             transaction.clear()
+
+    def _meet_gap(self, query_id: str, batch_id: int, last: int | None) -> None:
+        """Spark numbers the epochs of a query without gaps, and each of them has a ledger entry."""
+        if self.options.on_new_query is None:
+            has = "none of this query" if last is None else f"the epochs up to {last}"
+            raise SinkError(
+                f"epoch {batch_id} of query {query_id} meets a store that has {has} under sink "
+                f"{self.options.sink_id!r}: if the store was deleted or replaced by an older copy while the "
+                "checkpoint was kept, what is between would be missing. Restore the store, or start with a new "
+                "checkpoint, or set option onNewQuery=append to go on without"
+            )
 
     @rare_collections()
     def _apply(self, transaction: StoreTransaction, query_id: str, batch_id: int) -> None:

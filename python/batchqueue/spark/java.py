@@ -33,8 +33,10 @@ def find_java_home() -> Path:
     too_old = ""
     for java in _candidates():
         version = _version(java)
-        if version >= MINIMUM_VERSION:
-            return java.parent.parent
+        home = java.parent.parent
+        # The launcher of a version manager answers like a Java, but does not lie in one.
+        if version >= MINIMUM_VERSION and (home / "bin" / "java").exists():
+            return home
         too_old = f"{java} is Java {version}" if version else f"{java} does not run"
     bundled = _bundled_java_home()
     if bundled is None:

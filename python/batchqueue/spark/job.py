@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, SupportsConsume
+from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, SupportsConsume, ThreadPolicy
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
@@ -36,7 +36,8 @@ class AggregationJob:
         handlers: Item type -> function that makes its L1 handler for one attempt. The function is given a
             callable that takes the handler's partials (lists of `metrics`), at the latest in `on_close`.
             Types in `metrics` that have no entry here are merged.
-        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler.
+        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default: two drain
+            threads, for every core of an executor runs an attempt of its own.
         l2: Config of each commit's queue; the same holds.
 
     Raises:
@@ -66,7 +67,9 @@ class AggregationJob:
     columns: Sequence[str] = ()
     handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
     l1: BatchQueueConfig[Any] = field(
-        default_factory=lambda: l1_aggregation(strategy=BufferStrategy.BLOCKING)
+        default_factory=lambda: l1_aggregation(
+            threads=ThreadPolicy.fixed(2), strategy=BufferStrategy.BLOCKING
+        )
     )
     l2: BatchQueueConfig[Any] = field(default_factory=l2_persistence)
 
@@ -84,6 +87,11 @@ class AggregationJob:
                 f"job {self.name!r} has two metrics named {twice[0]!r}, and the store goes by name"
             )
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
+            if config.consumer is not None or config.consumer_factory is not None:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has a consumer, which would take every item away from "
+                    "the metrics' own workers; leave it out, and give handlers for types of your own"
+                )
             if config.strategy is not BufferStrategy.BLOCKING:
                 raise ConfigError(
                     f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: what it "

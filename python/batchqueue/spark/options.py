@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal, cast
 
 from batchqueue import ConfigError
@@ -30,16 +31,18 @@ class SinkOptions:
     max_commit_bytes: int
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], job: AggregationJob) -> "SinkOptions":
+    def parse(cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool) -> "SinkOptions":
         """Read Spark's options.
 
         Args:
             options: By name, in lower case, as Spark hands them on.
             job: Gives the default sink id.
+            stream: Whether a stream is written, or a batch.
 
         Raises:
             ConfigError: A value cannot be used.
         """
+        _check_names(options, stream=stream)
         on_new_query = options.get("onnewquery")
         if on_new_query not in (None, "append", "replace"):
             raise ConfigError(
@@ -54,3 +57,25 @@ class SinkOptions:
             txn_id=options.get("txnid"),
             max_commit_bytes=int(size),
         )
+
+
+_NAMES = ("sinkId", "txnId", "onNewQuery", "maxCommitBytes")
+_OUT_OF_PLACE = {
+    True: ("txnId", "is for df.write: a stream's epochs are told apart by its checkpoint"),
+    False: ("onNewQuery", "is for streams: a batch write has no query; use txnId"),
+}
+
+
+def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
+    """Refuse what would silently do nothing: a blank id, an option of the other kind of write, a misspelt one."""
+    known = {name.lower(): name for name in _NAMES}
+    for key in ("sinkid", "txnid"):
+        if key in options and not options[key].strip():
+            raise ConfigError(f"option {known[key]} is blank: give a value, or leave it out")
+    name, why = _OUT_OF_PLACE[stream]
+    if name.lower() in options:
+        raise ConfigError(f"option {name}={options[name.lower()]!r} {why}; leave it out")
+    for key in options:
+        meant = get_close_matches(key.replace("_", "").replace("-", "").lower(), known, n=1, cutoff=0.85)
+        if meant and key.lower() not in known:
+            raise ConfigError(f"option {key!r} is not known: did you mean {known[meant[0]]}?")

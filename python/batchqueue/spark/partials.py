@@ -39,8 +39,8 @@ class _Columns:
         batch = pa.record_batch(
             {
                 "metric": pa.array(self.metrics, pa.int32()),
-                "entity": pa.array(self.entities, pa.string()).dictionary_encode(),
-                "time_bucket": pa.array(self.time_buckets, pa.int64()),
+                "entity": _not_null("entity", pa.array(self.entities, pa.string())).dictionary_encode(),
+                "time_bucket": _not_null("time_bucket", _array(self.time_buckets, int)),
                 "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
             }
         )
@@ -102,9 +102,18 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
 
 def _array(values: Sequence[Any], kind: type) -> pa.Array:
     if kind is int:
-        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses.
-        return pa.array(values).cast(pa.int64())
+        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But it would parse text.
+        array = pa.array(values)
+        if pa.types.is_string(array.type):
+            raise pa.ArrowTypeError(f"{values[0]!r} is text")
+        return array.cast(pa.int64())
     return pa.array(values, _ARROW_TYPES[kind])
+
+
+def _not_null(name: str, array: pa.Array) -> pa.Array:
+    if array.null_count:
+        raise pa.ArrowInvalid(f"{name} is None; leave such rows out in `items`")
+    return array
 
 
 def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Metrics]]) -> bytes:

@@ -82,14 +82,14 @@ class AggregationDataSource(DataSource):
                 f"job {self.job.name!r} cannot take outputMode('complete'), which repeats all results in "
                 "every epoch; use outputMode('append')"
             )
-        return StreamSinkWriter(self.job, self._checked_options(schema))
+        return StreamSinkWriter(self.job, self._checked_options(schema, stream=True))
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one batch."""
-        return BatchSinkWriter(self.job, self._checked_options(schema), overwrite)
+        return BatchSinkWriter(self.job, self._checked_options(schema, stream=False), overwrite)
 
-    def _checked_options(self, schema: "StructType") -> SinkOptions:
-        options = SinkOptions.parse(self.options, self.job)
+    def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
+        options = SinkOptions.parse(self.options, self.job, stream=stream)
         self.job.check_columns(schema.fieldNames())
         self.job.store.prepare()
         return options

@@ -320,3 +320,24 @@ def test_an_item_that_holds_its_queue_does_no_harm_at_exit():
         """
     )
     assert (code, out, err) == (0, ["1"], "")
+
+
+def test_an_unhandled_item_whose_del_is_running_does_not_stop_the_exit():
+    code, out, err = run_script(
+        """
+    class SlowEnd:
+        def __init__(self):
+            self.sleep = time.sleep
+        def __del__(self):
+            self.sleep(0.5)
+    sys.modules["slow_end"] = SlowEnd()  # so that the thread comes back while the interpreter ends
+    class Item:
+        def __del__(self):
+            time.sleep(0.6)
+    queue = BatchQueue("queue", config(shutdown_timeout=0.2))
+    queue.produce(Item())
+    eventually(lambda: queue.stats().unhandled == 1)
+    say("ends")
+    """
+    )
+    assert (code, out) == (0, ["ends"]), err

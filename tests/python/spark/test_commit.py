@@ -68,10 +68,10 @@ def test_epoch_is_applied_once_however_often_it_is_committed(flights: Path, stor
     first = attempts(flights, store)
     again = attempts(flights, store)
     for messages in (first, first, again):
-        Commit(flight_job(store), OPTIONS, messages).epoch(7)
+        Commit(flight_job(store), OPTIONS, messages).epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
-    Commit(flight_job(store), OPTIONS, again).epoch(8)
+    Commit(flight_job(store), OPTIONS, again).epoch(1)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -131,6 +131,21 @@ def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
     Commit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).epoch(0)
     assert stored(store) == before
     assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
+
+
+def test_store_that_lost_epochs_is_refused_unless_the_user_decides(flights: Path, store: SqliteStore) -> None:
+    job = flight_job(store)
+    messages = attempts(flights, store)
+    with pytest.raises(
+        SinkError, match=r"epoch 7 of query q1 meets a store that has none.*Restore the store"
+    ):
+        Commit(job, OPTIONS, messages).epoch(7)
+    assert departures(store) == 0
+    Commit(job, SinkOptions("flights", "append", None, 1_000_000), messages).epoch(7)
+    Commit(job, OPTIONS, messages).epoch(8)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
+    with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
+        Commit(job, OPTIONS, messages).epoch(10)
 
 
 def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:

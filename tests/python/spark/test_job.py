@@ -44,6 +44,13 @@ def test_setting_that_cannot_be_used_is_refused(
         flight_job(store, **changes)
 
 
+@pytest.mark.parametrize("stage", ["l1", "l2"])
+def test_queue_with_a_consumer_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
+    job = flight_job(store)
+    with pytest.raises(ConfigError, match=f"the {stage} queue of job 'flights' has a consumer"):
+        replace(job, **{stage: replace(getattr(job, stage), consumer=lambda batch: None)})
+
+
 def test_job_that_does_not_pickle_is_refused_and_the_attribute_named(
     spark: SparkSession, store: SqliteStore
 ) -> None:
@@ -68,18 +75,39 @@ def test_job_survives_the_way_to_a_worker(store: SqliteStore) -> None:
 
 def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
     job = flight_job(store)
-    assert SinkOptions.parse({}, job) == SinkOptions("flights", None, None, DEFAULT_MAX_COMMIT_BYTES)
+    assert SinkOptions.parse({}, job, stream=True) == SinkOptions(
+        "flights", None, None, DEFAULT_MAX_COMMIT_BYTES
+    )
     given = {
         "sinkid": "other",
         "onnewquery": "append",
-        "txnid": "7",
         "maxcommitbytes": "100",
-        "path": "ignored",
+        "checkpointlocation": "ignored",
     }
-    assert SinkOptions.parse(given, job) == SinkOptions("other", "append", "7", 100)
+    assert SinkOptions.parse(given, job, stream=True) == SinkOptions("other", "append", None, 100)
+    given = {"sinkid": "other", "txnid": "7", "path": "ignored"}
+    assert SinkOptions.parse(given, job, stream=False).txn_id == "7"
     for wrong in ({"onnewquery": "Append"}, {"maxcommitbytes": "64m"}, {"maxcommitbytes": "0"}):
         with pytest.raises(ConfigError, match=f"'{next(iter(wrong.values()))}'"):
-            SinkOptions.parse(wrong, job)
+            SinkOptions.parse(wrong, job, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "stream", "message"),
+    [
+        ({"txnid": ""}, False, "txnId is blank"),
+        ({"sinkid": " "}, True, "sinkId is blank"),
+        ({"txnid": "7"}, True, "txnId='7' is for df.write"),
+        ({"onnewquery": "append"}, False, "onNewQuery='append' is for streams"),
+        ({"txn_id": "7"}, False, "did you mean txnId"),
+        ({"onnewquerry": "append"}, True, "did you mean onNewQuery"),
+    ],
+)
+def test_option_that_would_silently_do_nothing_is_refused(
+    store: SqliteStore, options: dict[str, str], stream: bool, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SinkOptions.parse(options, flight_job(store), stream=stream)
 
 
 def test_missing_columns_are_named(store: SqliteStore) -> None:

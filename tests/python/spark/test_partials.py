@@ -1,6 +1,7 @@
 """Partials survive the way to the commit unchanged: no loss, no duplication, exact values."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -82,3 +83,22 @@ def test_metrics_of_one_layout_share_a_stream() -> None:
 def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declared: str) -> None:
     with pytest.raises(SinkError, match=rf"does not fit its column \({declared}.*in one of {partial.name}"):
         encode([partial], METRICS)
+
+
+@pytest.mark.parametrize(
+    ("entity", "time_bucket", "reason"),
+    [
+        ("a", 3600.7, "3600.7"),
+        ("a", None, "time_bucket is None"),
+        (None, 0, "entity is None"),
+        ("a", "9", "is text"),
+    ],
+)
+def test_key_that_the_store_cannot_keep_is_refused(entity: Any, time_bucket: Any, reason: str) -> None:
+    with pytest.raises(SinkError, match=reason):
+        encode([COUNT(entity, time_bucket)], METRICS)
+
+
+def test_text_in_an_int_column_is_refused() -> None:
+    with pytest.raises(SinkError, match="is text"):
+        encode([COUNT("a", 0, "9")], METRICS)

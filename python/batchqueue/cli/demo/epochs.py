@@ -16,8 +16,7 @@ EpochSummary = dict[str, Any]
 
 def read_epochs(store: SqliteStore, sink_id: str) -> list[EpochSummary]:
     """Returns the entries of all epochs that are applied, the oldest first."""
-    with store.transaction(sink_id) as transaction:
-        return [epoch.summary for epoch in transaction.summaries()]
+    return [epoch.summary for epoch in store.summaries(sink_id)]
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def run_stream(
         _follow(query, on_micro_batch)
     except StreamingQueryException as error:
         raise StreamFailedError(
-            f"the stream stopped: {_reason(error)}\nNothing of that micro-batch is stored. "
+            f"the stream stopped: {_reason(error)}\nNothing is counted twice or half. "
             "Once the cause is mended, the same command goes on from there."
         ) from error
     finally:
