@@ -24,7 +24,9 @@ impl PyItem {
 
     /// Hands the object over, to the list of a batch.
     pub(crate) fn into_object(mut self) -> Option<Py<PyAny>> {
-        self.object.take()
+        let object = self.object.take();
+        std::mem::forget(self); // There is nothing left to drop, and this is the path of every item.
+        object
     }
 }
 
@@ -32,9 +34,14 @@ impl Drop for PyItem {
     /// For what never reached a handler: its `__del__` is the user's code.
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            Python::try_attach(|py| release(object.into_bound(py)));
+            release_unhandled(object);
         }
     }
+}
+
+#[cold]
+fn release_unhandled(object: Py<PyAny>) {
+    Python::try_attach(|py| release(object.into_bound(py)));
 }
 
 impl Item for PyItem {
