@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, cast
 
-from batchqueue import _callbacks as _callbacks  # the core imports it by name, from drain threads
+import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
 from batchqueue import _core
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError, QueueForkedError

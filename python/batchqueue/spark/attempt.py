@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -18,17 +19,24 @@ from batchqueue.spark.stage import Stage
 from batchqueue.spark.summary import AttemptSummary
 
 
+class EpochId(NamedTuple):
+    """Which micro-batch a task works for, as Spark says in the task."""
+
+    query_id: str
+    batch_id: int
+
+
 @dataclass(frozen=True)
 class AttemptMessage(WriterCommitMessage):
     """What a successful attempt sends to the commit.
 
     Attributes:
-        query_id: The streaming query; None in a batch write. The commit is not told otherwise.
+        epoch: None in a batch write. The commit is not told the query otherwise.
         partials: Arrow IPC streams, see `batchqueue.spark.partials`.
         summary: How it went.
     """
 
-    query_id: str | None
+    epoch: EpochId | None
     partials: tuple[bytes, ...]
     summary: AttemptSummary
 
@@ -56,7 +64,7 @@ class CollectingWorker:
 
 @rare_collections()
 def run_attempt(
-    job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], query_id: str | None = None
+    job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], epoch: EpochId | None = None
 ) -> AttemptMessage:
     """Aggregate the rows of one task, on a queue that does not outlive it.
 
@@ -75,7 +83,7 @@ def run_attempt(
             l1.produce_many(job.items(batch))
     partials = encode(collected, job.metrics)
     summary = AttemptSummary(rows, l1.summary, l1.thread_items, meter.read(l1.drain_cpu_s))
-    message = AttemptMessage(query_id, partials, summary)
+    message = AttemptMessage(epoch, partials, summary)
     check_size(message.size, options)
     return message
 

@@ -44,11 +44,13 @@ class Commit:
         Raises:
             SinkError: The query is new to a sink that has data, or an item was lost.
         """
-        query_ids = {message.query_id for message in self.messages}
-        if not query_ids:
+        if not self.messages:
             return  # no tasks, so no rows
-        (query_id,) = query_ids
-        assert query_id is not None  # the stream's writer never leaves it out
+        epochs = {message.epoch for message in self.messages}
+        (epoch,) = epochs if len(epochs) == 1 else (None,)
+        if epoch is None or epoch.batch_id != batch_id:
+            raise SinkError(f"the tasks worked for {epochs}, but Spark commits epoch {batch_id}")
+        query_id = epoch.query_id
         with self.job.store.transaction(self.options.sink_id) as transaction:
             if transaction.applied(query_id, batch_id):
                 _log.info(

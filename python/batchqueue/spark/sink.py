@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from batchqueue.spark.attempt import AttemptMessage, run_attempt
+from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
 
 def register(spark: "SparkSession", job: AggregationJob) -> str:
@@ -105,13 +106,15 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
         context = TaskContext.get()
-        query_id = context and context.getLocalProperty(_QUERY_ID)
-        if not query_id:
+        values = {name: context and context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID)}
+        missing = [name for name, value in values.items() if not value]
+        if missing:
             raise SinkError(
-                f"Spark did not set the local property {_QUERY_ID} in this task, so an epoch could not be "
+                f"Spark did not set the local property {missing[0]} in this task, so an epoch could not be "
                 "told from its replay: use micro-batches, or df.write with option txnId"
             )
-        return run_attempt(self._job, self._options, iterator, query_id)
+        epoch = EpochId(str(values[_QUERY_ID]), int(str(values[_BATCH_ID])))
+        return run_attempt(self._job, self._options, iterator, epoch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Merge the results of all tasks into the store, once per epoch."""

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from batchqueue import HandlerConsumer
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore, StoreError
 from batchqueue.spark import SinkError
-from batchqueue.spark.attempt import AttemptMessage, run_attempt
+from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.sink import StreamSinkWriter
@@ -32,7 +33,13 @@ def attempts(
     flights: Path, store: SqliteStore, query_id: str | None = "q1", **changes: Any
 ) -> list[AttemptMessage]:
     job = flight_job(store, **changes)
-    return [run_attempt(job, OPTIONS, batches(flights, file), query_id) for file in range(FILES)]
+    epoch = None if query_id is None else EpochId(query_id, 0)
+    return [run_attempt(job, OPTIONS, batches(flights, file), epoch) for file in range(FILES)]
+
+
+def at(messages: list[AttemptMessage], batch_id: int) -> list[AttemptMessage]:
+    """The same results, as if they were those of another epoch."""
+    return [replace(one, epoch=one.epoch and EpochId(one.epoch.query_id, batch_id)) for one in messages]
 
 
 def departures(store: SqliteStore) -> int:
@@ -71,7 +78,7 @@ def test_epoch_is_applied_once_however_often_it_is_committed(flights: Path, stor
         Commit(flight_job(store), OPTIONS, messages).epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
-    Commit(flight_job(store), OPTIONS, again).epoch(1)
+    Commit(flight_job(store), OPTIONS, at(again, 1)).epoch(1)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -95,6 +102,14 @@ def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -
     writer = StreamSinkWriter(flight_job(store), OPTIONS)
     with pytest.raises(SinkError, match=r"did not set the local property sql.streaming.queryId"):
         writer.write(iter(batches(flights, 0)))
+
+
+def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore) -> None:
+    messages = attempts(flights, store)
+    for wrong in (at(messages, 1), [*messages[1:], *at(messages[:1], 1)], attempts(flights, store, None)):
+        with pytest.raises(SinkError, match="Spark commits epoch 0"):
+            Commit(flight_job(store), OPTIONS, wrong).epoch(0)
+    assert not store.path.exists()
 
 
 def test_epoch_without_tasks_changes_nothing(store: SqliteStore) -> None:
@@ -139,13 +154,13 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(flights: Path
     with pytest.raises(
         SinkError, match=r"epoch 7 of query q1 meets a store that has none.*Restore the store"
     ):
-        Commit(job, OPTIONS, messages).epoch(7)
+        Commit(job, OPTIONS, at(messages, 7)).epoch(7)
     assert departures(store) == 0
-    Commit(job, SinkOptions("flights", "append", None, 1_000_000), messages).epoch(7)
-    Commit(job, OPTIONS, messages).epoch(8)
+    Commit(job, SinkOptions("flights", "append", None, 1_000_000), at(messages, 7)).epoch(7)
+    Commit(job, OPTIONS, at(messages, 8)).epoch(8)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
-        Commit(job, OPTIONS, messages).epoch(10)
+        Commit(job, OPTIONS, at(messages, 10)).epoch(10)
 
 
 def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:
