@@ -70,7 +70,6 @@ impl<T: Item> DrainThread<T> {
             for index in (0..route.partitions.len()).filter(|&index| self.owns(&route, index)) {
                 route.partitions[index].take(usize::MAX, &mut abandoned);
             }
-            drop(std::mem::take(&mut abandoned));
         });
     }
 

@@ -30,7 +30,7 @@ impl ReadyBit {
     }
 
     pub(crate) fn set(&self) {
-        // Release: pairs with the Acquire of `is_set` and of the scan; publishes nothing by itself, the gate does.
+        // Release: pairs with the Acquire of the scan in `ready_in`; publishes nothing by itself, the gate does.
         self.word.fetch_or(self.mask, Ordering::Release);
     }
 

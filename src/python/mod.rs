@@ -1,7 +1,8 @@
 //! The bindings: the extension module `batchqueue._core`. They translate, and do nothing else.
 //!
-//! Rules kept here: the interpreter is never attached or detached under a lock of the core, Python objects are dropped
-//! while attached, and nothing is logged while attached.
+//! Rules kept here: the interpreter is never attached or detached under a lock of the core, and Python objects are
+//! dropped while attached. Drain threads log between two cycles; a producer and a shutdown log in their own call, with
+//! no lock held.
 
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
