@@ -6,7 +6,7 @@ use crate::sync::Duration;
 /// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond use; a slip of the
 /// keyboard becomes an error and not an exhausted machine.
 const MAX_THREADS: usize = 1_024;
-const MAX_PARTITIONS: usize = 65_536;
+pub(crate) const MAX_PARTITIONS: usize = 65_536;
 const MAX_BUFFER_SIZE: usize = 100_000_000;
 
 /// How many drain threads a queue has.
@@ -154,6 +154,48 @@ pub enum Selector {
     Given,
 }
 
+/// How often a batch whose handler failed is tried, and how long it waits in between.
+///
+/// The partition waits meanwhile, so the order is kept. The batch counts once, as consumed or as failed. A shutdown ends
+/// the wait in progress and the later ones: the tries that are left follow at once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetryPolicy {
+    /// All tries, the first included.
+    pub attempts: u32,
+    /// The wait before the second try.
+    pub backoff: Duration,
+    /// Each wait is so many times the one before.
+    pub factor: f64,
+    /// The longest wait.
+    pub max_backoff: Duration,
+}
+
+impl Default for RetryPolicy {
+    /// Three tries, 100 ms and 200 ms apart.
+    fn default() -> Self {
+        Self { attempts: 3, backoff: Duration::from_millis(100), factor: 2.0, max_backoff: Duration::from_secs(5) }
+    }
+}
+
+impl RetryPolicy {
+    /// The wait after the `attempt`-th try, counted from 1.
+    pub fn delay(&self, attempt: u32) -> Duration {
+        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.backoff.as_secs_f64() * self.factor.powi(exponent);
+        Duration::try_from_secs_f64(seconds).unwrap_or(self.max_backoff).min(self.max_backoff)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if self.attempts == 0 {
+            return Err(ConfigError("retry: attempts is 0; give at least 1, which is no retry".to_owned()));
+        }
+        if !(self.factor.is_finite() && self.factor >= 1.0) {
+            return Err(ConfigError(format!("retry: factor is {}; give a finite number from 1 up", self.factor)));
+        }
+        Ok(())
+    }
+}
+
 /// All settings of one queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -173,6 +215,8 @@ pub struct Config {
     pub max_idle: Duration,
     /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
     pub max_batch_items: usize,
+    /// What a failing batch gets. Default: one try.
+    pub retry: Option<RetryPolicy>,
 }
 
 impl Default for Config {
@@ -186,6 +230,7 @@ impl Default for Config {
             min_idle: Duration::from_millis(5),
             max_idle: Duration::from_millis(200),
             max_batch_items: 10_000,
+            retry: None,
         }
     }
 }
@@ -198,6 +243,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
         within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
+        self.retry.as_ref().map_or(Ok(()), RetryPolicy::validate)?;
         if self.max_idle < self.min_idle {
             return Err(ConfigError(format!(
                 "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower min_idle_ms",
@@ -261,6 +307,15 @@ mod tests {
         let (threads, partitions, warning) = config.resolve(2);
         assert_eq!((threads, partitions), (1, 1));
         assert_eq!(warning.unwrap(), "partitions(1) < threads(4), reducing threads to 1");
+    }
+
+    #[test]
+    fn waits_between_tries_grow_up_to_the_limit() {
+        let policy = RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
+        let waits: Vec<_> = (1..6).map(|attempt| policy.delay(attempt).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 700, 700]);
+        assert_eq!(policy.delay(u32::MAX), policy.max_backoff);
+        assert_eq!(RetryPolicy { backoff: Duration::ZERO, ..policy }.delay(9), Duration::ZERO);
     }
 
     #[test]

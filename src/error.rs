@@ -99,3 +99,26 @@ pub enum FlushError<E = std::convert::Infallible> {
     /// The caller's [`Pause`](crate::Pause) ended the wait.
     Interrupted(E),
 }
+
+/// Why a handler was not added, or not waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AddHandlerError<E = std::convert::Infallible> {
+    /// The queue is shut down.
+    Closed(Closed),
+    /// The queue's settings do not allow it.
+    Config(ConfigError),
+    /// The caller's [`Pause`](crate::Pause) ended the wait for the handler that was replaced. The new one is in place.
+    Interrupted(E),
+}
+
+impl<E: fmt::Display> fmt::Display for AddHandlerError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed(closed) => closed.fmt(f),
+            Self::Config(error) => error.fmt(f),
+            Self::Interrupted(cause) => write!(f, "the wait for the replaced handler was interrupted: {cause}"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for AddHandlerError<E> {}

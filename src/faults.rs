@@ -50,6 +50,20 @@ pub(crate) enum Fault {
     ForkGeneration,
     /// P9: a wait does not look for signals.
     CheckSignals,
+    /// P1: a drain thread takes from a partition that is on its way to it.
+    TakeWhenWanted,
+    /// P1: the owner word is looked at and then stored, not compared and exchanged.
+    CompareExchange,
+    /// P4: a quiescent point hands partitions over before it has stored `completed`.
+    CompleteFirst,
+    /// P6: a drain thread that goes to sleep does not look for partitions that were revoked from it.
+    LookForRevoked,
+    /// P1: a removal does not wait until the owner has passed a quiescent point.
+    WaitForRetired,
+    /// P6: a revoked partition's owner is not told.
+    RevokeWake,
+    /// P6: the new owner, or the old one after a take-back, is not told what waits.
+    AssignWake,
     /// P9: a panic or an exception in a handler ends its drain thread.
     CatchPanic,
 }

@@ -52,10 +52,10 @@ mod sync;
 #[cfg(feature = "python")]
 mod python;
 
-pub use config::{BufferStrategy, Config, PartitionPolicy, Selector, ThreadPolicy, available_cores};
-pub use error::{Closed, ConfigError, FlushError, ProduceError};
+pub use config::{BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores};
+pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::handler::{Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey};
 pub use flow::host::{Host, NoHost};
 pub use flow::produce::{Pause, Wait};
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
-pub use queue::{AddHandlerError, BatchQueue, Builder, WeakQueue};
+pub use queue::{BatchQueue, Builder, WeakQueue};

@@ -11,11 +11,11 @@ use crate::config::{Config, PartitionPolicy, ThreadPolicy};
 use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
 use crate::{Batch, BatchQueue, HandlerRef, Item, TypeKey, Wait};
 
-const ONE: TypeKey = TypeKey(1 << 4);
-const TWO: TypeKey = TypeKey(2 << 4);
+pub(crate) const ONE: TypeKey = TypeKey(1 << 4);
+pub(crate) const TWO: TypeKey = TypeKey(2 << 4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Number(TypeKey, u32);
+pub(crate) struct Number(pub(crate) TypeKey, pub(crate) u32);
 
 impl Item for Number {
     fn type_key(&self) -> TypeKey {
@@ -24,8 +24,8 @@ impl Item for Number {
 }
 
 /// What the handlers saw, in order. loom reports two threads in `inside` at once.
-struct Seen {
-    inside: UnsafeCell<()>,
+pub(crate) struct Seen {
+    pub(crate) inside: UnsafeCell<()>,
     numbers: Mutex<Vec<u32>>,
     more: Condvar,
 }
@@ -40,7 +40,7 @@ impl Default for Seen {
 unsafe impl Sync for Seen {}
 
 impl Seen {
-    fn handler(self: &Arc<Self>) -> HandlerRef<Number> {
+    pub(crate) fn handler(self: &Arc<Self>) -> HandlerRef<Number> {
         let seen = self.clone();
         HandlerRef::new(move |batch: &mut Batch<Number>| {
             let batch: Vec<u32> = seen.inside.with_mut(|_| batch.drain().map(|number| number.1).collect());
@@ -49,12 +49,12 @@ impl Seen {
         })
     }
 
-    fn numbers(&self) -> Vec<u32> {
+    pub(crate) fn numbers(&self) -> Vec<u32> {
         self.numbers.lock().clone()
     }
 
     /// Waits until the handlers have seen `count` numbers, without a word to the queue.
-    fn wait_for(&self, count: usize) {
+    pub(crate) fn wait_for(&self, count: usize) {
         let mut numbers = self.numbers.lock();
         while numbers.len() < count {
             numbers = wait_for(&self.more, numbers, None);
@@ -63,7 +63,7 @@ impl Seen {
 }
 
 /// Opens once.
-struct Latch(Mutex<bool>, Condvar);
+pub(crate) struct Latch(Mutex<bool>, Condvar);
 
 impl Default for Latch {
     fn default() -> Self {
@@ -72,12 +72,12 @@ impl Default for Latch {
 }
 
 impl Latch {
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.0.lock() = true;
         self.1.notify_all();
     }
 
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut open = self.0.lock();
         while !*open {
             open = wait_for(&self.1, open, None);
@@ -85,7 +85,7 @@ impl Latch {
     }
 }
 
-fn config(threads: usize) -> Config {
+pub(crate) fn config(threads: usize) -> Config {
     Config {
         threads: ThreadPolicy::Fixed(threads),
         partitions: PartitionPolicy::Fixed(threads),
@@ -94,7 +94,7 @@ fn config(threads: usize) -> Config {
     }
 }
 
-fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;

@@ -3,15 +3,16 @@
 use std::fmt;
 
 use crate::config::{Config, Selector, available_cores};
+use crate::control::retire::Retired;
 use crate::control::scheduler::sleeper;
-use crate::error::{Closed, ConfigError, FlushError, ProduceError};
-use crate::flow::drain::DrainThread;
+use crate::error::{AddHandlerError, ConfigError, FlushError, ProduceError};
+use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::host::{Host, NoHost};
-use crate::flow::partition::Access;
+use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, Wait, slice};
 use crate::flow::route::Registered;
-use crate::observe::{HandlerTally, Stats};
+use crate::observe::Stats;
 use crate::shared::{Consumption, Shared, on_drain_thread};
 use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak, spawn};
 
@@ -77,10 +78,10 @@ impl<T: Item> Builder<T> {
             let shared = queue.shared.clone();
             let thread = spawn(format!("batchqueue-{}-{index}", shared.name), move || {
                 let (host, running) = (shared.host.clone(), shared.running.clone());
-                let mut drain = Some(DrainThread::new(index, shared, sleeper));
+                let mut drain = Some(DrainTask::new(index, shared, sleeper));
                 host.live(&mut || {
                     if let Some(drain) = &mut drain {
-                        drain.run();
+                        run(drain);
                     }
                     // What is left of the queue may die with its last thread: items and handlers die in their host.
                     host.enter(&mut || drop(drain.take()));
@@ -107,9 +108,25 @@ impl<T: Item> Builder<T> {
     }
 }
 
+/// The life of a dedicated drain thread.
+fn run<T: Item>(task: &mut DrainTask<T>) {
+    task.shared().mark_drain_thread();
+    loop {
+        match task.cycle() {
+            Cycle::Worked => {}
+            Cycle::Over => break,
+            Cycle::Empty => {
+                if let Some((attempt, limit)) = task.prepare_sleep() {
+                    attempt.sleep(limit);
+                }
+            }
+        }
+    }
+    task.end();
+}
+
 fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
-    let name = handler.handler.name().into();
-    Arc::new(Registered { key: TypeKey(0), order: 0, partition: 0, handler, name, tally: HandlerTally::default() })
+    Arc::new(Registered::new(TypeKey(0), &handler.handler.name(), vec![handler]))
 }
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.
@@ -138,7 +155,7 @@ fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
 /// assert_eq!(letters.load(Relaxed), 5);
 /// ```
 pub struct BatchQueue<T: Item> {
-    shared: Arc<Shared<T>>,
+    pub(crate) shared: Arc<Shared<T>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -163,28 +180,78 @@ impl<T: Item> BatchQueue<T> {
         self.shared.running.is_none()
     }
 
-    /// Sends the items of one type to a handler. Under an adaptive policy the partitions may grow; a type keeps its
-    /// partition for the queue's life.
+    /// Sends the items of one type to a handler, from now on and in place of the one it had. Under an adaptive policy the
+    /// partitions may grow; a type keeps its partition for the queue's life.
+    ///
+    /// A handler that is replaced gets what was taken out before, and then `on_close`, unless it serves another type of
+    /// this queue. When the call returns, no thread is inside it; on a drain thread the call does not wait for that.
     ///
     /// # Errors
-    /// The queue is shut down, or the type has a handler already.
+    /// The queue is shut down.
     pub fn add_handler(
         &self,
         item_type: impl Into<HandledType>,
         handler: HandlerRef<T>,
     ) -> Result<(), AddHandlerError> {
-        let item_type = item_type.into();
-        let control = self.shared.control.lock();
-        if control.access != Access::Open {
-            return Err(AddHandlerError::Closed(Closed));
+        self.add_handler_with(item_type, vec![handler], &mut Wait)
+    }
+
+    /// [`add_handler`](Self::add_handler) for a hot type: one handler for each of as many partitions, and items spread
+    /// evenly over them. The order holds per partition only.
+    ///
+    /// # Errors
+    /// As [`add_handler`](Self::add_handler); also there are no handlers or more of them than partitions, the type has
+    /// another number of partitions for life, or the selector is not by type.
+    pub fn add_handlers(
+        &self,
+        item_type: impl Into<HandledType>,
+        handlers: Vec<HandlerRef<T>>,
+    ) -> Result<(), AddHandlerError> {
+        self.add_handler_with(item_type, handlers, &mut Wait)
+    }
+
+    /// [`add_handlers`](Self::add_handlers) with a say in how to wait.
+    ///
+    /// # Errors
+    /// As [`add_handlers`](Self::add_handlers); also `pause` ended the wait: the new handler is in place, and the old one
+    /// goes by itself.
+    pub fn add_handler_with<P: Pause>(
+        &self,
+        item_type: impl Into<HandledType>,
+        handlers: Vec<HandlerRef<T>>,
+        pause: &mut P,
+    ) -> Result<(), AddHandlerError<P::Interrupt>> {
+        let retired = self.shared.register(&item_type.into(), handlers)?;
+        self.wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
+    }
+
+    /// Takes a type's handler away: what comes for the type from now on is unhandled. `false`: it had none, or the queue
+    /// is shut down.
+    ///
+    /// The handler gets what was taken out before, and then `on_close`, unless it serves another type of this queue.
+    /// When the call returns, no thread is inside it; on a drain thread the call does not wait for that.
+    pub fn remove_handler(&self, key: TypeKey) -> bool {
+        match self.remove_handler_with(key, &mut Wait) {
+            Ok(removed) => removed,
+            Err(never) => match never {},
         }
-        let route = self.shared.route.load();
-        if route.types.contains_key(&item_type.key) {
-            return Err(AddHandlerError::Taken);
+    }
+
+    /// [`remove_handler`](Self::remove_handler) with a say in how to wait.
+    ///
+    /// # Errors
+    /// `pause` ended the wait. The type has no handler any more, and the old one goes by itself.
+    pub fn remove_handler_with<P: Pause>(&self, key: TypeKey, pause: &mut P) -> Result<bool, P::Interrupt> {
+        let retired = self.shared.unregister(key);
+        let removed = retired.is_some();
+        self.wait_for_retired(retired, pause).map(|()| removed)
+    }
+
+    fn wait_for_retired<P: Pause>(&self, retired: Option<Arc<Retired>>, pause: &mut P) -> Result<(), P::Interrupt> {
+        match retired {
+            Some(retired) if !on_drain_thread() => self.shared.wait_for_retired(&retired, pause),
+            _ => Ok(()),
         }
-        let threads = self.shared.threads.len();
-        self.shared.route.publish(route.with_type(&self.shared.config, threads, item_type, handler));
-        Ok(())
     }
 
     /// Puts one item in, waiting for space if the strategy says so.
@@ -238,9 +305,8 @@ impl<T: Item> BatchQueue<T> {
             return Err(FlushError::FromDrainThread);
         }
         let shared = &self.shared;
-        let route = shared.route.load();
         // Read under each gate: an item whose produce returned before this call is counted.
-        let goals: Vec<_> = route.partitions.iter().map(|one| (one, one.pushed_under_gate())).collect();
+        let goals: Vec<_> = shared.route.partitions().map(|one| (one, Partition::pushed_under_gate(one))).collect();
         let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
         let expired = || shared.expired.load(Ordering::Acquire);
         shared.begin_flush();
@@ -312,7 +378,7 @@ impl<T: Item> BatchQueue<T> {
 
     /// Partitions now; they may grow with `add_handler`.
     pub fn partition_count(&self) -> usize {
-        self.shared.route.read(|route| route.partitions.len())
+        self.shared.route.partition_count()
     }
 
     /// The selector that the queue was made with.
@@ -358,23 +424,3 @@ impl<T: Item> WeakQueue<T> {
         self.0.upgrade().map_or(Ok(0), |shared| shared.shutdown(deadline, pause))
     }
 }
-
-/// Why a handler was not added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddHandlerError {
-    /// The queue is shut down.
-    Closed(Closed),
-    /// The type has a handler already.
-    Taken,
-}
-
-impl fmt::Display for AddHandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed(closed) => closed.fmt(f),
-            Self::Taken => f.write_str("the type has a handler already"),
-        }
-    }
-}
-
-impl std::error::Error for AddHandlerError {}

@@ -2,29 +2,34 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `route` | `add_handler`, under `control` | everybody |
+//! | `route` | growth and handlers, under `control` | everybody |
+//! | `retirements` | see `control/retire.rs` | drain threads |
 //! | `closing` | closer, once, under `control` | drain threads |
 //! | `unfinished` | closer (set), drain threads (count down) | drain threads |
 //! | `expired` | a shutdown whose time ran out, once | drain threads |
 //! | `flush_waiting` | flushes | drain threads |
 //! | `running` | the last act of each drain thread | shutdowns |
-//! | `threads[i].cycles`, `.cpu_ns` | drain thread `i`, by plain stores | statistics |
+//! | `threads[i].cycles`, `.cpu_ns`, `.longest_handoff_ns` | drain thread `i`, by plain stores | statistics |
+//! | `threads[i].asked_to_hand_over` | control side (set), drain thread `i` (clear) | drain thread `i` |
+//! | `closed` | closer and expiry (told) | drain threads between two tries of a batch |
 
 use std::cell::Cell;
 use std::fmt;
 
-use crate::config::Config;
+use crate::config::{Config, Selector};
+use crate::control::grow::Growth;
+use crate::control::ownership::Handoffs;
+use crate::control::retire::Retirements;
 use crate::control::scheduler::Waker;
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
-use crate::flow::handler::{EntryToken, Item};
+use crate::flow::handler::{EntryToken, HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Access, Partition, Signal};
-use crate::flow::route::{Registered, Route};
+use crate::flow::route::{Registered, Route, TypeRoute};
 use crate::observe::ThreadTally;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, Published, fence, thread_local,
-    wait_for,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, thread_local, wait_for,
 };
 
 thread_local! {
@@ -84,11 +89,28 @@ pub(crate) struct ThreadSlot {
     pub(crate) tally: ThreadTally,
     pub(crate) cycles: AtomicU64,
     pub(crate) cpu_ns: AtomicU64,
+    /// Some partition may have been revoked from this thread since it last looked.
+    pub(crate) asked_to_hand_over: AtomicBool,
+    pub(crate) longest_handoff_ns: AtomicU64,
 }
 
 impl ThreadSlot {
     pub(crate) fn new(waker: Waker) -> Self {
-        Self { waker, tally: ThreadTally::new(), cycles: AtomicU64::new(0), cpu_ns: AtomicU64::new(0) }
+        Self {
+            waker,
+            tally: ThreadTally::new(),
+            cycles: AtomicU64::new(0),
+            cpu_ns: AtomicU64::new(0),
+            asked_to_hand_over: AtomicBool::new(false),
+            longest_handoff_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Called by the drain thread itself, with the time from revoke to assign.
+    pub(crate) fn note_handoff(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: a figure for statistics, written by this thread only.
+        self.longest_handoff_ns.store(took.max(self.longest_handoff_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     /// Called by the drain thread itself.
@@ -137,10 +159,12 @@ impl Running {
     }
 }
 
-/// What `control` guards: the order of growth and close.
+/// What `control` guards: the order of growth, handoffs and close.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// Who may put items in; below `Open` the queue does not grow any more.
+    pub(crate) growth: Growth,
+    pub(crate) handoffs: Handoffs,
+    /// Who may put items in; past `Open` the queue does not grow any more, and no partition is revoked.
     pub(crate) access: Access,
     /// Items that a shutdown left behind when its time ran out.
     pub(crate) abandoned: u64,
@@ -152,13 +176,16 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) consumption: Consumption<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: Vec<ThreadSlot>,
-    pub(crate) route: Published<Route<T>>,
+    pub(crate) route: Route<T>,
+    pub(crate) retirements: Retirements<T>,
+    pub(crate) started: Instant,
     pub(crate) control: Mutex<Control>,
     pub(crate) closing: AtomicBool,
     pub(crate) unfinished: AtomicUsize,
     pub(crate) expired: AtomicBool,
     flush_waiting: AtomicUsize,
     flushed: (Mutex<()>, Condvar),
+    closed: (Mutex<()>, Condvar),
     pub(crate) running: Arc<Running>,
     pub(crate) next_partition: AtomicUsize,
     pub(crate) dispatch_log: DispatchLog,
@@ -174,7 +201,8 @@ impl<T: Item> Shared<T> {
         partitions: usize,
     ) -> Self {
         let threads: Vec<ThreadSlot> = wakers.into_iter().map(ThreadSlot::new).collect();
-        let route = Published::new(Route::new(&config, threads.len(), partitions));
+        let route = Route::new();
+        route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running { threads: Mutex::new(threads.len()), changed: Condvar::new() });
         Self {
             name,
@@ -183,12 +211,20 @@ impl<T: Item> Shared<T> {
             host,
             threads,
             route,
-            control: Mutex::new(Control { access: Access::Open, abandoned: 0 }),
+            retirements: Retirements::new(),
+            started: Instant::now(),
+            control: Mutex::new(Control {
+                growth: Growth::default(),
+                handoffs: Handoffs::default(),
+                access: Access::Open,
+                abandoned: 0,
+            }),
             closing: AtomicBool::new(false),
             unfinished: AtomicUsize::new(0),
             expired: AtomicBool::new(false),
             flush_waiting: AtomicUsize::new(0),
             flushed: (Mutex::new(()), Condvar::new()),
+            closed: (Mutex::new(()), Condvar::new()),
             running,
             next_partition: AtomicUsize::new(0),
             dispatch_log: DispatchLog::new(),
@@ -207,7 +243,9 @@ impl<T: Item> Shared<T> {
         if !faults::off(Fault::PutFence) {
             fence(Ordering::SeqCst);
         }
-        self.threads[partition.owner.inside()].waker.wake(signal);
+        // The thread inside, not the one that will be: it is the one that can do something about it now.
+        let inside = self.route.owner(partition.index).load().inside();
+        self.threads[inside].waker.wake(signal);
     }
 
     pub(crate) fn wake_all(&self) {
@@ -240,19 +278,26 @@ impl<T: Item> Shared<T> {
     }
 
     /// Whether thread `index` still has to finish a partition of a closing queue.
-    pub(crate) fn is_closing_with_work_for(&self, index: usize, route: &Route<T>) -> bool {
+    pub(crate) fn is_closing_with_work_for(&self, index: usize) -> bool {
+        let inside = |partition: usize| self.route.owner(partition).load().inside() == index;
         self.closing.load(Ordering::Acquire)
-            && route.partitions.iter().any(|one| one.owner.inside() == index && !one.is_finished())
+            && self.route.partitions().any(|one| inside(one.index) && !one.is_finished())
+    }
+
+    /// Whether items of one type may be in the hands of any drain thread, and not only of those that own its partitions.
+    pub(crate) fn any_thread_delivers(&self) -> bool {
+        self.config.selector != Selector::ByType
     }
 
     /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this queue, or is inside
     /// a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
         let held = HOLDS.with(Cell::get);
-        let needs = |registered: &Arc<Registered<T>>| Arc::as_ptr(&registered.handler.token) as usize == held;
+        let holds = |handler: &HandlerRef<T>| Arc::as_ptr(&handler.token) as usize == held;
+        let needs = |registered: &Arc<Registered<T>>| registered.handlers.iter().any(holds);
         let needed = held != 0
             && match &self.consumption {
-                Consumption::ByHandler => self.route.load().types.values().any(needs),
+                Consumption::ByHandler => self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one)),
                 Consumption::OneConsumer(consumer) => needs(consumer),
                 Consumption::PerThread(consumers) => consumers.iter().any(needs),
             };
@@ -290,6 +335,28 @@ impl<T: Item> Shared<T> {
         if !done() {
             drop(wait_for(progress, guard, limit));
         }
+    }
+
+    /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
+    pub(crate) fn back_off(&self, delay: Duration) {
+        let until = Instant::now() + delay;
+        let (lock, told) = &self.closed;
+        let mut guard = lock.lock();
+        // Acquire: pairs with the Release in `close`.
+        while !self.closing.load(Ordering::Acquire) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            guard = wait_for(told, guard, Some(left));
+        }
+    }
+
+    /// After `closing` was set.
+    pub(crate) fn tell_closed(&self) {
+        let (lock, told) = &self.closed;
+        let _guard = lock.lock();
+        told.notify_all();
     }
 
     /// At a quiescent point, after the fence.

@@ -52,6 +52,29 @@ mod real {
         }
     }
 
+    /// A list that one thread at a time, under the control lock, adds to, and everybody reads: no lock, no
+    /// read-modify-write, and what is in it never moves.
+    #[derive(Debug)]
+    pub(crate) struct AppendOnly<V>(boxcar::Vec<V>);
+
+    impl<V> AppendOnly<V> {
+        pub(crate) fn new() -> Self {
+            Self(boxcar::Vec::new())
+        }
+
+        pub(crate) fn get(&self, index: usize) -> Option<&V> {
+            self.0.get(index)
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.0.count()
+        }
+
+        pub(crate) fn push(&self, value: V) {
+            self.0.push(value);
+        }
+    }
+
     /// The sealed segments of one partition.
     #[derive(Debug)]
     pub(crate) struct SegmentChannel<S> {
@@ -184,6 +207,37 @@ mod model {
                 versions.len() - 1
             };
             self.current.store(newest, Ordering::Release);
+        }
+    }
+
+    /// The list as loom does not see it: a few places that are filled once. What is in them is shared memory of the model.
+    #[derive(Debug)]
+    pub(crate) struct AppendOnly<V> {
+        places: Box<[std::sync::OnceLock<V>]>,
+        filled: std::sync::atomic::AtomicUsize,
+    }
+
+    impl<V> AppendOnly<V> {
+        /// As many as a model has of anything.
+        const PLACES: usize = 8;
+
+        pub(crate) fn new() -> Self {
+            let places = (0..Self::PLACES).map(|_| std::sync::OnceLock::new()).collect();
+            Self { places, filled: std::sync::atomic::AtomicUsize::new(0) }
+        }
+
+        pub(crate) fn get(&self, index: usize) -> Option<&V> {
+            self.places.get(index)?.get()
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.filled.load(Ordering::SeqCst)
+        }
+
+        pub(crate) fn push(&self, value: V) {
+            let index = self.filled.load(Ordering::SeqCst);
+            assert!(self.places[index].set(value).is_ok(), "one thread at a time adds");
+            self.filled.store(index + 1, Ordering::SeqCst);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::flow::handler::Item;
-use crate::flow::partition::Access;
+use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
@@ -14,13 +14,12 @@ impl<T: Item> Shared<T> {
             return false;
         }
         control.access = access;
-        let route = self.route.load();
         if access == Access::Closed {
             // Relaxed: published by the Release store of `closing`.
-            self.unfinished.store(route.partitions.len(), Ordering::Relaxed);
+            self.unfinished.store(self.route.partition_count(), Ordering::Relaxed);
         }
         // Under each gate: a put is either in before this, or refused.
-        for partition in &route.partitions {
+        for partition in self.route.partitions() {
             partition.restrict(access);
         }
         true
@@ -32,6 +31,7 @@ impl<T: Item> Shared<T> {
             // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds every gate closed.
             self.closing.store(true, Ordering::Release);
             self.wake_all();
+            self.tell_closed();
         }
     }
 
@@ -62,7 +62,7 @@ impl<T: Item> Shared<T> {
             return control.abandoned;
         }
         let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
-        let produced: u64 = self.route.load().partitions.iter().map(|one| one.pushed_under_gate()).sum();
+        let produced: u64 = self.route.partitions().map(Partition::pushed_under_gate).sum();
         control.abandoned = produced - settled;
         // Release: pairs with the Acquire in `is_over`.
         self.expired.store(true, Ordering::Release);
@@ -70,6 +70,7 @@ impl<T: Item> Shared<T> {
         drop(control);
         self.wake_all();
         self.tell_flush();
+        self.retirements.give_up();
         if abandoned == 0 && !self.running.is_none() {
             let name = &self.name;
             self.host.log(&format!("queue {name}: shutdown ran out of time while handlers were closing"));

@@ -1,5 +1,7 @@
-//! The control plane: who drains what, and until when. It never touches items.
+//! The control plane: who drains what, when, and until when. It never touches items.
 
 mod close;
+pub(crate) mod grow;
 pub(crate) mod ownership;
+pub(crate) mod retire;
 pub(crate) mod scheduler;

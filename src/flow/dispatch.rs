@@ -6,12 +6,11 @@ use rustc_hash::FxHashMap;
 
 use crate::config::Selector;
 use crate::faults::{self, Fault};
-use crate::flow::handler::{Batch, Failure, Item, TypeKey};
-use crate::flow::host::Host;
-use crate::flow::route::{Registered, Route};
+use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey};
+use crate::flow::route::{Registered, Route, Target};
 use crate::observe::{Outcome, ThreadTally, Throttle};
-use crate::shared::Holding;
-use crate::sync::{Arc, Instant};
+use crate::shared::{Holding, Shared};
+use crate::sync::{Arc, Duration, Instant};
 
 /// What a cycle took from one partition.
 #[derive(Debug)]
@@ -22,25 +21,30 @@ pub(crate) struct Taken<T> {
 
 /// The items of one cycle that go to one handler, or to nobody.
 pub(crate) struct Group<T> {
-    target: Option<Arc<Registered<T>>>,
+    target: Option<Target<T>>,
     batch: Batch<T>,
 }
 
-/// Groups by type, in the order in which the types were met.
+/// Groups by type, in the order in which the types were met; by partition as well where a type is spread.
 ///
-/// With the selector `ByType` a partition delivers only to the types routed to it: an item that was put in before its
-/// type had a handler may stand in another partition, and delivering it from there would break the order of its type.
-pub(crate) fn group_by_type<T: Item>(route: &Route<T>, selector: Selector, taken: Vec<Taken<T>>) -> Vec<Group<T>> {
+/// `known_before`: the types with a higher number count as unknown.
+pub(crate) fn group_by_type<T: Item>(
+    route: &Route<T>,
+    selector: Selector,
+    taken: Vec<Taken<T>>,
+    known_before: usize,
+) -> Vec<Group<T>> {
     let mut groups: Vec<Group<T>> = Vec::new();
-    let mut group_of: FxHashMap<(TypeKey, bool), usize> = FxHashMap::default();
+    // With `ByType` the partitions of a type are its own, or shared with types that are not spread: a group never
+    // gathers from two.
+    let by_partition = selector == Selector::ByType;
+    let mut group_of: FxHashMap<(TypeKey, usize), usize> = FxHashMap::default();
     for Taken { partition, segments } in taken {
+        let place = if by_partition { partition } else { 0 };
         let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
-            let target = route
-                .types
-                .get(&key)
-                .filter(|registered| selector != Selector::ByType || registered.partition == partition);
-            *group_of.entry((key, target.is_some())).or_insert_with(|| {
-                groups.push(Group { target: target.cloned(), batch: Batch::default() });
+            *group_of.entry((key, place)).or_insert_with(|| {
+                let target = route.target(key, partition, selector, known_before);
+                groups.push(Group { target, batch: Batch::default() });
                 groups.len() - 1
             })
         };
@@ -66,7 +70,7 @@ pub(crate) fn group_for<T>(consumer: &Arc<Registered<T>>, taken: Vec<Taken<T>>) 
     for segment in taken.into_iter().flat_map(|taken| taken.segments) {
         batch.push_segment(segment);
     }
-    if batch.is_empty() { Vec::new() } else { vec![Group { target: Some(consumer.clone()), batch }] }
+    if batch.is_empty() { Vec::new() } else { vec![Group { target: Some(Target::only(consumer.clone())), batch }] }
 }
 
 /// Log lines that are due at most once per type and minute.
@@ -107,11 +111,9 @@ impl DispatchLog {
 }
 
 /// Hands groups over on behalf of one drain thread.
-pub(crate) struct Dispatcher<'a, T> {
-    pub(crate) queue: &'a str,
-    pub(crate) host: &'a dyn Host<T>,
+pub(crate) struct Dispatcher<'a, T: Item> {
+    pub(crate) shared: &'a Shared<T>,
     pub(crate) tally: &'a ThreadTally,
-    pub(crate) log: &'a DispatchLog,
     /// Lines to log once the thread has left the host: a logging handler may be slow, or produce into a queue.
     pub(crate) lines: &'a mut Vec<String>,
 }
@@ -119,62 +121,95 @@ pub(crate) struct Dispatcher<'a, T> {
 impl<T: Item> Dispatcher<'_, T> {
     /// Dispatches every group: first those whose handler is free, then those that another thread is inside. The
     /// thread holds one entry token at a time, so threads that wait for each other's handlers cannot lock up.
-    pub(crate) fn dispatch(&mut self, route: &Route<T>, groups: Vec<Group<T>>) {
+    pub(crate) fn dispatch(&mut self, groups: Vec<Group<T>>) {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
-            match target {
-                None => self.give_up(route, &batch),
-                Some(target) => match target.handler.token.clone().try_enter() {
-                    Some(_entered) => self.hand_over(&target, batch),
-                    None => busy.push((target, batch)),
-                },
+            let Some(target) = target else {
+                self.give_up(&batch);
+                continue;
+            };
+            let token = target.handler().token.clone();
+            match token.try_enter() {
+                Some(entered) => self.hand_over(&target, batch, Some(entered)),
+                None => busy.push((target, batch)),
             }
         }
         for (target, batch) in busy {
-            let token = target.handler.token.clone();
-            let mut entered = None;
-            self.host.leave(&mut || entered = Some(token.enter()));
-            self.hand_over(&target, batch);
+            self.hand_over(&target, batch, None);
         }
     }
 
-    /// Inside the handler's entry token: `consume`, and the count of what became of the batch.
-    fn hand_over(&mut self, target: &Registered<T>, mut batch: Batch<T>) {
-        let items = batch.len() as u64;
-        let start = Instant::now();
-        if !self.tally.begin_call(&target.name, start) {
-            return;
-        }
-        let holding = Holding::of(&target.handler.token);
-        let result = call(&target.name, || target.handler.handler.consume(&mut batch));
-        drop(holding);
-        let took = start.elapsed();
+    /// One batch to its handler, as often as the retry policy allows; then the count of what became of it.
+    fn hand_over<'t>(&mut self, target: &'t Target<T>, mut batch: Batch<T>, mut entered: Option<Entered<'t>>) {
+        let (registered, items) = (&target.registered, batch.len() as u64);
+        let attempts = self.shared.config.retry.as_ref().map_or(1, |retry| retry.attempts);
+        let mut took = Duration::ZERO;
+        let mut attempt = 1;
+        let result = loop {
+            batch.set_last_attempt(attempt >= attempts);
+            let Some(result) = self.try_once(target, &mut batch, &mut took, entered.take()) else { return };
+            match result {
+                Err(failure) if failure.retry && attempt < attempts && batch.len() as u64 == items => {
+                    let delay = self.shared.config.retry.as_ref().map_or(Duration::ZERO, |retry| retry.delay(attempt));
+                    self.tally.side_call(None);
+                    // Outside the token and the host: whoever else needs them goes on meanwhile.
+                    self.shared.host.leave(&mut || self.shared.back_off(delay));
+                    attempt += 1;
+                }
+                result => break result,
+            }
+        };
         let outcome = match &result {
             Err(_) if !faults::off(Fault::CountFailed) => Outcome::Failed,
             _ => Outcome::Consumed,
         };
         if self.tally.settle(outcome, items) {
-            target.tally.settle(outcome, items, took);
+            registered.tally.settle(outcome, items, took);
         }
         if let Err(failure) = result
             && !failure.reported
-            && let Some(failed) = self.log.failed.note(target.key, items, Instant::now())
+            && let Some(failed) = self.shared.dispatch_log.failed.note(registered.key, items, Instant::now())
         {
-            let (queue, name) = (self.queue, &target.name);
+            let (queue, name) = (&self.shared.name, &registered.name);
             self.lines.push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
         }
     }
 
-    fn give_up(&mut self, route: &Route<T>, batch: &Batch<T>) {
+    /// Inside the handler's entry token: `consume`. `None`: the time is over, and nobody is called any more.
+    fn try_once<'t>(
+        &mut self,
+        target: &'t Target<T>,
+        batch: &mut Batch<T>,
+        took: &mut Duration,
+        mut entered: Option<Entered<'t>>,
+    ) -> Option<Result<(), Failure>> {
+        let (handler, name) = (target.handler(), &target.registered.name);
+        if entered.is_none() {
+            self.shared.host.leave(&mut || entered = Some(handler.token.enter()));
+        }
+        let start = Instant::now();
+        if !self.tally.begin_call(name, start) {
+            return None;
+        }
+        let holding = Holding::of(&handler.token);
+        let result = call(name, || handler.handler.consume(batch));
+        drop(holding);
+        *took += start.elapsed();
+        Some(result)
+    }
+
+    fn give_up(&mut self, batch: &Batch<T>) {
         if faults::off(Fault::CountUnhandled) {
             return;
         }
+        let shared = self.shared;
         let items = batch.len() as u64;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
-        if let Some(unhandled) = self.log.unhandled.note(first.type_key(), items, Instant::now()) {
-            let (queue, name) = (self.queue, self.host.type_name(first));
-            let hint = self.host.unhandled_hint(first, &|key| route.types.contains_key(&key));
+        if let Some(unhandled) = shared.dispatch_log.unhandled.note(first.type_key(), items, Instant::now()) {
+            let (queue, name) = (&shared.name, shared.host.type_name(first));
+            let has_handler = |key| shared.route.find(key).is_some_and(|one| one.registered().is_some());
+            let hint = shared.host.unhandled_hint(first, &has_handler);
             let hint = hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
             self.lines.push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
         }
@@ -189,6 +224,6 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let cause = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let cause = cause.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Failure::new(format!("{name} panicked: {}", cause.unwrap_or_else(|| "no message".to_owned()))))
+        Err(Failure::last(format!("{name} panicked: {}", cause.unwrap_or_else(|| "no message".to_owned()))))
     })
 }

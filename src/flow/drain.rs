@@ -1,60 +1,304 @@
-//! The life of one drain thread: cycle, quiescent point, rest; and the end.
+//! The work of one drain thread: cycle, quiescent point, rest; and the end.
 //!
 //! ```text
-//!        ┌────────────── items taken ──────────────┐
-//!        ▼                                         │
-//!   take, dispatch ──▶ quiescent point ──▶ empty? ─┴─▶ on_idle ──▶ rest or sleep ──┐
-//!        ▲                    │                                                    │
-//!        └────────────────────┼────────────────────────────────────────────────────┘
+//!        ┌───────────── items taken ────────────┐
+//!        ▼                                      │
+//!   take, dispatch ──▶ quiescent point ─────────┴─ nothing taken ──▶ rest or sleep ──┐
+//!   or else on_idle ◀──────────────────────────────────────────────────────────────-─┘
 //!                             └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
-use crate::control::scheduler::{SleepKind, Sleeper};
+use crate::control::ownership::{Owner, QuiescentPoint};
+use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
 use crate::flow::handler::{HandlerRef, Item};
-use crate::flow::partition::Partition;
-use crate::flow::ready::ready_in;
+use crate::flow::ready::ready_after;
 use crate::flow::rest::after_empty_cycle;
-use crate::flow::route::Route;
-use crate::shared::{Consumption, Holding, Shared};
-use crate::sync::{Arc, Instant, Ordering, fence};
+use crate::shared::{Consumption, Holding, Shared, ThreadSlot};
+use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 
-pub(crate) struct DrainThread<T: Item> {
+/// What a cycle came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cycle {
+    Worked,
+    Empty,
+    /// The queue has ended; [`DrainTask::end`] is next.
+    Over,
+}
+
+/// The part of a queue that one drain thread does.
+pub(crate) struct DrainTask<T: Item> {
     index: usize,
     shared: Arc<Shared<T>>,
     sleeper: Sleeper,
-    /// The partition that the last cycle served last; the next scan starts after it.
+    /// The partition that was served last; the next scan starts after it.
     last_served: usize,
     empty_cycles: u32,
     /// Lines to log outside the host.
     lines: Vec<String>,
 }
 
-impl<T: Item> DrainThread<T> {
+impl<T: Item> DrainTask<T> {
     pub(crate) fn new(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) -> Self {
         Self { index, shared, sleeper, last_served: 0, empty_cycles: 0, lines: Vec::new() }
     }
 
-    pub(crate) fn run(&mut self) {
-        self.shared.mark_drain_thread();
-        while !self.shared.is_over() {
-            let route = self.shared.route.load();
-            let worked = self.cycle(&route);
-            self.log_lines();
-            if worked {
-                self.empty_cycles = 0;
+    pub(crate) fn shared(&self) -> &Arc<Shared<T>> {
+        &self.shared
+    }
+
+    /// Takes from the ready partitions of this thread and dispatches, or tells idle handlers; then the quiescent point.
+    pub(crate) fn cycle(&mut self) -> Cycle {
+        if self.shared.is_over() {
+            return Cycle::Over;
+        }
+        // Acquire: pairs with the Release of the closer, after which every gate is closed.
+        let closing = self.shared.closing.load(Ordering::Acquire);
+        let first = self.partitions_to_take(closing).next();
+        let mut served = Vec::new();
+        if let Some(first) = first {
+            let shared = self.shared.clone();
+            shared.host.enter(&mut || self.take_and_dispatch(first, closing, &mut served));
+        }
+        let worked = !served.is_empty();
+        if !worked && !closing {
+            self.note_cpu_time();
+            self.call_on_idle();
+        }
+        self.quiescent_point(&served, closing);
+        self.log_lines();
+        if worked {
+            self.empty_cycles = 0;
+            Cycle::Worked
+        } else if self.shared.is_over() {
+            Cycle::Over
+        } else {
+            Cycle::Empty
+        }
+    }
+
+    // ---- take and dispatch -----------------------------------------------------------------------------------
+
+    /// The partitions of this thread that are ready, from the one after the last served. Ready bits never decide about
+    /// the end: once the queue is closing, every partition is looked at.
+    fn partitions_to_take(&self, closing: bool) -> impl Iterator<Item = usize> + use<'_, T> {
+        let (route, after) = (&self.shared.route, self.last_served);
+        let all = closing.then(|| {
+            let count = route.partition_count();
+            (1..=count).map(move |step| (after + step) % count)
+        });
+        let ready = (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), after));
+        all.into_iter().flatten().chain(ready.into_iter().flatten()).filter(|&index| self.owns(index))
+    }
+
+    fn owns(&self, partition: usize) -> bool {
+        let owner = self.shared.route.owner(partition).load();
+        if faults::off(Fault::TakeWhenWanted) {
+            owner.wanted() == self.index
+        } else {
+            owner == Owner::Owned(self.index)
+        }
+    }
+
+    fn take_and_dispatch(&mut self, first: usize, closing: bool, served: &mut Vec<usize>) {
+        let shared = self.shared.clone();
+        let mut budget = shared.config.max_batch_items;
+        // Only for the switched-off rule below.
+        let known_before = if faults::off(Fault::RouteAfterTake) { shared.route.types().count() } else { usize::MAX };
+        let mut taken = Vec::new();
+        let others = self.partitions_to_take(closing).filter(|&index| index != first);
+        for index in std::iter::once(first).chain(others) {
+            let mut segments = Vec::new();
+            let items = shared.route.partition(index).take(budget, &mut segments);
+            if items == 0 {
                 continue;
             }
-            if self.shared.is_over() {
+            taken.push(Taken { partition: index, segments });
+            served.push(index);
+            budget = budget.saturating_sub(items);
+            if budget == 0 {
                 break;
             }
-            self.idle(&route);
         }
+        if let Some(&last) = served.last() {
+            self.last_served = last;
+        }
+        let slot = &shared.threads[self.index];
+        // The handlers are looked up after the last take: an item is in a partition only after its handler was published.
+        let groups = match &shared.consumption {
+            Consumption::ByHandler => group_by_type(&shared.route, shared.config.selector, taken, known_before),
+            Consumption::OneConsumer(consumer) => group_for(consumer, taken),
+            Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
+        };
+        let mut dispatcher = Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines };
+        dispatcher.dispatch(groups);
+    }
+
+    // ---- the quiescent point ---------------------------------------------------------------------------------
+
+    /// Nothing is in hand any more. The order of these steps is rule 7.
+    fn quiescent_point(&mut self, served: &[usize], closing: bool) {
+        let shared = self.shared.clone();
+        let complete = || served.iter().for_each(|&partition| shared.route.partition(partition).complete());
+        if !faults::off(Fault::CompleteFirst) {
+            complete();
+        }
+        // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at `completed`.
+        fence(Ordering::SeqCst);
+        shared.tell_flush();
+        let slot = self.slot();
+        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who sees the number.
+        slot.cycles.store(slot.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let here = QuiescentPoint::of(self.index);
+        if closing {
+            self.finish_partitions();
+        }
+        shared.complete_handoffs(&here);
+        if faults::off(Fault::CompleteFirst) {
+            complete();
+        }
+        self.retire_handlers();
+    }
+
+    /// Counts out the partitions of this thread that are closed and empty.
+    fn finish_partitions(&self) {
+        for partition in self.shared.route.partitions().filter(|one| self.is_inside(one.index)) {
+            if partition.finish() {
+                self.shared.one_finished();
+            }
+        }
+    }
+
+    fn is_inside(&self, partition: usize) -> bool {
+        self.shared.route.owner(partition).load().inside() == self.index
+    }
+
+    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
+    fn retire_handlers(&mut self) {
+        let mut ended = self.shared.retirements.pass(self.index);
+        if ended.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        shared.host.enter(&mut || {
+            for retirement in ended.drain(..) {
+                for handler in &retirement.registered.handlers {
+                    if !shared.serves(handler) {
+                        self.call_alone(handler, SideCall::OnClose);
+                    }
+                }
+                retirement.end();
+            }
+        });
+    }
+
+    // ---- rest and sleep --------------------------------------------------------------------------------------
+
+    /// After an empty cycle. `None`: there is something to do after all.
+    pub(crate) fn prepare_sleep(&mut self) -> Option<(SleepAttempt<'_>, Duration)> {
+        let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        if kind == SleepKind::Rest && self.shared.flush_waits() {
+            kind = SleepKind::Sleep;
+        }
+        self.empty_cycles = self.empty_cycles.saturating_add(1);
+        let attempt = self.sleeper.prepare(kind);
+        if !faults::off(Fault::LookAgain) && self.has_reason_to_stay_awake(kind) {
+            return None;
+        }
+        Some((attempt, limit))
+    }
+
+    /// The second look, after the thread has said that it sleeps.
+    fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
+        let shared = &self.shared;
+        if shared.is_over()
+            || shared.is_closing_with_work_for(self.index)
+            // Relaxed: ordered by the fence in `Sleeper::prepare`.
+            || (self.slot().asked_to_hand_over.load(Ordering::Relaxed) && !faults::off(Fault::LookForRevoked))
+            || shared.retirements.wait_for(self.index)
+        {
+            return true;
+        }
+        let mut mine = self.partitions_to_take(false);
+        match kind {
+            SleepKind::Sleep => mine.next().is_some(),
+            SleepKind::Rest => shared.flush_waits() || mine.any(|index| shared.route.partition(index).is_half_full()),
+        }
+    }
+
+    // ---- calls without items ---------------------------------------------------------------------------------
+
+    fn call_on_idle(&mut self) {
+        let idle = self.idle_handlers();
+        if idle.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        shared.host.enter(&mut || {
+            for handler in &idle {
+                self.call_alone(handler, SideCall::OnIdle);
+            }
+        });
+    }
+
+    /// The handlers that want `on_idle` and whose home this thread owns.
+    fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
+        if let Consumption::ByHandler = self.shared.consumption {
+            let route = &self.shared.route;
+            let mine = |home: usize| self.is_inside(home);
+            if !route.idlers().iter().any(|one| mine(one.home)) {
+                return Vec::new();
+            }
+            // SeqCst: pairs with the fence in `retire`. The list is read again after the owner words: a handler that was
+            // removed while another thread owned its home is not on it.
+            fence(Ordering::SeqCst);
+            return route.idlers().iter().filter(|one| mine(one.home)).map(|one| one.handler.clone()).collect();
+        }
+        self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
+    }
+
+    /// The consumer that this thread speaks to outside `consume`.
+    fn consumer(&self) -> Option<HandlerRef<T>> {
+        match &self.shared.consumption {
+            Consumption::ByHandler => None,
+            Consumption::OneConsumer(consumer) => (self.index == 0).then(|| consumer.handlers[0].clone()),
+            Consumption::PerThread(consumers) => {
+                let mine = &consumers[self.index].handlers[0];
+                // One instance for several threads: the first of them speaks to it.
+                let known = consumers[..self.index].iter().any(|one| one.handlers[0].is(mine));
+                (!known).then(|| mine.clone())
+            }
+        }
+    }
+
+    /// Everything is handled: the last act of this task.
+    pub(crate) fn end(&mut self) {
+        self.retire_handlers();
         self.close_handlers();
         self.discard_abandoned();
         self.log_lines();
         self.note_cpu_time();
+    }
+
+    /// The last call into each handler. Every thread sees the same list and calls its share of it, whoever owns what.
+    fn close_handlers(&mut self) {
+        let shared = self.shared.clone();
+        let threads = shared.threads.len();
+        let mut handlers: Vec<_> = match &shared.consumption {
+            Consumption::ByHandler => {
+                let instances = shared.route.instances().into_iter();
+                instances.filter(|one| one.home % threads == self.index).map(|one| one.handler).collect()
+            }
+            _ => self.consumer().into_iter().collect(),
+        };
+        shared.host.enter(&mut || {
+            // First those that nobody is inside: one that hangs must not keep the others from their end.
+            handlers.sort_by_key(|handler| handler.token.is_held());
+            for handler in handlers.drain(..) {
+                self.call_alone(&handler, SideCall::OnClose);
+            }
+        });
     }
 
     /// After an expired shutdown: what is left was counted as abandoned. It dies in the host, here and now, because an
@@ -64,183 +308,12 @@ impl<T: Item> DrainThread<T> {
         if !shared.expired.load(Ordering::Acquire) {
             return;
         }
-        let route = shared.route.load();
         shared.host.enter(&mut || {
             let mut abandoned = Vec::new();
-            for index in (0..route.partitions.len()).filter(|&index| self.owns(&route, index)) {
-                route.partitions[index].take(usize::MAX, &mut abandoned);
+            for partition in shared.route.partitions().filter(|one| self.is_inside(one.index)) {
+                partition.take(usize::MAX, &mut abandoned);
             }
         });
-    }
-
-    /// Takes from the ready partitions of this thread, dispatches, and reaches the quiescent point.
-    fn cycle(&mut self, route: &Route<T>) -> bool {
-        // Acquire: pairs with the Release of the closer, after which every gate is closed.
-        let closing = self.shared.closing.load(Ordering::Acquire);
-        let mine = self.partitions_to_take(route, closing);
-        let mut served: Vec<Arc<Partition<T>>> = Vec::new();
-        if !mine.is_empty() {
-            let shared = self.shared.clone();
-            shared.host.enter(&mut || self.take_and_dispatch(route, &mine, &mut served));
-        }
-        self.quiescent_point(route, &served, closing);
-        !served.is_empty()
-    }
-
-    /// The partitions of this thread that are ready, from the one after the last served. Ready bits never decide about
-    /// the end: once the queue is closing, every partition is looked at.
-    fn partitions_to_take(&self, route: &Route<T>, closing: bool) -> Vec<usize> {
-        let mut mine: Vec<usize> = if closing {
-            (0..route.partitions.len()).filter(|&index| self.owns(route, index)).collect()
-        } else {
-            let ready = (0..route.words.len()).flat_map(|word| ready_in(&route.words, word));
-            ready.filter(|&index| self.owns(route, index)).collect()
-        };
-        let after = mine.partition_point(|&index| index <= self.last_served);
-        mine.rotate_left(after);
-        mine
-    }
-
-    fn owns(&self, route: &Route<T>, partition: usize) -> bool {
-        // A bit may belong to a partition of a newer route: the next cycle sees it.
-        route.partitions.get(partition).is_some_and(|partition| partition.owner.inside() == self.index)
-    }
-
-    fn take_and_dispatch(&mut self, route: &Route<T>, mine: &[usize], served: &mut Vec<Arc<Partition<T>>>) {
-        let mut budget = self.shared.config.max_batch_items;
-        let mut taken = Vec::new();
-        for &index in mine {
-            let partition = &route.partitions[index];
-            let mut segments = Vec::new();
-            let items = partition.take(budget, &mut segments);
-            if items == 0 {
-                continue;
-            }
-            self.last_served = index;
-            taken.push(Taken { partition: index, segments });
-            served.push(partition.clone());
-            budget = budget.saturating_sub(items);
-            if budget == 0 {
-                break;
-            }
-        }
-        let shared = &self.shared;
-        let slot = &shared.threads[self.index];
-        // Loaded after the last take: an item is in a partition only after its handler was published.
-        let newest = if faults::off(Fault::RouteAfterTake) { None } else { Some(shared.route.load()) };
-        let route = newest.as_deref().unwrap_or(route);
-        let groups = match &shared.consumption {
-            Consumption::ByHandler => group_by_type(route, shared.config.selector, taken),
-            Consumption::OneConsumer(consumer) => group_for(consumer, taken),
-            Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
-        };
-        let mut dispatcher = Dispatcher {
-            queue: &shared.name,
-            host: &*shared.host,
-            tally: &slot.tally,
-            log: &shared.dispatch_log,
-            lines: &mut self.lines,
-        };
-        dispatcher.dispatch(route, groups);
-    }
-
-    /// Nothing is in hand any more.
-    fn quiescent_point(&mut self, route: &Route<T>, served: &[Arc<Partition<T>>], closing: bool) {
-        for partition in served {
-            partition.complete();
-        }
-        // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at `completed`.
-        fence(Ordering::SeqCst);
-        self.shared.tell_flush();
-        let slot = &self.shared.threads[self.index];
-        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who sees the number.
-        slot.cycles.store(slot.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
-        if closing {
-            for partition in route.partitions.iter().filter(|partition| partition.owner.inside() == self.index) {
-                if partition.finish() {
-                    self.shared.one_finished();
-                }
-            }
-        }
-    }
-
-    fn idle(&mut self, route: &Route<T>) {
-        self.note_cpu_time();
-        self.call_on_idle(route);
-        let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
-        if kind == SleepKind::Rest && self.shared.flush_waits() {
-            kind = SleepKind::Sleep;
-        }
-        self.empty_cycles = self.empty_cycles.saturating_add(1);
-        let attempt = self.sleeper.prepare(kind);
-        if faults::off(Fault::LookAgain) || !self.has_reason_to_stay_awake(route.version, kind) {
-            attempt.sleep(limit);
-        }
-    }
-
-    /// The second look, after the thread has said that it sleeps.
-    fn has_reason_to_stay_awake(&self, version: usize, kind: SleepKind) -> bool {
-        let shared = &self.shared;
-        let route = shared.route.load();
-        if shared.is_over() || shared.is_closing_with_work_for(self.index, &route) || route.version != version {
-            return true;
-        }
-        let ready = (0..route.words.len()).flat_map(|word| ready_in(&route.words, word));
-        let mut mine = ready.filter(|&index| self.owns(&route, index));
-        match kind {
-            SleepKind::Sleep => mine.next().is_some(),
-            SleepKind::Rest => shared.flush_waits() || mine.any(|index| route.partitions[index].is_half_full()),
-        }
-    }
-
-    fn call_on_idle(&mut self, route: &Route<T>) {
-        let shared = self.shared.clone();
-        let idle = self.handlers(route, |has_on_idle| has_on_idle);
-        if idle.is_empty() || shared.closing.load(Ordering::Relaxed) {
-            return;
-        }
-        shared.host.enter(&mut || {
-            for handler in &idle {
-                self.call_alone(handler, SideCall::OnIdle);
-            }
-        });
-        self.log_lines();
-    }
-
-    /// Everything is handled: the last call into each handler.
-    fn close_handlers(&mut self) {
-        let shared = self.shared.clone();
-        let route = shared.route.load();
-        let handlers = self.handlers(&route, |_| true);
-        shared.host.enter(&mut || {
-            for handler in &handlers {
-                self.call_alone(handler, SideCall::OnClose);
-            }
-        });
-    }
-
-    /// The handler instances that this thread speaks to outside `consume`.
-    fn handlers(&self, route: &Route<T>, wanted: impl Fn(bool) -> bool) -> Vec<HandlerRef<T>> {
-        match &self.shared.consumption {
-            Consumption::ByHandler => {
-                let mine = |home: usize| route.partitions[home].owner.inside() == self.index;
-                let chosen = route.instances.iter().filter(|one| wanted(one.has_on_idle) && mine(one.home));
-                chosen.map(|one| one.handler.clone()).collect()
-            }
-            Consumption::OneConsumer(consumer)
-                if self.index != 0 || !wanted(consumer.handler.handler.has_on_idle()) =>
-            {
-                Vec::new()
-            }
-            Consumption::OneConsumer(consumer) => vec![consumer.handler.clone()],
-            Consumption::PerThread(consumers) => {
-                let mine = &consumers[self.index].handler;
-                if consumers[..self.index].iter().any(|one| one.handler.is(mine)) {
-                    return Vec::new(); // One instance for several threads: the first of them speaks to it.
-                }
-                if wanted(mine.handler.has_on_idle()) { vec![mine.clone()] } else { Vec::new() }
-            }
-        }
     }
 
     fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
@@ -253,7 +326,7 @@ impl<T: Item> DrainThread<T> {
             self.shared.host.leave(&mut || entered = Some(token.enter()));
         }
         let name = handler.handler.name();
-        let tally = &self.shared.threads[self.index].tally;
+        let tally = &self.slot().tally;
         tally.side_call(Some((name.as_str().into(), Instant::now())));
         let holding = Holding::of(&handler.token);
         let result = call(&name, || match method {
@@ -271,6 +344,12 @@ impl<T: Item> DrainThread<T> {
         }
     }
 
+    // ---- what others see -------------------------------------------------------------------------------------
+
+    fn slot(&self) -> &ThreadSlot {
+        &self.shared.threads[self.index]
+    }
+
     fn log_lines(&mut self) {
         for line in self.lines.drain(..) {
             self.shared.host.log(&line);
@@ -278,6 +357,6 @@ impl<T: Item> DrainThread<T> {
     }
 
     fn note_cpu_time(&self) {
-        self.shared.threads[self.index].note_cpu_time();
+        self.slot().note_cpu_time();
     }
 }

@@ -38,11 +38,12 @@ pub trait Item: Send + 'static {
 pub struct Batch<T> {
     segments: Vec<Vec<T>>,
     len: usize,
+    last_attempt: bool,
 }
 
 impl<T> Default for Batch<T> {
     fn default() -> Self {
-        Self { segments: Vec::new(), len: 0 }
+        Self { segments: Vec::new(), len: 0, last_attempt: true }
     }
 }
 
@@ -55,6 +56,15 @@ impl<T> Batch<T> {
     /// Whether every item was taken out.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether a failure now is final. Else a handler that fails and leaves all items in the batch is called again.
+    pub fn is_last_attempt(&self) -> bool {
+        self.last_attempt
+    }
+
+    pub(crate) fn set_last_attempt(&mut self, last: bool) {
+        self.last_attempt = last;
     }
 
     /// The items, in order.
@@ -118,12 +128,19 @@ pub struct Failure {
     pub message: String,
     /// Whether somebody has been told already; else the queue logs it.
     pub reported: bool,
+    /// Whether trying again may help. A batch that lost items is never tried again.
+    pub retry: bool,
 }
 
 impl Failure {
-    /// A failure that the queue will log.
+    /// A failure that the queue will log, and that its retry policy may repair.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), reported: false }
+        Self { message: message.into(), reported: false, retry: true }
+    }
+
+    /// A failure that the queue will log; trying again would not help.
+    pub fn last(message: impl Into<String>) -> Self {
+        Self { message: message.into(), reported: false, retry: false }
     }
 }
 
@@ -201,6 +218,11 @@ impl EntryToken {
         Some(Entered(self))
     }
 
+    /// Whether somebody is inside, at this moment.
+    pub(crate) fn is_held(&self) -> bool {
+        *self.held.lock()
+    }
+
     /// Waits for the token.
     pub(crate) fn enter(&self) -> Entered<'_> {
         let mut held = self.held.lock();
@@ -212,7 +234,7 @@ impl EntryToken {
     }
 }
 
-/// Proof that this thread holds an entry token. Unlike a lock guard it may cross threads' attach and detach calls.
+/// Proof that this thread holds an entry token. Unlike a lock guard it may cross the host's `enter` and `leave`.
 #[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a EntryToken);
 
@@ -241,9 +263,14 @@ impl<T> HandlerRef<T> {
         Self { handler, token }
     }
 
+    /// The instance's identity.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.handler).cast::<()>() as usize
+    }
+
     /// Whether both are the same instance.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.handler, &other.handler)
+        self.address() == other.address()
     }
 }
 

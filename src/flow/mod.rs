@@ -3,7 +3,8 @@
 //! ```text
 //!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
 //!     │
-//!  route.rs      type → partition, for the queue's life
+//!  place.rs      type → partition, for the queue's life
+//!  route.rs      partitions, their owners, the handlers of the types
 //!     │
 //!  partition.rs  open segment ──sealed when full──▶ channel    the bound, the closed mark, the counts
 //!     │
@@ -23,6 +24,7 @@ pub(crate) mod drain;
 pub(crate) mod handler;
 pub(crate) mod host;
 pub(crate) mod partition;
+pub(crate) mod place;
 pub(crate) mod produce;
 pub(crate) mod ready;
 pub(crate) mod rest;

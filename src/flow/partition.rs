@@ -8,13 +8,14 @@
 //! |---|---|---|
 //! | `gate.*` | producers, closer, thread inside (under the lock) | the same |
 //! | `pushed` | whoever holds the gate, by a plain store of `gate.pushed` | thread inside |
+//! | `attempts` | whoever holds the gate, by a plain store | the meter of the balancer, statistics |
 //! | `waiting` | producers that wait, under the gate | thread inside |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
-//! | `finished` | thread inside | closer |
+//! | `finished` | thread inside | the thread inside after it |
+//! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
-use crate::control::ownership::OwnerWord;
 use crate::faults::{self, Fault};
 use crate::flow::ready::ReadyBit;
 use crate::sync::{
@@ -51,7 +52,6 @@ struct Gate<T> {
     open: Vec<T>,
     access: Access,
     pushed: u64,
-    attempts: u64,
     refused: u64,
 }
 
@@ -88,33 +88,35 @@ pub(crate) struct Partition<T> {
     gate: Mutex<Gate<T>>,
     not_full: Condvar,
     sealed: SegmentChannel<Vec<T>>,
-    pub(crate) owner: OwnerWord,
     ready: ReadyBit,
     pushed: AtomicU64,
+    attempts: AtomicU64,
     waiting: AtomicUsize,
     taken: AtomicU64,
     completed: AtomicU64,
     finished: AtomicBool,
+    revoked_at_ns: AtomicU64,
 }
 
 impl<T> Partition<T> {
-    pub(crate) fn new(index: usize, owner: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
+    pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
         Self {
             index,
             buffer_size,
             segment_size,
-            gate: Mutex::new(Gate { open: Vec::new(), access: Access::Open, pushed: 0, attempts: 0, refused: 0 }),
+            gate: Mutex::new(Gate { open: Vec::new(), access: Access::Open, pushed: 0, refused: 0 }),
             not_full: Condvar::new(),
             // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
             // `buffer_size / segment_size` are never in the channel.
             sealed: SegmentChannel::bounded(buffer_size / segment_size + 2),
-            owner: OwnerWord::owned(owner),
             ready,
             pushed: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             finished: AtomicBool::new(false),
+            revoked_at_ns: AtomicU64::new(0),
         }
     }
 
@@ -124,7 +126,7 @@ impl<T> Partition<T> {
     pub(crate) fn put(&self, item: &mut Option<T>, attempt: Attempt, inside_pool: bool) -> Result<Signal, Stop> {
         let mut gate = self.gate.lock();
         if attempt == Attempt::New {
-            gate.attempts += 1;
+            self.count_attempts(1);
         }
         Self::check_access(&gate, inside_pool)?;
         let queued = self.queued(&gate);
@@ -160,8 +162,20 @@ impl<T> Partition<T> {
         };
         // The item that stopped the run was tried; what stands behind it was not.
         let tried = put + usize::from(stop.is_some());
-        gate.attempts += (tried - usize::from(attempt == Attempt::Again)) as u64;
+        self.count_attempts(tried - usize::from(attempt == Attempt::Again));
         (put, signal, stop)
+    }
+
+    /// Under the gate, when a put begins: so a balancer sees the demand, also of what will wait.
+    fn count_attempts(&self, items: usize) {
+        // Relaxed: written under the gate only, and a reading needs no order.
+        self.attempts.store(self.attempts.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
+    }
+
+    /// Puts begun so far.
+    pub(crate) fn attempts(&self) -> u64 {
+        // Relaxed: a count that only grows.
+        self.attempts.load(Ordering::Relaxed)
     }
 
     /// Counts `items` attempts that gave up.
@@ -312,7 +326,7 @@ impl<T> Partition<T> {
 
     /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
     pub(crate) fn finish(&self) -> bool {
-        // Relaxed: only this thread writes it.
+        // Relaxed: only threads inside write it, and the owner word orders one after the other.
         if self.finished.load(Ordering::Relaxed) {
             return false;
         }
@@ -327,11 +341,27 @@ impl<T> Partition<T> {
 
     /// Whether [`finish`](Self::finish) has said so.
     pub(crate) fn is_finished(&self) -> bool {
-        // Relaxed: asked by the thread inside, which wrote it.
+        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one that did.
         self.finished.load(Ordering::Relaxed)
     }
 
     // ---- control and statistics ------------------------------------------------------------------------------
+
+    /// Whether the ready bit is set. The caller has fenced.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.is_set()
+    }
+
+    /// Before the owner word says so: when the partition was revoked, since the queue's start.
+    pub(crate) fn note_revoked(&self, at: Duration) {
+        // Relaxed: published by the exchange of the owner word.
+        self.revoked_at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn revoked_at(&self) -> Duration {
+        // Relaxed: the caller has read the owner word.
+        Duration::from_nanos(self.revoked_at_ns.load(Ordering::Relaxed))
+    }
 
     /// Narrows who may put, and tells the producers that wait.
     pub(crate) fn restrict(&self, access: Access) {
@@ -368,7 +398,7 @@ impl<T> Partition<T> {
             completed = again;
             taken = self.taken.load(Ordering::Acquire);
         }
-        PartitionCounts { attempts: gate.attempts, pushed: gate.pushed, refused: gate.refused, taken, completed }
+        PartitionCounts { attempts: self.attempts(), pushed: gate.pushed, refused: gate.refused, taken, completed }
     }
 }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use crate::config::{BufferStrategy, Selector};
 use crate::error::ProduceError;
 use crate::faults::{self, Fault};
-use crate::flow::handler::Item;
+use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::shared::{Shared, on_drain_thread};
 use crate::sync::{Arc, Duration, Instant, Ordering};
@@ -22,6 +22,9 @@ pub trait Pause {
     /// The caller does not want to wait any longer.
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Self::Interrupt>;
 }
+
+/// Items of a spread type that go to one of its partitions in a row, when many are put in at once.
+const SPREAD_RUN: usize = 64;
 
 /// Just waits.
 #[derive(Debug, Default, Clone, Copy)]
@@ -54,29 +57,26 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        let stop = self.route.read(|route| {
-            let index = self.select(route.partitions.len(), given, || route.partition_of(item.type_key()));
-            let partition = &*route.partitions[index];
-            let mut item = Some(item);
-            match partition.put(&mut item, Attempt::New, on_drain_thread()) {
-                Ok(signal) => {
-                    self.wake_inside(partition, signal);
-                    None
-                }
-                // The slow path needs the partition beyond the look at the route.
-                Err(stop) => item.map(|item| (item, stop, partition.index)),
+        let index = match given {
+            Some(index) => index,
+            None => self.select(item.type_key()),
+        };
+        let partition = self.route.partition(index);
+        let mut item = Some(item);
+        match partition.put(&mut item, Attempt::New, on_drain_thread()) {
+            Ok(signal) => {
+                self.wake_inside(partition, signal);
+                Ok(())
             }
-        });
-        match stop {
-            None => Ok(()),
-            Some((item, stop, index)) => {
-                let partition = self.route.load().partitions[index].clone();
-                self.produce_slowly(&partition, item, stop, deadline, pause)
-            }
+            Err(stop) => match item {
+                Some(item) => self.produce_slowly(partition, item, stop, deadline, pause),
+                None => Ok(()),
+            },
         }
     }
 
     /// The first try did not succeed.
+    #[cold]
     fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
@@ -112,16 +112,16 @@ impl<T: Item> Shared<T> {
     ) -> Result<(), ProduceError<(), P::Interrupt>> {
         let inside_pool = on_drain_thread();
         while let Some(first) = items.as_slice().first() {
-            let route = self.route.load();
-            let count = route.partitions.len();
-            let (index, run) = if self.config.selector == Selector::ByType {
-                let key = first.type_key();
-                let run = items.as_slice().iter().take_while(|item| item.type_key() == key).count();
-                (route.partition_of(key), run)
-            } else {
-                (self.select(count, None, || 0), items.len().div_ceil(count))
+            let key = first.type_key();
+            let index = self.select(key);
+            let mut run = match self.config.selector {
+                Selector::ByType => items.as_slice().iter().take_while(|item| item.type_key() == key).count(),
+                _ => items.len().div_ceil(self.route.partition_count()),
             };
-            let partition = &route.partitions[index];
+            if self.route.is_spread(key) {
+                run = run.min(SPREAD_RUN);
+            }
+            let partition = self.route.partition(index);
             let (mut left, mut attempt) = (run, Attempt::New);
             while left > 0 {
                 let (put, signal, stop) = partition.put_run(items, left, attempt, inside_pool);
@@ -156,12 +156,11 @@ impl<T: Item> Shared<T> {
         refusal
     }
 
-    fn select(&self, count: usize, given: Option<usize>, by_type: impl FnOnce() -> usize) -> usize {
-        match (given, self.config.selector) {
-            (Some(index), _) => index,
-            (None, Selector::ByType) => by_type(),
+    fn select(&self, key: TypeKey) -> usize {
+        match self.config.selector {
+            Selector::ByType => self.route.partition_for(key),
             // Relaxed: any spread will do.
-            (None, _) => self.next_partition.fetch_add(1, Ordering::Relaxed) % count,
+            _ => self.next_partition.fetch_add(1, Ordering::Relaxed) % self.route.partition_count(),
         }
     }
 

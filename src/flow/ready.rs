@@ -34,6 +34,12 @@ impl ReadyBit {
         self.word.fetch_or(self.mask, Ordering::Release);
     }
 
+    /// The caller has fenced.
+    pub(crate) fn is_set(&self) -> bool {
+        // Relaxed: ordered by the caller's fence.
+        self.word.load(Ordering::Relaxed) & self.mask != 0
+    }
+
     /// Only for the thread inside. The caller fences before it takes.
     pub(crate) fn clear(&self) {
         // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another bit of the word.
@@ -41,16 +47,56 @@ impl ReadyBit {
     }
 }
 
-/// The partitions whose bit is set in word number `word`, lowest first.
-pub(crate) fn ready_in(words: &[ReadyWord], word: usize) -> impl Iterator<Item = usize> + use<> {
-    // Acquire: pairs with the Release of `ReadyBit::set`.
-    let mut bits = words[word].load(Ordering::Acquire);
-    std::iter::from_fn(move || {
-        if bits == 0 {
-            return None;
-        }
-        let bit = bits.trailing_zeros() as usize;
-        bits &= bits - 1;
-        Some(word * BITS + bit)
+/// The partitions whose bit is set, from the one after `after`, once around; `after` itself comes last.
+///
+/// The words are read when the scan comes to them: a scan that stops early has cost only what it looked at.
+pub(crate) fn ready_after<'a>(
+    word: impl Fn(usize) -> Option<&'a ReadyWord>,
+    words: usize,
+    after: usize,
+) -> impl Iterator<Item = usize> {
+    let (first, bit) = (after / BITS % words.max(1), after % BITS);
+    // The first word is visited twice: its upper bits at the beginning, its lower bits at the end.
+    let upper = if bit + 1 == BITS { 0 } else { u64::MAX << (bit + 1) };
+    let visits = (0..=words).map(move |step| {
+        let mask = if step == 0 {
+            upper
+        } else if step == words {
+            !upper
+        } else {
+            u64::MAX
+        };
+        ((first + step) % words.max(1), mask)
+    });
+    visits.flat_map(move |(index, mask)| {
+        // Acquire: pairs with the Release of `ReadyBit::set`.
+        let mut bits = word(index).map_or(0, |word| word.load(Ordering::Acquire)) & mask;
+        std::iter::from_fn(move || {
+            if bits == 0 {
+                return None;
+            }
+            let bit = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            Some(index * BITS + bit)
+        })
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_goes_once_around() {
+        let words: Vec<ReadyWord> = (0..3).map(|_| new_word()).collect();
+        for partition in [0, 5, 63, 64, 70, 130, 191] {
+            ReadyBit::new(words[partition / BITS].clone(), partition).set();
+        }
+        let scan = |after| ready_after(|index| words.get(index), words.len(), after).collect::<Vec<_>>();
+        assert_eq!(scan(5), [63, 64, 70, 130, 191, 0, 5]);
+        assert_eq!(scan(63), [64, 70, 130, 191, 0, 5, 63]);
+        assert_eq!(scan(191), [0, 5, 63, 64, 70, 130, 191]);
+        assert_eq!(scan(131), [191, 0, 5, 63, 64, 70, 130]);
+        assert_eq!(ready_after(|_| None, 0, 7).count(), 0);
+    }
 }

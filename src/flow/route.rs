@@ -1,140 +1,289 @@
-//! The route: which partition and which handler a type has. One immutable table, replaced as a whole.
+//! The route: partitions, type → partition, type → handler.
 //!
-//! A type keeps its partition for the queue's life, so growth never reorders it and never lets a second thread into
-//! its handler. Growth shares the old partitions, their owner words and their words of the ready set.
+//! All of it only grows, in place, and what is in it never moves: growth shares the old partitions with their counters,
+//! their owner words and their words of the ready set, and a type keeps its partition for the queue's life, so growth
+//! never reorders it and never lets a second thread into its handler. Producers look a type up without any
+//! read-modify-write. Only the handler of a type can change; it is published on its own, and a drain thread reads it
+//! after the cycle's last take.
+//!
+//! | field | written by (under the control lock) | read by |
+//! |---|---|---|
+//! | `partitions`, `owners`, `words` | growth | everybody |
+//! | `places` | the registration of a new type | producers, drain threads |
+//! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
+//! | `idlers` | the same | drain threads after an empty cycle |
 
 use std::fmt;
 
-use rustc_hash::FxHashMap;
-
-use crate::config::{Config, PartitionPolicy, Selector};
-use crate::flow::handler::{HandledType, HandlerRef, TypeKey};
+use crate::config::{Config, Selector};
+use crate::control::ownership::OwnerWord;
+use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::{Partition, segment_size};
+use crate::flow::place::{Place, Places};
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::observe::HandlerTally;
-use crate::sync::Arc;
+use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published};
 
-/// One registered type.
+/// The handler, or the handlers, of one type.
 pub(crate) struct Registered<T> {
     pub(crate) key: TypeKey,
-    /// How many types were registered before it.
-    pub(crate) order: usize,
-    pub(crate) partition: usize,
-    pub(crate) handler: HandlerRef<T>,
     pub(crate) name: Arc<str>,
+    /// One for all partitions of the type, or one for each of them.
+    pub(crate) handlers: Vec<HandlerRef<T>>,
     pub(crate) tally: HandlerTally,
 }
 
-/// One handler instance, which may serve several types.
-pub(crate) struct Instance<T> {
-    pub(crate) handler: HandlerRef<T>,
-    /// Its first type's partition: whoever owns that one calls `on_idle` and `on_close`.
-    pub(crate) home: usize,
-    pub(crate) has_on_idle: bool,
+impl<T> Registered<T> {
+    pub(crate) fn new(key: TypeKey, name: &str, handlers: Vec<HandlerRef<T>>) -> Self {
+        Self { key, name: name.into(), handlers, tally: HandlerTally::default() }
+    }
 }
 
-impl<T> Clone for Instance<T> {
+/// Where a group of items goes: one handler instance of a type.
+pub(crate) struct Target<T> {
+    pub(crate) registered: Arc<Registered<T>>,
+    instance: usize,
+}
+
+impl<T> Target<T> {
+    pub(crate) fn only(registered: Arc<Registered<T>>) -> Self {
+        Self { registered, instance: 0 }
+    }
+
+    pub(crate) fn handler(&self) -> &HandlerRef<T> {
+        &self.registered.handlers[self.instance]
+    }
+}
+
+/// One type that was registered at some time.
+pub(crate) struct TypeRoute<T> {
+    pub(crate) key: TypeKey,
+    /// Its partition, or all that a factory spread it over.
+    pub(crate) partitions: Vec<usize>,
+    /// Which of them the next item goes to.
+    next: AtomicUsize,
+    registered: Published<Option<Arc<Registered<T>>>>,
+}
+
+impl<T> TypeRoute<T> {
+    pub(crate) fn registered(&self) -> Option<Arc<Registered<T>>> {
+        (*self.registered.load()).clone()
+    }
+
+    /// Under the control lock.
+    pub(crate) fn publish(&self, registered: Option<Arc<Registered<T>>>) {
+        self.registered.publish(registered);
+    }
+}
+
+/// One handler instance that wants `on_idle`.
+pub(crate) struct Idler<T> {
+    pub(crate) handler: HandlerRef<T>,
+    /// Whoever owns this partition calls it.
+    pub(crate) home: usize,
+}
+
+impl<T> Clone for Idler<T> {
     fn clone(&self) -> Self {
-        Self { handler: self.handler.clone(), home: self.home, has_on_idle: self.has_on_idle }
+        Self { handler: self.handler.clone(), home: self.home }
     }
 }
 
 pub(crate) struct Route<T> {
-    pub(crate) version: usize,
-    pub(crate) partitions: Vec<Arc<Partition<T>>>,
-    pub(crate) words: Vec<ReadyWord>,
-    pub(crate) types: FxHashMap<TypeKey, Arc<Registered<T>>>,
-    pub(crate) instances: Vec<Instance<T>>,
-    types_per_partition: Vec<usize>,
-    weight: f64,
+    partitions: AppendOnly<Partition<T>>,
+    owners: AppendOnly<OwnerWord>,
+    words: AppendOnly<ReadyWord>,
+    places: Places,
+    types: AppendOnly<TypeRoute<T>>,
+    idlers: Published<Vec<Idler<T>>>,
 }
 
 impl<T> Route<T> {
-    /// A route without types.
-    pub(crate) fn new(config: &Config, threads: usize, partitions: usize) -> Self {
-        let empty = Self {
-            version: 0,
-            partitions: Vec::new(),
-            words: Vec::new(),
-            types: FxHashMap::default(),
-            instances: Vec::new(),
-            types_per_partition: Vec::new(),
-            weight: 0.0,
-        };
-        empty.grown(config, threads, partitions)
-    }
-
-    /// The partition of a type. One without a handler gets one by its key, and nothing there will handle it.
-    pub(crate) fn partition_of(&self, key: TypeKey) -> usize {
-        match self.types.get(&key) {
-            Some(registered) => registered.partition,
-            // Keys may be addresses: fold the low zero bits away.
-            None => (key.0 >> 4) % self.partitions.len(),
-        }
-    }
-
-    /// The route with one more type, and with the partitions that the policy wants for it.
-    pub(crate) fn with_type(
-        &self,
-        config: &Config,
-        threads: usize,
-        item_type: HandledType,
-        handler: HandlerRef<T>,
-    ) -> Self {
-        let HandledType { key, name, weight } = item_type;
-        let weight = self.weight + weight;
-        let wanted = match (config.selector, config.partitions) {
-            (Selector::ByType, policy @ PartitionPolicy::Adaptive { .. }) => policy.resolve(threads, weight),
-            _ => self.partitions.len(),
-        };
-        let mut next = self.grown(config, threads, wanted);
-        // Its own partition while there are enough, else the one with the fewest types.
-        let types = &next.types_per_partition;
-        let partition = (0..types.len()).min_by_key(|&index| types[index]).unwrap_or(0);
-        next.types_per_partition[partition] += 1;
-        if !next.instances.iter().any(|instance| instance.handler.is(&handler)) {
-            let has_on_idle = handler.handler.has_on_idle();
-            next.instances.push(Instance { handler: handler.clone(), home: partition, has_on_idle });
-        }
-        let order = next.types.len();
-        let registered =
-            Registered { key, order, partition, handler, name: name.into(), tally: HandlerTally::default() };
-        next.types.insert(key, Arc::new(registered));
-        next.weight = weight;
-        next
-    }
-
-    /// A copy with at least `wanted` partitions. The old ones are shared, counters, owners and all.
-    fn grown(&self, config: &Config, threads: usize, wanted: usize) -> Self {
-        let mut partitions = self.partitions.clone();
-        let mut words = self.words.clone();
-        let mut types_per_partition = self.types_per_partition.clone();
-        let segment = segment_size(config.buffer_size, config.max_batch_items);
-        for index in partitions.len()..wanted {
-            if index / BITS == words.len() {
-                words.push(new_word());
-            }
-            let ready = ReadyBit::new(words[index / BITS].clone(), index);
-            partitions.push(Arc::new(Partition::new(index, index % threads, ready, config.buffer_size, segment)));
-            types_per_partition.push(0);
-        }
+    pub(crate) fn new() -> Self {
         Self {
-            version: self.version + 1,
-            partitions,
-            words,
-            types: self.types.clone(),
-            instances: self.instances.clone(),
-            types_per_partition,
-            weight: self.weight,
+            partitions: AppendOnly::new(),
+            owners: AppendOnly::new(),
+            words: AppendOnly::new(),
+            places: Places::new(),
+            types: AppendOnly::new(),
+            idlers: Published::new(Vec::new()),
         }
+    }
+
+    // ---- producers -------------------------------------------------------------------------------------------
+
+    /// The partition of a type's next item. A type without a place gets one by its key, and nothing there will handle
+    /// it.
+    #[inline]
+    pub(crate) fn partition_for(&self, key: TypeKey) -> usize {
+        match self.places.find(key) {
+            Some(place) if place.is_spread() => self.next_of(place),
+            Some(place) => place.partition(),
+            // Keys may be addresses: fold the low zero bits away.
+            None => (key.0 >> 4) % self.partition_count(),
+        }
+    }
+
+    #[cold]
+    fn next_of(&self, place: Place) -> usize {
+        let spread = self.type_route(place);
+        // Relaxed: any even spread will do.
+        spread.partitions[spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()]
+    }
+
+    /// Whether all items of a type go to one partition.
+    pub(crate) fn is_spread(&self, key: TypeKey) -> bool {
+        self.places.find(key).is_some_and(Place::is_spread)
+    }
+
+    // ---- partitions ------------------------------------------------------------------------------------------
+
+    #[inline]
+    pub(crate) fn partition(&self, index: usize) -> &Partition<T> {
+        match self.partitions.get(index) {
+            Some(partition) => partition,
+            None => panic!("partition {index} does not exist; there are {}", self.partition_count()),
+        }
+    }
+
+    pub(crate) fn partition_count(&self) -> usize {
+        self.partitions.len()
+    }
+
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = &Partition<T>> {
+        (0..self.partition_count()).map(|index| self.partition(index))
+    }
+
+    pub(crate) fn owner(&self, partition: usize) -> &OwnerWord {
+        match self.owners.get(partition) {
+            Some(owner) => owner,
+            None => panic!("partition {partition} does not exist; there are {}", self.partition_count()),
+        }
+    }
+
+    pub(crate) fn word(&self, index: usize) -> Option<&ReadyWord> {
+        self.words.get(index)
+    }
+
+    pub(crate) fn word_count(&self) -> usize {
+        self.words.len()
+    }
+
+    // ---- drain threads ---------------------------------------------------------------------------------------
+
+    /// The handler for items of a type that stood in `partition`.
+    ///
+    /// With the selector `ByType` a partition delivers only to the types routed to it: an item that was put in before its
+    /// type had a handler may stand in another partition, and delivering it from there would break the order of its type.
+    pub(crate) fn target(
+        &self,
+        key: TypeKey,
+        partition: usize,
+        selector: Selector,
+        known_before: usize,
+    ) -> Option<Target<T>> {
+        let place = self.places.find(key).filter(|place| place.type_number() < known_before)?;
+        let type_route = self.type_route(place);
+        let registered = type_route.registered()?;
+        if selector != Selector::ByType {
+            return Some(Target { registered, instance: 0 });
+        }
+        let position = type_route.partitions.iter().position(|&one| one == partition)?;
+        let instance = if registered.handlers.len() == 1 { 0 } else { position };
+        Some(Target { registered, instance })
+    }
+
+    pub(crate) fn idlers(&self) -> Arc<Vec<Idler<T>>> {
+        self.idlers.load()
+    }
+
+    // ---- types -----------------------------------------------------------------------------------------------
+
+    pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
+        self.places.find(key).map(|place| self.type_route(place))
+    }
+
+    fn type_route(&self, place: Place) -> &TypeRoute<T> {
+        match self.types.get(place.type_number()) {
+            Some(type_route) => type_route,
+            None => unreachable!("a place is published after its type"),
+        }
+    }
+
+    /// All types that were ever registered, in order of registration.
+    pub(crate) fn types(&self) -> impl Iterator<Item = &TypeRoute<T>> {
+        (0..self.types.len()).filter_map(|number| self.types.get(number))
+    }
+
+    /// Every handler instance that serves a type now, once, with the partition that is its home.
+    pub(crate) fn instances(&self) -> Vec<Idler<T>> {
+        let mut known = rustc_hash::FxHashSet::default();
+        let mut instances = Vec::new();
+        for type_route in self.types() {
+            let Some(registered) = type_route.registered() else { continue };
+            for (handler, &home) in registered.handlers.iter().zip(&type_route.partitions) {
+                if known.insert(handler.address()) {
+                    instances.push(Idler { handler: handler.clone(), home });
+                }
+            }
+        }
+        instances
+    }
+
+    // ---- growth, under the control lock ----------------------------------------------------------------------
+
+    /// Adds partitions until there are `wanted`.
+    pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
+        let segment = segment_size(config.buffer_size, config.max_batch_items);
+        for index in self.partition_count()..wanted {
+            let word = match self.words.get(index / BITS) {
+                Some(word) => word.clone(),
+                None => {
+                    let word = new_word();
+                    self.words.push(word.clone());
+                    word
+                }
+            };
+            self.owners.push(OwnerWord::owned(index % threads));
+            self.partitions.push(Partition::new(index, ReadyBit::new(word, index), config.buffer_size, segment));
+        }
+    }
+
+    /// Adds a type that was never there, with its partitions for life.
+    pub(crate) fn add_type(&self, registered: Arc<Registered<T>>, partitions: Vec<usize>) {
+        let (key, number) = (registered.key, self.types.len());
+        let place = Place::new(number, partitions[0], partitions.len() > 1);
+        let registered = Published::new(Some(registered));
+        self.types.push(TypeRoute { key, partitions, next: AtomicUsize::new(0), registered });
+        self.places.insert(key, place, number);
+    }
+
+    /// Lists the new handlers among those that want `on_idle`.
+    pub(crate) fn add_idlers(&self, registered: &Registered<T>, partitions: &[usize]) {
+        let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
+        let before = idlers.len();
+        for (handler, &home) in registered.handlers.iter().zip(partitions) {
+            if handler.handler.has_on_idle() && !idlers.iter().any(|one| one.handler.is(handler)) {
+                idlers.push(Idler { handler: handler.clone(), home });
+            }
+        }
+        if idlers.len() > before {
+            self.idlers.publish(idlers);
+        }
+    }
+
+    /// Takes those that serve no type any more off the list.
+    pub(crate) fn drop_idlers(&self, gone: &[HandlerRef<T>]) {
+        let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
+        idlers.retain(|one| !gone.iter().any(|handler| handler.is(&one.handler)));
+        self.idlers.publish(idlers);
     }
 }
 
 impl<T> fmt::Debug for Route<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Route")
-            .field("version", &self.version)
-            .field("partitions", &self.partitions.len())
+            .field("partitions", &self.partition_count())
             .field("types", &self.types.len())
             .finish_non_exhaustive()
     }

@@ -79,7 +79,7 @@ impl ThreadTally {
     }
 }
 
-/// What one handler was given for one type. Written under the handler's entry token.
+/// What the handlers of one type were given. Written after each batch.
 #[derive(Debug)]
 pub(crate) struct HandlerTally(Mutex<HandlerCounts>);
 

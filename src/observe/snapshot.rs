@@ -12,7 +12,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 impl<T: Item> Shared<T> {
     pub(crate) fn stats(&self) -> Stats {
-        let route = self.route.load();
+        let route = &self.route;
         let abandoned = self.control.lock().abandoned;
         let now = Instant::now();
         let mut stats = Stats {
@@ -26,8 +26,8 @@ impl<T: Item> Shared<T> {
             abandoned,
             queued: 0,
             in_flight: 0,
-            partitions: Vec::with_capacity(route.partitions.len()),
-            handlers: Vec::with_capacity(route.types.len()),
+            partitions: Vec::with_capacity(route.partition_count()),
+            handlers: Vec::new(),
             drain_threads: Vec::with_capacity(self.threads.len()),
             stuck_handlers: Vec::new(),
         };
@@ -50,10 +50,11 @@ impl<T: Item> Shared<T> {
             });
         }
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
-        let mut in_order: Vec<_> = route.types.values().collect();
-        in_order.sort_unstable_by_key(|registered| registered.order);
-        for registered in in_order {
-            types.entry(registered.partition).or_default().push(registered.key);
+        for type_route in route.types() {
+            let Some(registered) = type_route.registered() else { continue };
+            for &partition in &type_route.partitions {
+                types.entry(partition).or_default().push(registered.key);
+            }
             let counts = registered.tally.counts();
             stats.handlers.push(HandlerStats {
                 key: registered.key,
@@ -65,7 +66,7 @@ impl<T: Item> Shared<T> {
         }
         // What an expired shutdown left behind is abandoned and no longer in use.
         let expired = self.expired.load(Ordering::Acquire);
-        for partition in &route.partitions {
+        for partition in route.partitions() {
             let counts = partition.counts();
             stats.attempts += counts.attempts;
             stats.produced += counts.pushed;
@@ -77,7 +78,7 @@ impl<T: Item> Shared<T> {
             stats.partitions.push(PartitionStats {
                 index: partition.index,
                 used: queued + in_flight,
-                owner: partition.owner.inside(),
+                owner: route.owner(partition.index).load().inside(),
                 attempts: counts.attempts,
                 types: types.remove(&partition.index).unwrap_or_default(),
             });

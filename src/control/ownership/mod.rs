@@ -1,5 +1,9 @@
-//! Who may drain a partition. The protocol and its states are in `README.md` beside this file.
+//! Who may drain a partition, and how that changes. The protocol and its states are in `README.md` beside this file.
 
+mod handoff;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod table;
 
-pub(crate) use table::OwnerWord;
+pub(crate) use handoff::{Handoffs, QuiescentPoint};
+pub(crate) use table::{Owner, OwnerWord};

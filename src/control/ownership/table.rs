@@ -1,23 +1,114 @@
 //! The owner word of one partition.
 
-use crate::sync::{AtomicUsize, Ordering};
+use crate::faults::{self, Fault};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Which drain thread may take from a partition: `Owned(thread)`.
+const REVOKED: u64 = 1 << 63;
+const TO_SHIFT: u32 = 32;
+
+/// Who may take from a partition, and who will.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This drain thread takes.
+    Owned(usize),
+    /// `from` takes nothing more; it is inside until its next quiescent point, where it hands the partition to `to`.
+    Revoked {
+        /// The thread inside.
+        from: usize,
+        /// The next owner.
+        to: usize,
+    },
+}
+
+impl Owner {
+    /// The one drain thread that may be inside the partition and its handlers.
+    pub(crate) fn inside(self) -> usize {
+        match self {
+            Self::Owned(thread) | Self::Revoked { from: thread, .. } => thread,
+        }
+    }
+
+    /// The drain thread that owns the partition once a move that is under way has ended.
+    pub(crate) fn wanted(self) -> usize {
+        match self {
+            Self::Owned(thread) | Self::Revoked { to: thread, .. } => thread,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        match self {
+            Self::Owned(thread) => thread as u64,
+            Self::Revoked { from, to } => REVOKED | (to as u64) << TO_SHIFT | from as u64,
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // 31 bits each
+    fn of(bits: u64) -> Self {
+        let from = (bits & ((1 << TO_SHIFT) - 1)) as usize;
+        if bits & REVOKED == 0 {
+            Self::Owned(from)
+        } else {
+            Self::Revoked { from, to: ((bits & !REVOKED) >> TO_SHIFT) as usize }
+        }
+    }
+}
+
+/// The owner of a partition, in one word: bits 0 to 31 the thread inside; when bit 63 is set, it is revoked and bits 32
+/// to 62 name the next owner.
 ///
-/// Written when the partition is made, read by producers (whom to wake) and by drain threads (may I take). The word is
-/// the drain thread's index.
+/// Written by the control side (revoke, take back) and by the thread inside (assign), every time by a compare-exchange
+/// from the exact value read. Read by producers (whom to wake) and by drain threads (may I take).
 #[derive(Debug)]
-pub(crate) struct OwnerWord(AtomicUsize);
+pub(crate) struct OwnerWord(AtomicU64);
 
 impl OwnerWord {
     pub(crate) fn owned(thread: usize) -> Self {
-        Self(AtomicUsize::new(thread))
+        Self(AtomicU64::new(Owner::Owned(thread).bits()))
     }
 
-    /// The one drain thread that may be inside the partition and its handlers.
-    pub(crate) fn inside(&self) -> usize {
-        // Acquire: the owner continues from what the thread before it left (`completed`); with owners for life there
-        // is no thread before, and the partition is published with its route.
-        self.0.load(Ordering::Acquire)
+    pub(crate) fn load(&self) -> Owner {
+        // Acquire: pairs with the AcqRel in `exchange`. Who reads `Owned(me)` continues from what the thread before it
+        // left: `taken`, `completed`, and all that its handlers wrote.
+        Owner::of(self.0.load(Ordering::Acquire))
+    }
+
+    /// Changes `seen` into `next`; `Err`: somebody was faster, and this is what the word is now.
+    pub(crate) fn exchange(&self, seen: Owner, next: Owner) -> Result<(), Owner> {
+        if faults::off(Fault::CompareExchange) {
+            let now = self.load();
+            if now != seen {
+                return Err(now);
+            }
+            self.0.store(next.bits(), Ordering::Release);
+            return Ok(());
+        }
+        // AcqRel: Release publishes what the thread inside did; Acquire lets a re-aimed move build on the one before.
+        // Acquire on failure: the caller acts on what it reads.
+        self.0
+            .compare_exchange(seen.bits(), next.bits(), Ordering::AcqRel, Ordering::Acquire)
+            .map(|_| ())
+            .map_err(Owner::of)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_what_was_written() {
+        for owner in [
+            Owner::Owned(0),
+            Owner::Owned(1023),
+            Owner::Revoked { from: 1023, to: 0 },
+            Owner::Revoked { from: 0, to: 7 },
+        ] {
+            assert_eq!(Owner::of(owner.bits()), owner);
+        }
+        let word = OwnerWord::owned(3);
+        let revoked = Owner::Revoked { from: 3, to: 5 };
+        assert_eq!(word.exchange(Owner::Owned(2), revoked), Err(Owner::Owned(3)));
+        assert_eq!(word.exchange(Owner::Owned(3), revoked), Ok(()));
+        assert_eq!((word.load().inside(), word.load().wanted()), (3, 5));
     }
 }

@@ -2,4 +2,4 @@
 
 mod park;
 
-pub(crate) use park::{SleepKind, Sleeper, Waker, sleeper};
+pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper};

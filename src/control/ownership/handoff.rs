@@ -1,0 +1,162 @@
+//! Handoff: a partition goes from one drain thread to another (rules 8 and 9 of `README.md`).
+//!
+//! ```text
+//!               revoke (control)              assign (a, at its quiescent point)
+//!   Owned(a) ───────────────────▶ Revoked(a, b) ─────────────────────────────────▶ Owned(b)
+//!      ▲                            │      │ ▲
+//!      └──── take back (control) ───┘      └─┘ aim elsewhere (control)
+//! ```
+//!
+//! Nobody waits for anybody. The fence between the two owners is the program order of the first: it hands the partition
+//! over when it has nothing in hand, and not before.
+
+use crate::control::ownership::Owner;
+use crate::faults::{self, Fault};
+use crate::flow::handler::Item;
+use crate::flow::partition::{Access, Signal};
+use crate::shared::{Control, Shared};
+use crate::sync::{Duration, Instant, Ordering, fence};
+
+/// A partition whose old owner does not come back for so long stays with it.
+const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
+
+/// Proof that a drain thread has nothing in hand: only `drain` makes one, after it has stored `completed`.
+#[derive(Debug)]
+pub(crate) struct QuiescentPoint {
+    thread: usize,
+}
+
+impl QuiescentPoint {
+    pub(crate) fn of(thread: usize) -> Self {
+        Self { thread }
+    }
+}
+
+/// Handoffs that were begun, under the control lock.
+#[derive(Debug, Default)]
+pub(crate) struct Handoffs {
+    under_way: Vec<(usize, Instant)>,
+}
+
+impl Handoffs {
+    /// When the oldest one is to be taken back.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.under_way.iter().map(|(_, since)| *since + TAKE_BACK_AFTER).min()
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// Revokes a partition so that `to` gets it. `false`: it is `to`'s already, or the queue is closing.
+    ///
+    /// Under the control lock, of which `control` is the proof.
+    pub(crate) fn hand_over(&self, control: &mut Control, partition: usize, to: usize) -> bool {
+        if control.access != Access::Open {
+            return false;
+        }
+        let word = self.route.owner(partition);
+        let now = Instant::now();
+        let mut seen = word.load();
+        let revoked = loop {
+            let next = match seen {
+                _ if seen.wanted() == to => return false,
+                // On its way already: let it stay, or aim it elsewhere.
+                Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
+                Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
+            };
+            self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+            match word.exchange(seen, next) {
+                Ok(()) => break next,
+                Err(now) => seen = now,
+            }
+        };
+        match revoked {
+            Owner::Owned(stays) => self.announce_owner(partition, stays),
+            Owner::Revoked { from, .. } => {
+                control.handoffs.under_way.retain(|(one, _)| *one != partition);
+                control.handoffs.under_way.push((partition, now));
+                let slot = &self.threads[from];
+                // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark finds the word.
+                slot.asked_to_hand_over.store(true, Ordering::Release);
+                if !faults::off(Fault::RevokeWake) {
+                    // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the mark, or it is woken.
+                    fence(Ordering::SeqCst);
+                    slot.waker.wake(Signal::Pressure);
+                }
+            }
+        }
+        true
+    }
+
+    /// Hands over what was revoked from this thread.
+    pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
+        let slot = &self.threads[here.thread];
+        // Relaxed look before the swap, which most cycles are spared. A mark that is missed here is seen before sleep.
+        if !slot.asked_to_hand_over.load(Ordering::Relaxed) {
+            return;
+        }
+        // AcqRel: pairs with the Release in `hand_over`.
+        slot.asked_to_hand_over.swap(false, Ordering::AcqRel);
+        for partition in 0..self.route.partition_count() {
+            let word = self.route.owner(partition);
+            let mut seen = word.load();
+            while let Owner::Revoked { from, to } = seen
+                && from == here.thread
+            {
+                match word.exchange(seen, Owner::Owned(to)) {
+                    Ok(()) => {
+                        let revoked = self.route.partition(partition).revoked_at();
+                        slot.note_handoff(self.started.elapsed().saturating_sub(revoked));
+                        self.announce_owner(partition, to);
+                        break;
+                    }
+                    // Taken back, or aimed elsewhere.
+                    Err(now) => seen = now,
+                }
+            }
+        }
+    }
+
+    /// Gives back what a thread did not hand over in time: it is the one inside, so nobody else can be. Returns a line
+    /// to log for each such thread.
+    pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
+        let mut late = Vec::new();
+        control.handoffs.under_way.retain(|&(partition, since)| {
+            let word = self.route.owner(partition);
+            let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
+            if now < since + TAKE_BACK_AFTER {
+                return true;
+            }
+            // Else it was handed over just now, or there is a new handoff with a time of its own.
+            if word.exchange(seen, Owner::Owned(from)).is_ok() {
+                self.announce_owner(partition, from);
+                late.push(from);
+            }
+            false
+        });
+        late.sort_unstable();
+        late.chunk_by(PartialEq::eq)
+            .map(|partitions| {
+                let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
+                let inside = self.threads[thread].tally.counts().calling;
+                let inside = inside.map_or_else(|| "busy".to_owned(), |(name, _)| format!("inside {name}"));
+                format!(
+                    "queue {queue}: drain thread {thread} has been {inside} for over a second and keeps {count} \
+                     partitions that were to move"
+                )
+            })
+            .collect()
+    }
+
+    /// After a change of the owner word: the thread that may take now hears of what waits there.
+    fn announce_owner(&self, partition: usize, owner: usize) {
+        if faults::off(Fault::AssignWake) {
+            return;
+        }
+        // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition, or it is woken.
+        fence(Ordering::SeqCst);
+        // Relaxed `closing`: ordered by the fence, as the ready bit.
+        if self.route.partition(partition).is_ready() || self.closing.load(Ordering::Relaxed) {
+            self.threads[owner].waker.wake(Signal::Pressure);
+        }
+    }
+}

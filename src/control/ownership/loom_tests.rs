@@ -1,0 +1,196 @@
+//! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition between them.
+//!
+//! Each drain thread has a consumer of its own, so that no entry token keeps two threads apart: that only one is inside a
+//! partition is the owner word's doing alone, and loom reports two threads in `Seen::inside` at once. Bounds: two
+//! preemptions find every switched-off rule below within seconds; three did not end within ten minutes where a producer
+//! is a thread of its own.
+
+use loom::thread;
+
+use crate::config::{Config, PartitionPolicy, Selector};
+use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
+use crate::sync::{Arc, Duration, Instant};
+use crate::{BatchQueue, Wait};
+
+/// Two drain threads, two partitions, one consumer per thread; items name their partition.
+fn queue(seen: &Arc<Seen>) -> Arc<BatchQueue<Number>> {
+    let seen = seen.clone();
+    let config = Config { selector: Selector::Given, ..config(2) };
+    let queue = BatchQueue::builder("q", config).consumer_per_thread(move |_| seen.handler()).start();
+    Arc::new(queue.unwrap())
+}
+
+fn put(queue: &BatchQueue<Number>, number: u32) {
+    queue.produce_with(Number(ONE, number), Some(0), None, &mut Wait).unwrap();
+}
+
+fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
+    queue.shared.hand_over(&mut queue.shared.control.lock(), partition, to);
+}
+
+/// As if the old owner had not come back in time.
+fn take_back(queue: &BatchQueue<Number>) {
+    let late = Instant::now() + Duration::from_secs(3_600);
+    queue.shared.take_back(&mut queue.shared.control.lock(), late);
+}
+
+/// Exclusive, in order, nothing lost: the second item meets the old owner, the new one, or neither.
+#[test]
+fn loom_move_while_the_owner_dispatches() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        put(&queue, 2);
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// An item comes while its partition moves between two threads that sleep.
+#[test]
+fn loom_move_while_a_producer_puts() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || put(&queue, 1))
+        };
+        hand_over(&queue, 0, 1);
+        seen.wait_for(1);
+        producer.join().unwrap();
+        queue.shutdown(None);
+    });
+}
+
+/// Aimed elsewhere before it arrived: back to the thread that is inside, or never left.
+#[test]
+fn loom_move_back_at_once() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        hand_over(&queue, 0, 0);
+        put(&queue, 2);
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// The control side takes a partition back while the old owner hands it over: one of the two exchanges wins.
+#[test]
+fn loom_take_back_while_the_owner_hands_over() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        take_back(&queue);
+        put(&queue, 2);
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// Several moves at once, in opposite directions.
+#[test]
+fn loom_two_partitions_change_places() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        hand_over(&queue, 1, 0);
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// `completed` goes over with the partition: a flush does not miss what either owner handled.
+#[test]
+fn loom_flush_while_a_partition_moves() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        put(&queue, 2);
+        assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// A close with a move under way: the partition is finished once, by whoever is inside.
+#[test]
+fn loom_close_while_a_partition_moves() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        hand_over(&queue, 0, 1);
+        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(seen.numbers(), [1]);
+    });
+}
+
+/// Growth, a move and a close at once.
+#[test]
+fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(2) };
+        let queue = BatchQueue::builder("q", adaptive).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        let queue = Arc::new(queue);
+        let control = {
+            let queue = queue.clone();
+            thread::spawn(move || hand_over(&queue, 0, 1))
+        };
+        queue.add_handler(TWO, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(seen.numbers(), [1]);
+        control.join().unwrap();
+    });
+}
+
+/// Removal: when it has returned, no thread is in the handler, and none comes.
+#[test]
+fn loom_remove_while_the_owner_dispatches() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert!(queue.remove_handler(ONE));
+        // loom reports it if a drain thread is inside, or comes in later without an order.
+        seen.inside.with_mut(|_| ());
+        queue.shutdown(None);
+    });
+}
+
+/// The same while the partition goes to a thread that has not seen the handler yet.
+#[test]
+fn loom_remove_while_the_partition_moves() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = Arc::new(BatchQueue::builder("q", config(2)).start().unwrap());
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        let control = {
+            let queue = queue.clone();
+            thread::spawn(move || hand_over(&queue, 0, 1))
+        };
+        assert!(queue.remove_handler(ONE));
+        seen.inside.with_mut(|_| ());
+        queue.shutdown(None);
+        control.join().unwrap();
+    });
+}

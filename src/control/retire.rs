@@ -1,0 +1,159 @@
+//! Retirement: what becomes of a handler that was replaced or removed (rule 12 of `ownership/README.md`).
+//!
+//! A drain thread may be inside it, or hold a batch for it, when its type already goes elsewhere. Each thread that can be
+//! in that position passes a quiescent point first; the last of them calls `on_close` and ends the retirement. Nobody
+//! else waits, unless it asked to.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `list` | whoever retires (under the control lock), threads that pass | the same |
+//! | `pending` | the same, under `list`'s lock | drain threads at their quiescent point and before they sleep |
+
+use crate::faults::{self, Fault};
+use crate::flow::handler::{HandlerRef, Item};
+use crate::flow::partition::Signal;
+use crate::flow::produce::{Pause, slice};
+use crate::flow::route::Registered;
+use crate::shared::Shared;
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
+
+/// Says when a retirement has ended.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Retired {
+    fn new() -> Self {
+        Self { ended: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    fn is_ended(&self) -> bool {
+        *self.ended.lock()
+    }
+
+    fn end(&self) {
+        *self.ended.lock() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, limit: Option<Duration>) {
+        let ended = self.ended.lock();
+        if !*ended {
+            drop(wait_for(&self.changed, ended, limit));
+        }
+    }
+}
+
+/// One handler, or one factory's handlers, on the way out.
+pub(crate) struct Retirement<T> {
+    pub(crate) registered: Arc<Registered<T>>,
+    /// The drain threads that have not passed a quiescent point since.
+    waiting: Vec<usize>,
+    retired: Arc<Retired>,
+}
+
+impl<T> Retirement<T> {
+    /// After `on_close`, when nothing of it is held any more.
+    pub(crate) fn end(self) {
+        let Self { registered, retired, .. } = self;
+        drop(registered);
+        retired.end();
+    }
+}
+
+pub(crate) struct Retirements<T> {
+    list: Mutex<Vec<Retirement<T>>>,
+    pending: AtomicUsize,
+}
+
+impl<T> Retirements<T> {
+    pub(crate) fn new() -> Self {
+        Self { list: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
+    }
+
+    /// Whether `thread` has to pass for somebody. The caller has fenced.
+    pub(crate) fn wait_for(&self, thread: usize) -> bool {
+        // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
+        self.pending.load(Ordering::Relaxed) > 0 && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
+    }
+
+    /// At a quiescent point of `thread`: the retirements that waited for it alone.
+    pub(crate) fn pass(&self, thread: usize) -> Vec<Retirement<T>> {
+        // Relaxed: as in `wait_for`.
+        if self.pending.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut list = self.list.lock();
+        for retirement in &mut *list {
+            retirement.waiting.retain(|&one| one != thread);
+        }
+        let (ended, left): (Vec<_>, Vec<_>) = list.drain(..).partition(|one| one.waiting.is_empty());
+        *list = left;
+        // Relaxed: who has to see it takes the lock.
+        self.pending.store(list.len(), Ordering::Relaxed);
+        ended
+    }
+
+    /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from now on.
+    pub(crate) fn give_up(&self) {
+        for retirement in &*self.list.lock() {
+            retirement.retired.end();
+        }
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// After the type was published without `registered`, under the control lock.
+    pub(crate) fn retire(&self, registered: Arc<Registered<T>>, partitions: &[usize]) -> Arc<Retired> {
+        let gone: Vec<HandlerRef<T>> = registered.handlers.iter().filter(|one| !self.serves(one)).cloned().collect();
+        let homes: Vec<usize> = self
+            .route
+            .idlers()
+            .iter()
+            .filter(|one| gone.iter().any(|gone| gone.is(&one.handler)))
+            .map(|one| one.home)
+            .collect();
+        self.route.drop_idlers(&gone);
+        // SeqCst: pairs with the fence of a take, between its look at the owner word and its look at the handler. A
+        // thread that becomes the owner after this looks at the word finds the handler gone.
+        fence(Ordering::SeqCst);
+        let mut waiting: Vec<usize> = if self.any_thread_delivers() {
+            (0..self.threads.len()).collect()
+        } else {
+            partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load().inside()).collect()
+        };
+        waiting.sort_unstable();
+        waiting.dedup();
+        let retired = Arc::new(Retired::new());
+        {
+            let mut list = self.retirements.list.lock();
+            list.push(Retirement { registered, waiting: waiting.clone(), retired: retired.clone() });
+            // Relaxed: ordered by the fence below.
+            self.retirements.pending.store(list.len(), Ordering::Relaxed);
+        }
+        // SeqCst: pairs with the fence in `Sleeper::prepare`.
+        fence(Ordering::SeqCst);
+        for thread in waiting {
+            self.threads[thread].waker.wake(Signal::Pressure);
+        }
+        retired
+    }
+
+    /// Whether a handler instance still serves some type of this queue.
+    pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
+        self.route
+            .types()
+            .filter_map(|one| one.registered())
+            .any(|registered| registered.handlers.iter().any(|one| one.is(handler)))
+    }
+
+    /// Waits until the retirement has ended. Not for drain threads.
+    pub(crate) fn wait_for_retired<P: Pause>(&self, retired: &Retired, pause: &mut P) -> Result<(), P::Interrupt> {
+        while !retired.is_ended() && !faults::off(Fault::WaitForRetired) {
+            pause.pause(&mut |limit| retired.wait(slice(limit, None)))?;
+        }
+        Ok(())
+    }
+}
