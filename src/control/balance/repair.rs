@@ -1,0 +1,174 @@
+//! Repair: single moves and swaps from the most to the least loaded thread.
+
+use super::rank::{Ranked, narrow};
+
+/// A thread whose load is so close to the mean is left alone.
+pub(super) const CLOSE: f64 = 0.02;
+
+/// A step must lower the larger of its two threads by more than this part of it; less is rounding, and rounding could
+/// go back and forth for ever.
+const ROUNDING: f64 = 1e-9;
+
+/// Threads with what they hold. Each step lowers the larger of two threads and leaves the other one below what that
+/// was, so the largest thread load never rises and the smallest never falls.
+#[derive(Debug)]
+pub(super) struct Repair<'a> {
+    ranked: &'a Ranked,
+    /// Ranks by thread, in order, so lightest first. The heavy end, where most steps are, is cheap to change.
+    held: Vec<Vec<u32>>,
+    /// Thread by rank.
+    thread: Vec<u32>,
+    /// Load by thread.
+    load: Vec<f64>,
+    /// Steps that are left. They always sufficed with room to spare; the bound is for loads nobody thought of.
+    steps: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// Rank that goes from the more to the less loaded thread.
+    gives: u32,
+    /// Rank that comes back.
+    takes: Option<u32>,
+    /// By how much the larger of the two loads falls.
+    gain: f64,
+}
+
+impl<'a> Repair<'a> {
+    /// Starts from the thread of each rank, all below `threads`.
+    pub(super) fn new(ranked: &'a Ranked, thread: Vec<u32>, threads: usize) -> Self {
+        let mut held: Vec<Vec<u32>> = Vec::with_capacity(threads);
+        let share = ranked.len() / threads;
+        held.resize_with(threads, || Vec::with_capacity(share + share / 4 + 1));
+        for (rank, thread) in (0..).zip(&thread) {
+            held[*thread as usize].push(rank);
+        }
+        let mut repair = Self { ranked, held, thread, load: vec![0.0; threads], steps: 4 * ranked.len() + 64 };
+        repair.weigh();
+        repair
+    }
+
+    /// Repairs until nothing helps. Asked again about its own result it does nothing: the last pass saw the loads as
+    /// a new repair would and made no step.
+    pub(super) fn settle(mut self) -> Self {
+        while self.pass() {
+            self.weigh();
+        }
+        self
+    }
+
+    /// Load by thread.
+    pub(super) fn load(&self) -> &[f64] {
+        &self.load
+    }
+
+    pub(super) fn into_threads(self) -> Vec<u32> {
+        self.thread
+    }
+
+    /// Adds up afresh, always in the same order: sums kept up to date by steps would differ in their last digits.
+    fn weigh(&mut self) {
+        self.load.fill(0.0);
+        for (thread, load) in self.thread.iter().zip(&self.ranked.load) {
+            self.load[*thread as usize] += load;
+        }
+    }
+
+    /// Takes steps between the most and the least loaded thread until both are close to the mean. A most loaded thread
+    /// that no step helps (it holds one huge partition, say) is set aside and the others go on among themselves.
+    /// True if a step was taken.
+    #[allow(clippy::cast_precision_loss)]
+    fn pass(&mut self) -> bool {
+        let mut at_it: Vec<usize> = (0..self.load.len()).collect();
+        let mut stepped = false;
+        while at_it.len() > 1 && self.steps > 0 {
+            let (mut most, mut least, mut sum) = (0, 0, 0.0);
+            for (place, thread) in at_it.iter().enumerate() {
+                sum += self.load[*thread];
+                if self.load[*thread] > self.load[at_it[most]] {
+                    most = place;
+                }
+                if self.load[*thread] < self.load[at_it[least]] {
+                    least = place;
+                }
+            }
+            let mean = sum / at_it.len() as f64;
+            let (giver, taker) = (at_it[most], at_it[least]);
+            if self.load[giver] <= mean * (1.0 + CLOSE) && self.load[taker] >= mean * (1.0 - CLOSE) {
+                break;
+            }
+            match self.best_step(giver, taker) {
+                Some(step) => {
+                    self.take(step, giver, taker);
+                    stepped = true;
+                }
+                None => {
+                    at_it.remove(most);
+                }
+            }
+        }
+        stepped
+    }
+
+    /// The step that comes nearest to halving the gap; a move rather than a swap when it is at least half as good as
+    /// the best thinkable, because a swap is two handoffs.
+    fn best_step(&self, giver: usize, taker: usize) -> Option<Step> {
+        let gap = self.load[giver] - self.load[taker];
+        let half = gap / 2.0;
+        let load = &self.ranked.load;
+        let better = |best: Option<Step>, gives: u32, takes: Option<u32>| {
+            let shifted = load[gives as usize] - takes.map_or(0.0, |rank| load[rank as usize]);
+            let gain = shifted.min(gap - shifted);
+            let least = best.map_or(self.load[giver] * ROUNDING, |step| step.gain);
+            if gain > least { Some(Step { gives, takes, gain }) } else { best }
+        };
+
+        let (from, to) = (&self.held[giver], &self.held[taker]);
+        let (light, heavy) = from.split_at(self.lighter(from, half));
+        let mut best = None;
+        for gives in light.last().into_iter().chain(heavy.first()) {
+            best = better(best, *gives, None);
+        }
+        // A light partition in a swap shifts less than the heaviest light one moved alone: only heavy ones can do better.
+        // There are at most load / half of them.
+        for gives in heavy {
+            if best.is_some_and(|step| step.gain >= half / 2.0) {
+                break;
+            }
+            let wanted = load[*gives as usize] - half;
+            let place = self.lighter(to, wanted);
+            if place == to.len() && to.last().is_none_or(|takes| load[*gives as usize] - load[*takes as usize] >= gap) {
+                // Too heavy for any swap, and so are all after it.
+                break;
+            }
+            for takes in to[..place].last().into_iter().chain(to.get(place)) {
+                best = better(best, *gives, Some(*takes));
+            }
+        }
+        best
+    }
+
+    /// How many of a thread's partitions are lighter than `load`.
+    fn lighter(&self, held: &[u32], load: f64) -> usize {
+        held.partition_point(|rank| self.ranked.load[*rank as usize] < load)
+    }
+
+    fn take(&mut self, step: Step, giver: usize, taker: usize) {
+        self.steps -= 1;
+        self.hand_over(step.gives, giver, taker);
+        if let Some(rank) = step.takes {
+            self.hand_over(rank, taker, giver);
+        }
+    }
+
+    fn hand_over(&mut self, rank: u32, from: usize, to: usize) {
+        let load = self.ranked.load[rank as usize];
+        let place = self.held[from].partition_point(|held| *held < rank);
+        self.held[from].remove(place);
+        let place = self.held[to].partition_point(|held| *held < rank);
+        self.held[to].insert(place, rank);
+        self.load[from] -= load;
+        self.load[to] += load;
+        self.thread[rank as usize] = narrow(to);
+    }
+}
