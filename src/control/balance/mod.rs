@@ -11,11 +11,13 @@
 
 mod lpt;
 // What reports and moves are made of; its other half serves the strategies.
-#[cfg_attr(not(test), allow(dead_code))]
+#[cfg_attr(any(not(test), loom), allow(dead_code))]
 pub(crate) mod plan;
 mod rank;
 mod repair;
 mod sticky;
 mod strategy;
+#[cfg(all(test, not(loom)))]
+mod workloads;
 
 pub use strategy::{Assign, DrainBalancer};

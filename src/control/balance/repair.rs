@@ -82,32 +82,40 @@ impl<'a> Repair<'a> {
         let mut at_it: Vec<usize> = (0..self.load.len()).collect();
         let mut stepped = false;
         while at_it.len() > 1 && self.steps > 0 {
-            let (mut most, mut least, mut sum) = (0, 0, 0.0);
+            let (mut most, mut least, mut sum) = ((0, f64::NEG_INFINITY), (0, f64::INFINITY), 0.0);
             for (place, thread) in at_it.iter().enumerate() {
-                sum += self.load[*thread];
-                if self.load[*thread] > self.load[at_it[most]] {
-                    most = place;
+                let load = self.load[*thread];
+                sum += load;
+                if load > most.1 {
+                    most = (place, load);
                 }
-                if self.load[*thread] < self.load[at_it[least]] {
-                    least = place;
+                if load < least.1 {
+                    least = (place, load);
                 }
             }
             let mean = sum / at_it.len() as f64;
-            let (giver, taker) = (at_it[most], at_it[least]);
-            if self.load[giver] <= mean * (1.0 + CLOSE) && self.load[taker] >= mean * (1.0 - CLOSE) {
+            if most.1 <= mean * (1.0 + CLOSE) && least.1 >= mean * (1.0 - CLOSE) {
                 break;
             }
-            match self.best_step(giver, taker) {
+            let (giver, taker) = (at_it[most.0], at_it[least.0]);
+            let step = if self.beside_heaviest(giver) <= mean * CLOSE { None } else { self.best_step(giver, taker) };
+            match step {
                 Some(step) => {
                     self.take(step, giver, taker);
                     stepped = true;
                 }
                 None => {
-                    at_it.remove(most);
+                    at_it.remove(most.0);
                 }
             }
         }
         stepped
+    }
+
+    /// What a thread holds beside its heaviest partition. If that is next to nothing no step is worth it: the heaviest
+    /// would only make another thread the most loaded one.
+    fn beside_heaviest(&self, thread: usize) -> f64 {
+        self.load[thread] - self.held[thread].last().map_or(0.0, |rank| self.ranked.load[*rank as usize])
     }
 
     /// The step that comes nearest to halving the gap; a move rather than a swap when it is at least half as good as
@@ -129,8 +137,8 @@ impl<'a> Repair<'a> {
         for gives in light.last().into_iter().chain(heavy.first()) {
             best = better(best, *gives, None);
         }
-        // A light partition in a swap shifts less than the heaviest light one moved alone: only heavy ones can do better.
-        // There are at most load / half of them.
+        // A light partition in a swap shifts less than the heaviest light one moved alone: only heavy ones can do
+        // better. There are at most load / half of them.
         for gives in heavy {
             if best.is_some_and(|step| step.gain >= half / 2.0) {
                 break;
@@ -170,5 +178,83 @@ impl<'a> Repair<'a> {
         self.load[from] -= load;
         self.load[to] += load;
         self.thread[rank as usize] = narrow(to);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::plan::extremes;
+    use super::super::workloads::{loads, tiers};
+    use super::*;
+
+    /// Repairs owners given by rank, lightest first.
+    fn repaired(load: &[f64], owner: &[u32], threads: usize) -> Vec<u32> {
+        Repair::new(&Ranked::new(load), owner.to_vec(), threads).settle().into_threads()
+    }
+
+    #[test]
+    fn one_move_that_halves_the_gap_is_all_that_is_done() {
+        assert_eq!(repaired(&[1.0, 2.0, 3.0, 4.0], &[0, 0, 0, 1], 2), [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_swap_helps_where_no_move_does() {
+        // 3 + 3 against 2 + 2: each move only turns the gap round, 3 for 2 closes it.
+        let threads = repaired(&[2.0, 2.0, 3.0, 3.0], &[1, 1, 0, 0], 2);
+        assert_eq!(threads.iter().filter(|thread| **thread == 0).count(), 2);
+        assert_ne!(threads[0], threads[1]);
+    }
+
+    #[test]
+    fn a_thread_with_one_huge_partition_is_set_aside_and_the_others_go_on() {
+        // Thread 0 has the huge one alone, thread 1 has all the rest, thread 2 nothing.
+        assert_eq!(repaired(&[1.0, 1.0, 1.0, 1.0, 90.0], &[1, 1, 1, 1, 0], 3).iter().filter(|t| **t == 2).count(), 2);
+    }
+
+    #[test]
+    fn a_trifle_beside_a_huge_partition_stays() {
+        let load = [0.01, 10.0, 10.0, 90.0];
+        assert_eq!(repaired(&load, &[0, 1, 2, 0], 3), [0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn nothing_moves_within_two_percent_of_the_mean() {
+        let load = [0.9, 1.0, 49.1, 51.0];
+        assert_eq!(repaired(&load, &[0, 1, 1, 0], 2), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn tiers_settle_with_few_steps() {
+        let ranked = Ranked::new(&tiers(100));
+        let owner: Vec<u32> = ranked.partition.iter().map(|partition| partition % 4).collect();
+        let settled = Repair::new(&ranked, owner.clone(), 4).settle();
+        let (smallest, largest) = extremes(settled.load());
+        assert!(largest / smallest <= (1.0 + CLOSE) / (1.0 - CLOSE), "{:?}", settled.load());
+        let moved = settled.into_threads().iter().zip(&owner).filter(|(now, then)| now != then).count();
+        assert!(moved <= 8, "{moved} moves");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// From the worst owners, one thread for all: it ends by itself, the lists agree with the owners, the largest
+        /// load does not rise and the smallest does not fall.
+        #[test]
+        fn ends_by_itself_with_lists_that_agree(load in loads(0..150), threads in 1..12_usize, spread in 1..12_u32) {
+            let ranked = Ranked::new(&load);
+            let spread = spread.min(narrow(threads));
+            let owner: Vec<u32> = ranked.partition.iter().map(|partition| partition % spread).collect();
+            let begin = Repair::new(&ranked, owner, threads);
+            let (smallest, largest) = extremes(begin.load());
+            let end = begin.settle();
+            prop_assert!(end.steps > 2 * ranked.len(), "{} steps left of {}", end.steps, 4 * ranked.len() + 64);
+            let (raised, lowered) = extremes(end.load());
+            prop_assert!(lowered <= largest * (1.0 + 1e-9) && raised >= smallest * (1.0 - 1e-9));
+            let afresh = Repair::new(&ranked, end.thread.clone(), threads);
+            prop_assert_eq!(&end.held, &afresh.held);
+            prop_assert_eq!(&end.load, &afresh.load);
+        }
     }
 }

@@ -29,7 +29,7 @@ pub trait Assign: Send + Sync {
 /// How partitions are spread over drain threads.
 ///
 /// The two weighted balancers give every thread about the same load and move few partitions: none while the largest
-/// thread load is below `skip_ratio` times the smallest, and none when moving would not change much.
+/// thread load is below `skip_ratio` times the smallest, and none when moving would not bring the two much closer.
 #[derive(Clone)]
 pub enum DrainBalancer {
     /// A partition weighs what its producers tried to put into it: right when all items cost about the same.
@@ -69,7 +69,8 @@ impl DrainBalancer {
     pub fn with_skip_ratio(self, skip_ratio: f64) -> Result<Self, ConfigError> {
         if !(skip_ratio.is_finite() && skip_ratio >= 1.0) {
             return Err(ConfigError(format!(
-                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, for instance {SKIP_RATIO}"
+                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, for instance \
+                 {SKIP_RATIO}"
             )));
         }
         match self {
@@ -89,11 +90,11 @@ impl DrainBalancer {
     /// The wanted thread of each partition, or `None` when nothing should move. A load that is negative or not finite
     /// counts as 0.
     ///
-    /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below `skip_ratio`, and when
-    /// the best plan neither lowers the largest nor raises the smallest thread load by the cube root of `skip_ratio`
-    /// (1.15: 4.8 %). The last is for loads that cannot be spread evenly, like five equal partitions on four threads,
-    /// where noise alone makes now one, now another plan the best. A plan that brings the ratio from `skip_ratio` down
-    /// to its cube root or below always passes.
+    /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below `skip_ratio`, and
+    /// when the new plan would not bring it down by at least `skip_ratio` to the power of 2/3 (1.15: by 9 %). The last
+    /// is for loads that cannot be spread evenly, like five equal partitions on four threads or one partition above a thread's
+    /// share, where noise alone makes now one, now another plan the best. A plan that brings the ratio down to the cube
+    /// root of `skip_ratio` (1.15: 1.048) always passes.
     ///
     /// # Errors
     /// A custom assignment failed, or what it returned is no plan for these partitions and threads.
@@ -121,9 +122,17 @@ fn weighted(load: &[f64], owner: &[usize], threads: usize, skip_ratio: f64) -> O
         return None;
     }
     let plan = sticky(load, owner, threads);
-    let (raised, lowered) = extremes(&thread_loads(load, &plan, threads));
-    let worth = skip_ratio.cbrt();
-    (largest >= lowered * worth || (raised > smallest && raised >= smallest * worth)).then_some(plan)
+    let worth = skip_ratio.powf(2.0 / 3.0);
+    if worth > 1.0 {
+        let (raised, lowered) = extremes(&thread_loads(load, &plan, threads));
+        let falls = largest / lowered;
+        // Both may be 0, when there are fewer loads than threads.
+        let rises = if raised > smallest { raised / smallest } else { 1.0 };
+        if falls * rises < worth {
+            return None;
+        }
+    }
+    Some(plan)
 }
 
 fn usable(load: &[f64]) -> Cow<'_, [f64]> {
@@ -154,3 +163,7 @@ impl PartialEq for DrainBalancer {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "strategy_tests.rs"]
+mod tests;
