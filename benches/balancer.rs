@@ -1,9 +1,9 @@
 //! The balancer alone, as a balanced queue calls it: loads and owners in, wanted owners out, stickiness included.
 //!
 //! Partitions × threads: 500 × 8 and 100,000 × 64. Loads: *zipf* (1/k) and *tiers* (the shares of `headline`: 20 % of
-//! weight 24, 30 % of 8, 20 % of 4, 30 % of 1), both shuffled by a fixed generator. Owners: *first*, index mod threads,
-//! as a queue begins; *settled*, the plan for these loads, after which each load changed by up to 3 %. The skip ratio is
-//! 1, so that no call is skipped. Run with `cargo bench --bench balancer`.
+//! weight 24, 30 % of 8, 20 % of 4, 30 % of 1), both shuffled by a fixed generator. Owners: *first*, index mod
+//! threads, as a queue begins; *settled*, the plan for these loads, after which each load changed by up to 3 %. The
+//! skip ratio is 1, so that no call is skipped. Run with `cargo bench --bench balancer`.
 
 use std::hint::black_box;
 

@@ -208,6 +208,12 @@ mod tests {
     }
 
     #[test]
+    fn a_swap_goes_before_a_move_that_helps_little() {
+        // 5 for 4 leaves 9.2 and 9; the 0.2 need not move.
+        assert_eq!(repaired(&[0.2, 4.0, 4.0, 5.0, 5.0], &[0, 1, 1, 0, 0], 2)[0], 0);
+    }
+
+    #[test]
     fn a_thread_with_one_huge_partition_is_set_aside_and_the_others_go_on() {
         // Thread 0 has the huge one alone, thread 1 has all the rest, thread 2 nothing.
         assert_eq!(repaired(&[1.0, 1.0, 1.0, 1.0, 90.0], &[1, 1, 1, 1, 0], 3).iter().filter(|t| **t == 2).count(), 2);

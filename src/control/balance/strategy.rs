@@ -92,9 +92,9 @@ impl DrainBalancer {
     ///
     /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below `skip_ratio`, and
     /// when the new plan would not bring it down by at least `skip_ratio` to the power of 2/3 (1.15: by 9 %). The last
-    /// is for loads that cannot be spread evenly, like five equal partitions on four threads or one partition above a thread's
-    /// share, where noise alone makes now one, now another plan the best. A plan that brings the ratio down to the cube
-    /// root of `skip_ratio` (1.15: 1.048) always passes.
+    /// is for loads that cannot be spread evenly, like five equal partitions on four threads or one partition above a
+    /// thread's share, where noise alone makes now one, now another plan the best. A plan that brings the ratio down to
+    /// the cube root of `skip_ratio` (1.15: 1.048) always passes.
     ///
     /// # Errors
     /// A custom assignment failed, or what it returned is no plan for these partitions and threads.
