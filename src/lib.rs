@@ -12,7 +12,8 @@
 //! *Segment*: a run of items inside a partition. *Route*: the published table type → partition. *Ready set*: which
 //! partitions have items. *Drain thread*: takes and dispatches. *Cycle*: take, dispatch, quiescent point.
 //! *Quiescent point*: nothing is in hand. *Batch*: the items of one type that one cycle took. *Entry token*: the right
-//! to enter a handler. *Owner*: the drain thread that may take from a partition.
+//! to enter a handler. *Owner*: the drain thread that may take from a partition. *Plan*: the wanted owners. *Move*:
+//! one partition that changes its owner.
 //!
 //! # Promises
 //!
@@ -30,7 +31,7 @@
 //! | `queue` | [`BatchQueue`]: start, produce, flush, shutdown |
 //! | `config`, `error` | what is asked for; what can go wrong |
 //! | `flow` | the data plane, in the order in which an item meets its files |
-//! | `control` | the control plane: owners, sleep and wake, close |
+//! | `control` | the control plane: owners, balance, sleep and wake, close |
 //! | `observe` | counts and snapshots |
 //! | `shared` | what the threads of one queue share, with who writes what |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
@@ -53,6 +54,7 @@ mod sync;
 mod python;
 
 pub use config::{BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores};
+pub use control::balance::{Assign, DrainBalancer};
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::handler::{Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey};
 pub use flow::host::{Host, NoHost};

@@ -37,7 +37,7 @@ fn take_back(queue: &BatchQueue<Number>) {
 /// Exclusive, in order, nothing lost: the second item meets the old owner, the new one, or neither.
 #[test]
 fn loom_move_while_the_owner_dispatches() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -52,7 +52,7 @@ fn loom_move_while_the_owner_dispatches() {
 /// An item comes while its partition moves between two threads that sleep.
 #[test]
 fn loom_move_while_a_producer_puts() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         let producer = {
@@ -69,7 +69,7 @@ fn loom_move_while_a_producer_puts() {
 /// Aimed elsewhere before it arrived: back to the thread that is inside, or never left.
 #[test]
 fn loom_move_back_at_once() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -85,7 +85,7 @@ fn loom_move_back_at_once() {
 /// The control side takes a partition back while the old owner hands it over: one of the two exchanges wins.
 #[test]
 fn loom_take_back_while_the_owner_hands_over() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -115,7 +115,7 @@ fn loom_two_partitions_change_places() {
 /// `completed` goes over with the partition: a flush does not miss what either owner handled.
 #[test]
 fn loom_flush_while_a_partition_moves() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -130,7 +130,7 @@ fn loom_flush_while_a_partition_moves() {
 /// A close with a move under way: the partition is finished once, by whoever is inside.
 #[test]
 fn loom_close_while_a_partition_moves() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -164,7 +164,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
 /// Removal: when it has returned, no thread is in the handler, and none comes.
 #[test]
 fn loom_remove_while_the_owner_dispatches() {
-    model(2, || {
+    model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

@@ -1,0 +1,162 @@
+//! Plans compared, checked and weighed. A plan is the wanted thread of each partition.
+
+/// One partition that changes its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) partition: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// What has to be done to get from the owners to the plan, in the order of the partitions.
+pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
+    let pairs = owner.iter().zip(plan).enumerate();
+    pairs.filter(|(_, (from, to))| from != to).map(|(partition, (&from, &to))| Move { partition, from, to }).collect()
+}
+
+/// Checks a plan that somebody else made: one thread per partition, each thread existing. A partition given to a thread
+/// that does not exist would never be drained again.
+///
+/// # Errors
+/// What is wrong, with value, limit and remedy.
+pub(crate) fn validate(plan: &[usize], partitions: usize, threads: usize) -> Result<(), String> {
+    if plan.len() != partitions {
+        return Err(format!(
+            "the plan has {} entries and the queue {partitions} partitions: give one thread per partition, in the \
+             order of the loads",
+            plan.len()
+        ));
+    }
+    match plan.iter().enumerate().find(|(_, thread)| **thread >= threads) {
+        Some((partition, thread)) => Err(format!(
+            "the plan gives partition {partition} to thread {thread} and the queue has {threads} drain threads: give a \
+             thread from 0 to {}",
+            threads.saturating_sub(1)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The load of each thread under the given owners. A partition whose owner does not exist counts nowhere.
+pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec<f64> {
+    let mut loads = vec![0.0; threads];
+    for (load, owner) in load.iter().zip(owner) {
+        if let Some(thread) = loads.get_mut(*owner) {
+            *thread += load;
+        }
+    }
+    loads
+}
+
+/// The largest thread load over the smallest: 1 when all are zero, infinite when only the smallest is.
+pub(crate) fn load_ratio(thread_loads: &[f64]) -> f64 {
+    let (smallest, largest) = extremes(thread_loads);
+    if largest == 0.0 { 1.0 } else { largest / smallest }
+}
+
+/// How far apart the threads are: (largest − smallest) / largest; 0 when all are zero.
+pub(crate) fn spread(thread_loads: &[f64]) -> f64 {
+    let (smallest, largest) = extremes(thread_loads);
+    if largest == 0.0 { 0.0 } else { (largest - smallest) / largest }
+}
+
+/// The heaviest partition, if it alone exceeds a thread's fair share: no plan can then even out the threads, only more
+/// partitions for its type can. Of equals the lowest index.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
+    // Four quarters of a sum may differ from a partition of that size by a rounding.
+    const ROUNDING: f64 = 1.0 + 1e-9;
+    let sum: f64 = load.iter().sum();
+    let (partition, heaviest) = load.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    (*heaviest > sum / threads.max(1) as f64 * ROUNDING).then_some(partition)
+}
+
+/// The smallest and the largest of the threads' loads; zeros when there is none.
+pub(super) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
+    let ordered = |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
+    let first = thread_loads.first().copied().unwrap_or(0.0);
+    thread_loads.iter().fold((first, first), ordered)
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::float_cmp)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_are_the_differences_in_order() {
+        assert_eq!(moves(&[0, 1, 0], &[0, 1, 0]), []);
+        let (a, b) = (Move { partition: 0, from: 0, to: 1 }, Move { partition: 2, from: 3, to: 0 });
+        assert_eq!(moves(&[0, 1, 3], &[1, 1, 0]), [a, b]);
+        assert_eq!(moves(&[], &[]), []);
+    }
+
+    #[test]
+    fn a_plan_with_one_existing_thread_per_partition_is_valid() {
+        assert_eq!(validate(&[3, 0, 3], 3, 4), Ok(()));
+        assert_eq!(validate(&[], 0, 4), Ok(()));
+    }
+
+    /// In the original, partition 2 would from here on never be drained again.
+    #[test]
+    fn a_thread_that_does_not_exist_is_refused_by_value_limit_and_remedy() {
+        assert_eq!(
+            validate(&[0, 1, 99, 3], 4, 4).unwrap_err(),
+            "the plan gives partition 2 to thread 99 and the queue has 4 drain threads: give a thread from 0 to 3"
+        );
+        assert!(validate(&[0, 4], 2, 4).unwrap_err().contains("partition 1 to thread 4"));
+    }
+
+    #[test]
+    fn a_wrong_length_is_refused_by_value_limit_and_remedy() {
+        for (plan, entries) in [(vec![0; 3], 3), (vec![0; 5], 5), (vec![], 0)] {
+            assert_eq!(
+                validate(&plan, 4, 4).unwrap_err(),
+                format!(
+                    "the plan has {entries} entries and the queue 4 partitions: give one thread per partition, in the \
+                     order of the loads"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn loads_add_up_by_owner() {
+        assert_eq!(thread_loads(&[1.0, 2.0, 4.0], &[0, 2, 0], 3), [5.0, 0.0, 2.0]);
+        assert_eq!(thread_loads(&[1.0, 2.0], &[0, 9], 1), [1.0]);
+        assert_eq!(thread_loads(&[], &[], 2), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn ratio_and_spread_of_thread_loads() {
+        let cases: [(&[f64], f64, f64); 7] = [
+            (&[2.0, 4.0, 3.0], 2.0, 0.5),
+            (&[5.0, 5.0], 1.0, 0.0),
+            (&[7.0], 1.0, 0.0),
+            (&[0.0, 0.0], 1.0, 0.0),
+            (&[], 1.0, 0.0),
+            (&[0.0, 3.0], f64::INFINITY, 1.0),
+            (&[1e18, 1e-3], 1e21, 1.0),
+        ];
+        for (loads, ratio, apart) in cases {
+            assert_eq!((load_ratio(loads), spread(loads)), (ratio, apart), "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn oversized_names_the_heaviest_partition_above_a_fair_share() {
+        let cases: [(&[f64], usize, Option<usize>); 8] = [
+            (&[1.0, 6.0, 3.0], 2, Some(1)),
+            (&[1.0, 5.0, 4.0], 2, None),
+            (&[3.0, 3.0, 0.0], 4, Some(0)),
+            (&[0.7, 0.7, 0.7], 3, None),
+            (&[7.0], 1, None),
+            (&[7.0, 0.0], 2, Some(0)),
+            (&[0.0, 0.0], 2, None),
+            (&[], 2, None),
+        ];
+        for (load, threads, partition) in cases {
+            assert_eq!(oversized(load, threads), partition, "{load:?} on {threads} threads");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Loads for the tests of this module.
+
+use proptest::collection::{SizeRange, vec};
+use proptest::prelude::*;
+
+/// What benches and tests call the headline: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1.
+pub(super) fn tiers(partitions: usize) -> Vec<f64> {
+    let tiers = [(20, 24.0), (30, 8.0), (20, 4.0), (30, 1.0)];
+    let tiers = tiers.iter().flat_map(|(percent, weight)| std::iter::repeat_n(*weight, partitions * percent / 100));
+    Lcg(42).shuffled(tiers.collect())
+}
+
+/// 1/k.
+pub(super) fn zipf(partitions: u32) -> Vec<f64> {
+    Lcg(42).shuffled((1..=partitions).map(|k| 1.0 / f64::from(k)).collect())
+}
+
+/// Equal loads.
+pub(super) fn uniform(partitions: usize) -> Vec<f64> {
+    vec![10.0; partitions]
+}
+
+/// Each partition with index mod threads: how a queue begins.
+pub(super) fn first_owners(partitions: usize, threads: usize) -> Vec<usize> {
+    (0..partitions).map(|partition| partition % threads).collect()
+}
+
+/// Each load times 0.97 to 1.03.
+pub(super) fn noisy(load: &[f64], seed: u64) -> Vec<f64> {
+    let mut lcg = Lcg(seed);
+    load.iter().map(|load| load * (0.97 + 0.06 * f64::from(lcg.below(1_000_001)) / 1e6)).collect()
+}
+
+pub(super) fn sum(load: &[f64]) -> f64 {
+    load.iter().sum()
+}
+
+/// Loads of one kind each time: small counts with zeros and many equals, anything, or eighteen decades apart.
+pub(super) fn loads(partitions: impl Into<SizeRange>) -> impl Strategy<Value = Vec<f64>> {
+    let partitions = partitions.into();
+    prop_oneof![
+        vec((0..12_u32).prop_map(f64::from), partitions.clone()),
+        vec(0.0..100.0_f64, partitions.clone()),
+        vec((-3.0..18.0_f64).prop_map(|decade| 10_f64.powf(decade)), partitions),
+    ]
+}
+
+/// A linear congruential generator (Knuth, MMIX).
+struct Lcg(u64);
+
+impl Lcg {
+    fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from((self.0 >> 33) % u64::from(limit)).expect("below a u32")
+    }
+
+    fn shuffled(&mut self, mut loads: Vec<f64>) -> Vec<f64> {
+        for last in (1..loads.len()).rev() {
+            let other = self.below(u32::try_from(last + 1).expect("a few loads")) as usize;
+            loads.swap(last, other);
+        }
+        loads
+    }
+}
