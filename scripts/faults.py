@@ -16,6 +16,8 @@ TIME_LIMIT_S = 120
 """A test that hangs without its rule is red as well; loom and the tests' own patience end most of them before."""
 
 FAULTS: dict[str, list[str]] = {
+    # loom, unit: a test of the library, with or without loom; without a module it is in `loom_tests`. it: of tests/it.
+    # py: a file below tests/python, and options of pytest.
     "EntryToken": [
         "loom:loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
@@ -43,6 +45,18 @@ FAULTS: dict[str, list[str]] = {
     "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "Reentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
+    "NotifiedWhileRunning": [
+        "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
+        "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
+    ],
+    "OneWorkerPerTask": ["loom:control::scheduler::loom_tests::loom_two_notifies_while_a_step_runs"],
+    "PassOn": [
+        "unit:control::scheduler::pool_tests::a_timer_fires_although_the_worker_that_kept_it_got_a_long_step"
+    ],
+    "Compensate": [
+        "loom:control::scheduler::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
+        "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
+    ],
     "ExitGuard": ["py:core/test_p9_exit.py"],
     "ForkGeneration": ["py:core/test_p9_fork.py"],
     "CheckSignals": ["py:core/test_p9_signals.py"],
@@ -50,8 +64,9 @@ FAULTS: dict[str, list[str]] = {
 
 
 def build() -> None:
-    """Build the three kinds of tests with the switches in."""
+    """Build all kinds of tests with the switches in."""
     cargo("loom", "--no-run")
+    cargo("unit", "--no-run")
     cargo("it", "--no-run")
     maturin = [
         sys.executable,
@@ -77,7 +92,7 @@ def cargo(kind: str, *args: str, fault: str = "") -> bool:
         command = ["cargo", "test", "--locked", "--release", "--lib", "--target-dir", str(TARGET / "loom")]
         flags = {"RUSTFLAGS": "--cfg loom"}
     else:
-        command = ["cargo", "test", "--locked", "--test", "it"]
+        command = ["cargo", "test", "--locked", *(["--lib"] if kind == "unit" else ["--test", "it"])]
         flags = {}
     return run([*command, "--features", "faults", *args], fault=fault, **flags)
 
@@ -85,9 +100,9 @@ def cargo(kind: str, *args: str, fault: str = "") -> bool:
 def passes(test: str, fault: str = "") -> bool:
     """Run one test; whether it passed."""
     kind, name = test.split(":", 1)
-    if kind == "loom":
-        return cargo(kind, "--", "--exact", f"loom_tests::{name}", fault=fault)
-    if kind == "it":
+    if kind == "loom" and "::" not in name:
+        name = f"loom_tests::{name}"
+    if kind in ("loom", "unit", "it"):
         return cargo(kind, "--", "--exact", name, fault=fault)
     path, *options = name.split()
     pytest = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/python/{path}", *options]

@@ -66,6 +66,14 @@ pub(crate) enum Fault {
     AssignWake,
     /// P9: a panic or an exception in a handler ends its drain thread.
     CatchPanic,
+    /// P2: a task that is notified while it runs forgets it.
+    NotifiedWhileRunning,
+    /// P1: a task that is notified while it runs is given to a second worker.
+    OneWorkerPerTask,
+    /// P4: a worker that takes a task leaves the timers, and other tasks, to nobody.
+    PassOn,
+    /// P9: nobody takes the place of a worker that blocks.
+    Compensate,
 }
 
 /// Whether `fault` is switched on, that is: whether its rule is off.

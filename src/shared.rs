@@ -132,7 +132,7 @@ fn thread_cpu_ns() -> u64 {
     0
 }
 
-/// How many drain threads have not ended. It outlives the rest, so that the last act of a thread is to count itself
+/// How many drain threads or workers have not ended. It outlives the rest, so that the last act of a thread is to count itself
 /// out, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -141,6 +141,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self { threads: Mutex::new(threads), changed: Condvar::new() }
+    }
+
+    /// Counts a thread in, before it starts.
+    pub(crate) fn one_starts(&self) {
+        *self.threads.lock() += 1;
+    }
+
     pub(crate) fn one_ended(&self) {
         *self.threads.lock() -= 1;
         self.changed.notify_all();
@@ -203,7 +212,7 @@ impl<T: Item> Shared<T> {
         let threads: Vec<ThreadSlot> = wakers.into_iter().map(ThreadSlot::new).collect();
         let route = Route::new();
         route.grow(&config, threads.len(), partitions);
-        let running = Arc::new(Running { threads: Mutex::new(threads.len()), changed: Condvar::new() });
+        let running = Arc::new(Running::new(threads.len()));
         Self {
             name,
             config,

@@ -14,7 +14,7 @@ pub(crate) use std::time::{Duration, Instant};
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use arc_swap::ArcSwap;
+    pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
@@ -22,7 +22,7 @@ mod real {
     pub(crate) use std::thread::JoinHandle;
     pub(crate) use std::thread_local;
 
-    use super::Duration;
+    use super::{Duration, Instant};
 
     /// Starts a named thread. The name is cut by the system at 15 bytes where it shows one.
     pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
@@ -72,6 +72,50 @@ mod real {
 
         pub(crate) fn push(&self, value: V) {
             self.0.push(value);
+        }
+    }
+
+    /// A value for a static, made on first use, that a forked child can forget without a lock: whatever the parent was
+    /// doing with it at that moment, the child gets a new one.
+    #[derive(Debug)]
+    pub(crate) struct Forgettable<V>(ArcSwapOption<V>);
+
+    impl<V: Default> Forgettable<V> {
+        pub(crate) const fn new() -> Self {
+            Self(ArcSwapOption::const_empty())
+        }
+
+        pub(crate) fn get(&self) -> Arc<V> {
+            loop {
+                if let Some(value) = self.0.load_full() {
+                    return value;
+                }
+                // Whoever stores first wins; the others find the winner's value in the next round.
+                self.0.compare_and_swap(&None::<Arc<V>>, Some(Arc::default()));
+            }
+        }
+
+        /// Leaks the current value, and returns it for a last mark.
+        pub(crate) fn forget(&self) -> Option<Arc<V>> {
+            let old = self.0.swap(None);
+            std::mem::forget(old.clone());
+            old
+        }
+    }
+
+    /// A point in time at which something is due.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct Deadline(Instant);
+
+    impl Deadline {
+        /// `limit` from now, or a year from now if that is sooner.
+        pub(crate) fn after(limit: Duration) -> Self {
+            Self(Instant::now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
+        }
+
+        /// `None`: it is due.
+        pub(crate) fn time_left(self) -> Option<Duration> {
+            self.0.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         }
     }
 
@@ -166,6 +210,10 @@ mod model {
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
         }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
     }
 
     /// Waits without a limit: the model has no time.
@@ -175,6 +223,21 @@ mod model {
         _limit: Option<Duration>,
     ) -> MutexGuard<'a, V> {
         condvar.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A deadline that is never due: the model has no time. The limit only gives deadlines an order, the same in every
+    /// run, which the clock would not.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct Deadline(Duration);
+
+    impl Deadline {
+        pub(crate) fn after(limit: Duration) -> Self {
+            Self(limit)
+        }
+
+        pub(crate) fn time_left(self) -> Option<Duration> {
+            Some(self.0)
+        }
     }
 
     /// The published value as loom sees it: an index into versions that are never freed. Only the index is shared

@@ -1,0 +1,206 @@
+//! The pool under loom: its real workers and tasks, every interleaving up to a bound.
+//!
+//! Run with `make loom`. Each test names the race. Timers never fire in the model (see `sync`), so a notification that
+//! is lost is a deadlock that loom reports. `preemptions` says how many times a thread may be interrupted where it could
+//! have gone on; `None` is every interleaving there is. Every step of the pool is a critical section of one lock, so a
+//! race between two parties needs one or two interruptions: one to get between two sections, one to come back. The
+//! bounds are the largest with which a test ends within some seconds.
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::support::{FOR_EVER, Latch, end, start, task};
+use super::{After, Pool, PoolTask, TaskHandle};
+use crate::sync::{Arc, Mutex};
+
+fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 10_000;
+    builder.check(body);
+}
+
+/// Takes what is in its inbox, rests, and is done when it has seen all. loom reports two workers in `inside` at once.
+struct Reader {
+    inside: UnsafeCell<()>,
+    inbox: Mutex<usize>,
+    missing: Mutex<usize>,
+    all_seen: Latch,
+}
+
+// SAFETY: test code; the cell is there so that loom reports what a data race would be.
+unsafe impl Sync for Reader {}
+
+impl Reader {
+    fn expecting(messages: usize) -> Arc<Self> {
+        Arc::new(Self {
+            inside: UnsafeCell::new(()),
+            inbox: Mutex::new(0),
+            missing: Mutex::new(messages),
+            all_seen: Latch::default(),
+        })
+    }
+
+    fn send(&self, to: &TaskHandle) {
+        *self.inbox.lock() += 1;
+        to.notify();
+    }
+}
+
+impl PoolTask for Reader {
+    fn step(&self) -> After {
+        self.inside.with_mut(|_| {
+            let seen = std::mem::take(&mut *self.inbox.lock());
+            let mut missing = self.missing.lock();
+            *missing -= seen;
+            if *missing > 0 {
+                return FOR_EVER;
+            }
+            self.all_seen.open();
+            After::Done
+        })
+    }
+}
+
+/// Running → RunningNotified, and Idle → Queued: a message that comes while the step ends is seen.
+///
+/// No bound: two threads.
+#[test]
+fn loom_notify_while_a_step_goes_to_sleep() {
+    model(None, || {
+        let pool = start(1);
+        let reader = Reader::expecting(1);
+        let handle = pool.add(reader.clone());
+        reader.send(&handle);
+        reader.all_seen.wait();
+        end(&pool);
+    });
+}
+
+/// Two notifications and two workers: the task is in one of them at a time, and sees both messages.
+///
+/// Bound 2, in 1 s: four threads; with 3 it takes 45 s.
+#[test]
+fn loom_two_notifies_while_a_step_runs() {
+    model(Some(2), || {
+        let pool = start(2);
+        let reader = Reader::expecting(2);
+        let handle = pool.add(reader.clone());
+        let other = {
+            let (reader, handle) = (reader.clone(), handle.clone());
+            thread::spawn(move || reader.send(&handle))
+        };
+        reader.send(&handle);
+        reader.all_seen.wait();
+        other.join().unwrap();
+        end(&pool);
+    });
+}
+
+/// A notification wakes a worker of its own: two tasks that come in while two workers go to wait both get one, even if
+/// the first cannot end without the second.
+///
+/// Bound 3, in 3 s: three threads; with 4 it takes a minute.
+#[test]
+fn loom_two_tasks_while_two_workers_go_to_wait() {
+    model(Some(3), || {
+        let pool = start(2);
+        let second_ran = Arc::new(Latch::default());
+        let waits = second_ran.clone();
+        pool.add(task(move || {
+            waits.wait();
+            After::Done
+        }));
+        let opens = second_ran.clone();
+        pool.add(task(move || {
+            opens.open();
+            After::Done
+        }));
+        second_ran.wait();
+        end(&pool);
+    });
+}
+
+/// Close against add: the workers end, and the task has either run or not, but is held by nobody.
+///
+/// No bound: three threads of a few steps each.
+#[test]
+fn loom_close_while_a_task_is_added() {
+    model(None, || {
+        let pool = start(1);
+        let one = task(|| After::Done);
+        let held = Arc::downgrade(&one);
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || drop(pool.add(one)))
+        };
+        end(&pool);
+        other.join().unwrap();
+        assert!(held.upgrade().is_none(), "a task outlives its pool");
+    });
+}
+
+/// Close against notify: the workers end, and a task that rests is held by nobody, wherever the notification met it.
+///
+/// No bound, as above.
+#[test]
+fn loom_close_while_a_task_is_notified() {
+    model(None, || {
+        let pool = start(1);
+        let one = task(|| FOR_EVER);
+        let held = Arc::downgrade(&one);
+        let handle = pool.add(one);
+        let other = thread::spawn(move || handle.notify());
+        end(&pool);
+        other.join().unwrap();
+        assert!(held.upgrade().is_none(), "a task outlives its pool");
+    });
+}
+
+/// Done against notify: a task that said that it is done never runs again.
+///
+/// No bound, as above.
+#[test]
+fn loom_notify_while_a_task_says_done() {
+    model(None, || {
+        let pool = start(1);
+        let steps = Arc::new(Mutex::new(0));
+        let counted = steps.clone();
+        let handle = pool.add(task(move || {
+            *counted.lock() += 1;
+            After::Done
+        }));
+        let other = thread::spawn(move || handle.notify());
+        end(&pool);
+        other.join().unwrap();
+        assert_eq!(*steps.lock(), 1);
+    });
+}
+
+/// A worker waits for a task of its own pool: another worker comes for it, and one of them leaves afterwards, also when
+/// the next task comes in just then or the pool closes.
+///
+/// Bound 3, in 4 s: three threads of many steps; with 4 it takes half a minute.
+#[test]
+fn loom_a_worker_blocks_until_another_task_has_run() {
+    model(Some(3), || {
+        let pool = start(1);
+        let [second, third] = [(); 2].map(|()| Arc::new(Latch::default()));
+        let (blocking, waits): (Arc<Pool>, _) = (pool.clone(), second.clone());
+        pool.add(task(move || {
+            let compensation = blocking.begin_blocking();
+            assert!(compensation.is_some());
+            waits.wait();
+            After::Done
+        }));
+        for latch in [&second, &third] {
+            let opens = latch.clone();
+            pool.add(task(move || {
+                opens.open();
+                After::Done
+            }));
+            latch.wait();
+        }
+        end(&pool);
+    });
+}

@@ -1,0 +1,105 @@
+//! The shared pools of the process, by name: made on first use, counted, and closed when the last queue lets go.
+
+use std::io;
+
+use super::pool::{Live, Pool};
+use super::worker::forget_worker;
+use crate::sync::{Arc, AtomicBool, Forgettable, Mutex, Ordering, Weak};
+
+static REGISTRY: Forgettable<Registry> = Forgettable::new();
+
+/// The pool of that name. The first caller makes it, and its size stays: `Some` is the size of a pool that exists with
+/// another one, for a warning.
+///
+/// # Errors
+/// The system has no thread left for its workers.
+pub(crate) fn shared_pool(name: &str, size: usize, live: Live) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
+    REGISTRY.get().pool(name, size, live)
+}
+
+/// Every shared pool that has a worker, also those that are closed and about to end: the end of the process waits for
+/// them.
+pub(crate) fn live_pools() -> Vec<Arc<Pool>> {
+    REGISTRY.get().live_pools()
+}
+
+/// In a forked child: the workers are not here, and the parent's locks may be held for ever. From here on all names are
+/// free, and references to the parent's pools do nothing when they are dropped.
+pub(crate) fn forget_pools() {
+    if let Some(parents) = REGISTRY.forget() {
+        parents.forget();
+    }
+    forget_worker();
+}
+
+/// A queue's share in a pool. The last one to be dropped frees the name and closes the pool; it does not wait, so that may
+/// happen on a worker.
+#[derive(Debug)]
+pub(crate) struct PoolRef {
+    pool: Arc<Pool>,
+    registry: Arc<Registry>,
+}
+
+impl PoolRef {
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+impl Drop for PoolRef {
+    fn drop(&mut self) {
+        // Relaxed: set only in a child that has no second thread yet.
+        if !self.registry.forgotten.load(Ordering::Relaxed) {
+            self.pool.close();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    entries: Mutex<Vec<Entry>>,
+    /// This process is a child of the one that the pools belong to.
+    forgotten: AtomicBool,
+}
+
+/// A pool from its start to the end of its last worker.
+#[derive(Debug)]
+struct Entry {
+    /// Gone for good as soon as the last queue lets go, before the pool is closed: so the name is free from that very
+    /// moment, and no request can revive a pool that is about to close. At most one entry of a name still has one.
+    share: Weak<PoolRef>,
+    pool: Arc<Pool>,
+}
+
+impl Registry {
+    pub(super) fn pool(
+        self: &Arc<Self>,
+        name: &str,
+        size: usize,
+        live: Live,
+    ) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
+        // Held while the workers start, which waits for nobody: two first callers get one pool.
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| !entry.pool.has_ended());
+        let known = entries.iter().filter(|entry| entry.pool.name() == name).find_map(|entry| entry.share.upgrade());
+        if let Some(share) = known {
+            let other = Some(share.pool.size()).filter(|&known| known != size.max(1));
+            return Ok((share, other));
+        }
+        let pool = Pool::start(name, size, live)?;
+        let share = Arc::new(PoolRef { pool: pool.clone(), registry: self.clone() });
+        entries.push(Entry { share: Arc::downgrade(&share), pool });
+        Ok((share, None))
+    }
+
+    pub(super) fn live_pools(&self) -> Vec<Arc<Pool>> {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| !entry.pool.has_ended());
+        entries.iter().map(|entry| entry.pool.clone()).collect()
+    }
+
+    pub(super) fn forget(&self) {
+        // Relaxed: as in `PoolRef::drop`.
+        self.forgotten.store(true, Ordering::Relaxed);
+    }
+}

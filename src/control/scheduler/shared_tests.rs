@@ -1,0 +1,112 @@
+//! Pools by name. Each test has a registry of its own; the process has one, which the last test uses.
+
+use std::sync::mpsc;
+
+use super::shared::{PoolRef, Registry};
+use super::support::{Latch, PATIENCE, end, live, task};
+use super::{After, forget_pools, shared_pool};
+use crate::sync::{Arc, Mutex};
+
+fn take(registry: &Arc<Registry>, name: &str, size: usize) -> Arc<PoolRef> {
+    registry.pool(name, size, live()).unwrap().0
+}
+
+#[test]
+fn a_name_stands_for_one_pool_until_the_last_queue_lets_go() {
+    let registry = Arc::new(Registry::default());
+    let (first, second) = (take(&registry, "IO", 1), take(&registry, "IO", 1));
+    let elsewhere = take(&registry, "CPU", 1);
+    assert!(Arc::ptr_eq(first.pool(), second.pool()));
+    assert!(!Arc::ptr_eq(first.pool(), elsewhere.pool()));
+    let pool = first.pool().clone();
+    drop(first);
+    assert!(Arc::ptr_eq(&pool, take(&registry, "IO", 1).pool()));
+    // Still open: it takes a task.
+    let ran = Arc::new(Latch::default());
+    let runs = ran.clone();
+    pool.add(task(move || {
+        runs.open();
+        After::Done
+    }));
+    ran.wait();
+    drop(second);
+    let next = take(&registry, "IO", 1);
+    assert!(!Arc::ptr_eq(&pool, next.pool()));
+    while !pool.wait_ended(Some(PATIENCE)) {}
+    assert!(!next.pool().has_ended());
+    drop((next, elsewhere));
+    registry.live_pools().iter().for_each(|pool| end(pool));
+    assert!(registry.live_pools().is_empty());
+}
+
+#[test]
+fn the_first_size_wins_and_another_is_reported() {
+    let registry = Arc::new(Registry::default());
+    let (first, other) = registry.pool("IO", 2, live()).unwrap();
+    assert_eq!((first.pool().size(), other), (2, None));
+    let (second, other) = registry.pool("IO", 3, live()).unwrap();
+    assert_eq!((second.pool().size(), other), (2, Some(2)));
+    assert_eq!(registry.pool("IO", 2, live()).unwrap().1, None);
+    let pool = first.pool().clone();
+    drop((first, second));
+    end(&pool);
+}
+
+#[test]
+fn the_last_reference_may_be_dropped_on_a_worker() {
+    let registry = Arc::new(Registry::default());
+    let share = take(&registry, "IO", 2);
+    let pool = share.pool().clone();
+    let share = Mutex::new(Some(share));
+    pool.add(task(move || {
+        drop(share.lock().take());
+        After::Done
+    }));
+    while !pool.wait_ended(Some(PATIENCE)) {}
+}
+
+/// The last drop against a new request, many times: whoever gets a pool gets one that works.
+#[test]
+fn a_pool_that_is_asked_for_while_another_lets_go_works() {
+    let registry = Arc::new(Registry::default());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let registry = &registry;
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    let share = take(registry, "IO", 1);
+                    let (tell, told) = mpsc::channel();
+                    share.pool().add(task(move || {
+                        tell.send(()).unwrap();
+                        After::Done
+                    }));
+                    assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
+                }
+            });
+        }
+    });
+    registry.live_pools().iter().for_each(|pool| end(pool));
+}
+
+#[test]
+fn a_forgotten_pool_is_left_alone() {
+    let (parents, _) = shared_pool("a forgotten pool", 1, live()).unwrap();
+    let pool = parents.pool().clone();
+    forget_pools();
+    let (childs, other) = shared_pool("a forgotten pool", 2, live()).unwrap();
+    assert_eq!(other, None);
+    assert!(!Arc::ptr_eq(childs.pool(), &pool));
+    // As in a child: nothing of the parent's pool is touched, so here, where its worker lives, it goes on.
+    drop(parents);
+    let ran = Arc::new(Latch::default());
+    let runs = ran.clone();
+    pool.add(task(move || {
+        runs.open();
+        After::Done
+    }));
+    ran.wait();
+    end(&pool);
+    let pool = childs.pool().clone();
+    drop(childs);
+    while !pool.wait_ended(Some(PATIENCE)) {}
+}
