@@ -1,5 +1,6 @@
 //! Policies: what a queue is asked for, and the pure functions that turn it into numbers.
 
+use crate::control::balance::DrainBalancer;
 use crate::error::ConfigError;
 use crate::sync::Duration;
 
@@ -217,6 +218,11 @@ pub struct Config {
     pub max_batch_items: usize,
     /// What a failing batch gets. Default: one try.
     pub retry: Option<RetryPolicy>,
+    /// What spreads partitions over drain threads by measured load. Without effect on one drain thread. Default: nothing,
+    /// partitions stay where they are.
+    pub balancer: Option<DrainBalancer>,
+    /// Time between two runs of the balancer; zero: only on [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
+    pub rebalance_interval: Duration,
 }
 
 impl Default for Config {
@@ -231,6 +237,8 @@ impl Default for Config {
             max_idle: Duration::from_millis(200),
             max_batch_items: 10_000,
             retry: None,
+            balancer: None,
+            rebalance_interval: Duration::from_secs(1),
         }
     }
 }
@@ -252,6 +260,11 @@ impl Config {
             )));
         }
         Ok(())
+    }
+
+    /// The same settings for a queue whose one drain task runs on a shared pool.
+    pub(crate) fn on_shared_pool(self) -> Self {
+        Self { threads: ThreadPolicy::Fixed(1), balancer: None, ..self }
     }
 
     /// Drain threads and partitions on a machine with `cores` cores, before any handler.

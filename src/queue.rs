@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::config::{Config, Selector, available_cores};
+use crate::config::{Config, Selector, ThreadPolicy, available_cores};
+use crate::control::balance::control_thread;
 use crate::control::retire::Retired;
-use crate::control::scheduler::sleeper;
+use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper, task_sleeper};
 use crate::error::{AddHandlerError, ConfigError, FlushError, ProduceError};
-use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::host::{Host, NoHost};
 use crate::flow::partition::{Access, Partition};
@@ -14,7 +14,7 @@ use crate::flow::produce::{Pause, Wait, slice};
 use crate::flow::route::Registered;
 use crate::observe::Stats;
 use crate::shared::{Consumption, Shared, on_drain_thread};
-use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak, spawn};
+use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak};
 
 type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
 
@@ -30,6 +30,7 @@ pub struct Builder<T: Item> {
     config: Config,
     consumers: Consumers<T>,
     host: Arc<dyn Host<T>>,
+    shared_scheduler: Option<(String, ThreadPolicy)>,
 }
 
 impl<T: Item> Builder<T> {
@@ -54,12 +55,21 @@ impl<T: Item> Builder<T> {
         self
     }
 
+    /// Drains on a pool that several queues share, and that `threads` sizes when the first of them starts. It ends with the
+    /// last one. The queue has one drain task there, whatever [`Config::threads`] says, and is not balanced.
+    #[must_use]
+    pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
+        self.shared_scheduler = Some((name.into(), threads));
+        self
+    }
+
     /// Starts the drain threads.
     ///
     /// # Errors
     /// A setting is out of range, or the system has no thread left.
-    pub fn start(self) -> Result<BatchQueue<T>, ConfigError> {
+    pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
         self.config.validate()?;
+        let share = self.take_share()?;
         let (threads, partitions, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
             self.host.log(&format!("queue {}: {warning}", self.name));
@@ -71,58 +81,40 @@ impl<T: Item> Builder<T> {
                 Consumption::PerThread((0..threads).map(|thread| consumer_of_all_types(factory(thread))).collect())
             }
         };
-        let (sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| sleeper()).unzip();
-        let shared = Arc::new(Shared::new(self.name, self.config, consumption, self.host, wakers, partitions));
+        let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
+        let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
+        let pool = share.as_ref().map(|share| share.pool().clone());
+        let shared = Arc::new(Shared::new(self.name, self.config, consumption, self.host, wakers, pool, partitions));
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
-        for (index, sleeper) in sleepers.into_iter().enumerate() {
-            let shared = queue.shared.clone();
-            let thread = spawn(format!("batchqueue-{}-{index}", shared.name), move || {
-                let (host, running) = (shared.host.clone(), shared.running.clone());
-                let mut drain = Some(DrainTask::new(index, shared, sleeper));
-                host.live(&mut || {
-                    if let Some(drain) = &mut drain {
-                        run(drain);
-                    }
-                    // What is left of the queue may die with its last thread: items and handlers die in their host.
-                    host.enter(&mut || drop(drain.take()));
-                });
-                running.one_ended();
-            });
-            match thread {
-                Ok(handle) => queue.joins.lock().push(handle),
-                Err(cause) => {
-                    // Partitions of threads that never started would never be finished: the others leave by the expiry.
-                    queue.shared.close();
-                    queue.shared.expire();
-                    for _ in index..threads {
-                        queue.shared.running.one_ended();
-                    }
-                    return Err(ConfigError(format!(
-                        "cannot start drain thread {} of {threads}: {cause}; ask for fewer threads",
-                        index + 1
-                    )));
-                }
+        match (share, sleepers.pop()) {
+            (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
+            (_, last) => {
+                sleepers.extend(last);
+                *queue.joins.lock() = dedicated::start(&queue.shared, sleepers)?;
             }
+        }
+        if queue.shared.balancing.is_some() {
+            control_thread::enlist(&queue.shared, queue.shared.config.rebalance_interval)
+                .map_err(|cause| ConfigError(format!("cannot start the control thread: {cause}")))?;
         }
         Ok(queue)
     }
-}
 
-/// The life of a dedicated drain thread.
-fn run<T: Item>(task: &mut DrainTask<T>) {
-    task.shared().mark_drain_thread();
-    loop {
-        match task.cycle() {
-            Cycle::Worked => {}
-            Cycle::Over => break,
-            Cycle::Empty => {
-                if let Some((attempt, limit)) = task.prepare_sleep() {
-                    attempt.sleep(limit);
-                }
-            }
+    /// The queue's share in the pool that it asked for.
+    fn take_share(&mut self) -> Result<Option<Arc<PoolRef>>, ConfigError> {
+        let Some((pool, threads)) = self.shared_scheduler.take() else { return Ok(None) };
+        let size = threads.resolve(available_cores());
+        let (share, other) = shared_pool(&pool, size, pooled::live_of(self.host.clone()))
+            .map_err(|cause| ConfigError(pooled::no_threads(&pool, size, &cause)))?;
+        if let Some(known) = other {
+            self.host.log(&format!(
+                "queue {}: the shared scheduler {pool:?} exists with {known} threads; the {size} asked for now are ignored",
+                self.name
+            ));
         }
+        self.config = std::mem::take(&mut self.config).on_shared_pool();
+        Ok(Some(share))
     }
-    task.end();
 }
 
 fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
@@ -162,7 +154,13 @@ pub struct BatchQueue<T: Item> {
 impl<T: Item> BatchQueue<T> {
     /// A queue that is about to start; call [`Builder::start`].
     pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
-        Builder { name: name.into(), config, consumers: Consumers::Handlers, host: Arc::new(NoHost) }
+        Builder {
+            name: name.into(),
+            config,
+            consumers: Consumers::Handlers,
+            host: Arc::new(NoHost),
+            shared_scheduler: None,
+        }
     }
 
     /// The queue's name.
@@ -327,6 +325,18 @@ impl<T: Item> BatchQueue<T> {
         };
         shared.end_flush();
         result
+    }
+
+    /// Runs the balancer now, on the time since its last run, and returns the number of partitions whose wanted owner
+    /// changed; 0 without a balancer. They move at the next quiescent point of their owners.
+    ///
+    /// On a drain thread, and inside a balancer, it only asks for a run and returns 0.
+    pub fn rebalance(&self) -> usize {
+        if on_drain_thread() {
+            self.shared.rebalance_soon();
+            return 0;
+        }
+        self.shared.rebalance()
     }
 
     /// Closes the queue to everybody but drain threads, which still finish what their own queues hold.

@@ -17,10 +17,11 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::config::{Config, Selector};
+use crate::control::balance::Balancing;
 use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
 use crate::control::retire::Retirements;
-use crate::control::scheduler::Waker;
+use crate::control::scheduler::{Compensation, Pool, Waker};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
 use crate::flow::handler::{EntryToken, HandlerRef, Item};
@@ -41,6 +42,23 @@ thread_local! {
     #[allow(clippy::missing_const_for_thread_local)]
     /// The entry token that this drain thread holds, as an address; 0: none.
     static HOLDS: Cell<usize> = Cell::new(0);
+}
+
+/// While it lives, this thread drains that queue.
+#[derive(Debug)]
+pub(crate) struct DrainMark(());
+
+impl DrainMark {
+    pub(crate) fn of<T: Item>(shared: &Arc<Shared<T>>) -> Self {
+        DRAINS.with(|drains| drains.set(Arc::as_ptr(shared) as usize));
+        Self(())
+    }
+}
+
+impl Drop for DrainMark {
+    fn drop(&mut self) {
+        DRAINS.with(|drains| drains.set(0));
+    }
 }
 
 /// While it lives, this thread is inside the handler with that entry token.
@@ -168,6 +186,10 @@ impl Running {
     }
 }
 
+/// The shared pool has as many blocked workers as it may have.
+#[derive(Debug)]
+pub(crate) struct NoWorkerLeft;
+
 /// What `control` guards: the order of growth, handoffs and close.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -185,8 +207,12 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) consumption: Consumption<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: Vec<ThreadSlot>,
+    /// The pool that the queue's one drain task runs on; `None`: it has threads of its own.
+    pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
     pub(crate) retirements: Retirements<T>,
+    /// `None`: no balancer, or only one drain thread.
+    pub(crate) balancing: Option<Balancing>,
     pub(crate) started: Instant,
     pub(crate) control: Mutex<Control>,
     pub(crate) closing: AtomicBool,
@@ -207,20 +233,24 @@ impl<T: Item> Shared<T> {
         consumption: Consumption<T>,
         host: Arc<dyn Host<T>>,
         wakers: Vec<Waker>,
+        pool: Option<Arc<Pool>>,
         partitions: usize,
     ) -> Self {
         let threads: Vec<ThreadSlot> = wakers.into_iter().map(ThreadSlot::new).collect();
         let route = Route::new();
         route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running::new(threads.len()));
+        let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         Self {
             name,
             config,
             consumption,
             host,
             threads,
+            pool,
             route,
             retirements: Retirements::new(),
+            balancing,
             started: Instant::now(),
             control: Mutex::new(Control {
                 growth: Growth::default(),
@@ -267,10 +297,6 @@ impl<T: Item> Shared<T> {
 
     // ---- drain threads ---------------------------------------------------------------------------------------
 
-    pub(crate) fn mark_drain_thread(self: &Arc<Self>) {
-        DRAINS.with(|drains| drains.set(Arc::as_ptr(self) as usize));
-    }
-
     /// Whether the calling thread is a drain thread of this queue.
     pub(crate) fn on_own_drain_thread(self: &Arc<Self>) -> bool {
         DRAINS.with(Cell::get) == Arc::as_ptr(self) as usize
@@ -311,6 +337,15 @@ impl<T: Item> Shared<T> {
                 Consumption::PerThread(consumers) => consumers.iter().any(needs),
             };
         needed || self.on_own_drain_thread()
+    }
+
+    /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this queue drains on,
+    /// another one takes its place meanwhile. `Err`: none can, so it must not wait.
+    pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
+        match &self.pool {
+            Some(pool) if pool.runs_current_thread() => pool.begin_blocking().map(Some).ok_or(NoWorkerLeft),
+            _ => Ok(None),
+        }
     }
 
     pub(crate) fn one_finished(&self) {

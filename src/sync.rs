@@ -18,7 +18,7 @@ mod real {
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-    pub(crate) use std::sync::{Arc, Weak};
+    pub(crate) use std::sync::{Arc, OnceLock, Weak};
     pub(crate) use std::thread::JoinHandle;
     pub(crate) use std::thread_local;
 
@@ -173,7 +173,7 @@ mod model {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::thread::JoinHandle;
     pub(crate) use loom::thread_local;
-    pub(crate) use std::sync::{Arc, Weak};
+    pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
     use super::Duration;
 

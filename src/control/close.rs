@@ -1,5 +1,6 @@
 //! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
 
+use crate::control::balance::control_thread;
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
@@ -32,6 +33,9 @@ impl<T: Item> Shared<T> {
             self.closing.store(true, Ordering::Release);
             self.wake_all();
             self.tell_closed();
+            if self.balancing.is_some() {
+                control_thread::strike_off(self);
+            }
         }
     }
 
@@ -42,7 +46,9 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        if !self.on_own_drain_thread() {
+        if !self.on_own_drain_thread()
+            && let Ok(_standing_in) = self.stand_in()
+        {
             while !self.running.is_none() {
                 let over = self.expired.load(Ordering::Acquire);
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -195,6 +195,11 @@ impl<T: Item> DrainTask<T> {
 
     // ---- rest and sleep --------------------------------------------------------------------------------------
 
+    /// The task had left its worker asleep, and runs again.
+    pub(crate) fn wake_up(&self) {
+        self.sleeper.wake_up();
+    }
+
     /// After an empty cycle. `None`: there is something to do after all.
     pub(crate) fn prepare_sleep(&mut self) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);

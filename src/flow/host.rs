@@ -19,9 +19,14 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         wait();
     }
 
-    /// Says something to the operator.
+    /// Tells the operator of something that may need a hand.
     fn log(&self, line: &str) {
         log::warn!(target: "batchqueue", "{line}");
+    }
+
+    /// Tells the operator of something that went as it should.
+    fn inform(&self, line: &str) {
+        log::info!(target: "batchqueue", "{line}");
     }
 
     /// Why an item may have no handler although there are some, for the log. Called inside [`enter`](Self::enter).

@@ -186,6 +186,7 @@ impl<T: Item> Shared<T> {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
         }
+        let Ok(_standing_in) = self.stand_in() else { return Err(Refusal::Reentrant) };
         let inside_pool = on_drain_thread();
         pause
             .pause(&mut |limit| partition.wait_for_space(slice(limit, deadline), inside_pool))

@@ -57,7 +57,6 @@ impl<T> Target<T> {
 
 /// One type that was registered at some time.
 pub(crate) struct TypeRoute<T> {
-    pub(crate) key: TypeKey,
     /// Its partition, or all that a factory spread it over.
     pub(crate) partitions: Vec<usize>,
     /// Which of them the next item goes to.
@@ -254,7 +253,7 @@ impl<T> Route<T> {
         let (key, number) = (registered.key, self.types.len());
         let place = Place::new(number, partitions[0], partitions.len() > 1);
         let registered = Published::new(Some(registered));
-        self.types.push(TypeRoute { key, partitions, next: AtomicUsize::new(0), registered });
+        self.types.push(TypeRoute { partitions, next: AtomicUsize::new(0), registered });
         self.places.insert(key, place, number);
     }
 

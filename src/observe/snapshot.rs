@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::control::balance::Balancing;
 use crate::flow::handler::{Item, TypeKey};
 use crate::observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 use crate::shared::Shared;
@@ -14,6 +15,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn stats(&self) -> Stats {
         let route = &self.route;
         let abandoned = self.control.lock().abandoned;
+        let balance = self.balancing.as_ref().map(Balancing::figures);
         let now = Instant::now();
         let mut stats = Stats {
             buffer_size: self.config.buffer_size,
@@ -26,6 +28,10 @@ impl<T: Item> Shared<T> {
             abandoned,
             queued: 0,
             in_flight: 0,
+            rebalances: balance.map_or(0, |figures| figures.rebalances),
+            moves: balance.map_or(0, |figures| figures.moves),
+            load_ratio: balance.map_or(1.0, |figures| figures.load_ratio),
+            longest_handoff: Duration::ZERO,
             partitions: Vec::with_capacity(route.partition_count()),
             handlers: Vec::new(),
             drain_threads: Vec::with_capacity(self.threads.len()),
@@ -42,6 +48,9 @@ impl<T: Item> Shared<T> {
             {
                 stats.stuck_handlers.push(name.to_string());
             }
+            // Relaxed, as below: figures of each thread, ordered by nothing.
+            let handoff = Duration::from_nanos(slot.longest_handoff_ns.load(Ordering::Relaxed));
+            stats.longest_handoff = stats.longest_handoff.max(handoff);
             stats.drain_threads.push(DrainThreadStats {
                 index,
                 items: counts.consumed + counts.failed + counts.unhandled,

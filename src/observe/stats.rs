@@ -28,6 +28,14 @@ pub struct Stats {
     pub queued: u64,
     /// Items that drain threads have in hand.
     pub in_flight: u64,
+    /// Runs of the balancer, skipped and refused plans included.
+    pub rebalances: u64,
+    /// Partitions that it gave to another drain thread.
+    pub moves: u64,
+    /// Largest load of a drain thread over the smallest, in the interval before the last run; 1 before the first.
+    pub load_ratio: f64,
+    /// The longest time from the decision to move a partition to its new owner.
+    pub longest_handoff: Duration,
     /// The partitions, by index.
     pub partitions: Vec<PartitionStats>,
     /// The registered types.

@@ -1,14 +1,11 @@
 //! Who runs a queue's drain: dedicated threads, and how they sleep; or the workers of a pool that queues share.
 
+pub(crate) mod dedicated;
 mod park;
-#[allow(dead_code)] // The queue side of a shared pool is not in this crate yet.
 mod pool;
-#[cfg(not(loom))]
-#[allow(dead_code)] // As above.
+pub(crate) mod pooled;
 mod shared;
-#[allow(dead_code)] // As above.
 mod tasks;
-#[allow(dead_code)] // As above.
 mod worker;
 
 #[cfg(all(test, loom))]
@@ -20,11 +17,9 @@ mod shared_tests;
 #[cfg(test)]
 mod support;
 
-pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper};
-#[allow(unused_imports)] // As above.
+pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
 pub(crate) use pool::{Compensation, Live, Pool, TaskHandle};
-#[cfg(not(loom))]
-#[allow(unused_imports)] // As above.
-pub(crate) use shared::{PoolRef, forget_pools, shared_pool};
-#[allow(unused_imports)] // As above.
+pub(crate) use shared::{PoolRef, shared_pool};
+#[cfg(feature = "python")]
+pub(crate) use shared::{forget_pools, live_pools};
 pub(crate) use tasks::{After, PoolTask};

@@ -1,11 +1,12 @@
-//! How a drain thread rests and sleeps without missing a wake-up.
+//! How a drain thread, or a drain task on a shared pool, rests and sleeps without missing a wake-up.
 //!
 //! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it (awake). Both sides follow
 //! the same order: *store, fence, look*. The thread stores its state and then looks for work; a producer stores its
 //! work and then looks at the state. So at least one of them sees the other.
 
+use crate::control::scheduler::TaskHandle;
 use crate::flow::partition::Signal;
-use crate::sync::{Arc, AtomicU8, Duration, Ordering, Parker, Unparker, fence, parker};
+use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 
 const AWAKE: u8 = 0;
 const RESTING: u8 = 1;
@@ -24,20 +25,35 @@ pub(crate) enum SleepKind {
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     state: Arc<AtomicU8>,
-    parker: Parker,
+    /// A task on a shared pool has none: it leaves its worker, and the pool keeps the time.
+    parker: Option<Parker>,
 }
 
 /// Everybody else's side.
 #[derive(Debug)]
 pub(crate) struct Waker {
     state: Arc<AtomicU8>,
-    unparker: Unparker,
+    bell: Bell,
 }
 
+#[derive(Debug)]
+enum Bell {
+    Thread(Unparker),
+    /// Set before the queue is anybody's.
+    Task(OnceLock<TaskHandle>),
+}
+
+/// For a drain thread.
 pub(crate) fn sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
     let (parker, unparker) = parker();
-    (Sleeper { state: state.clone(), parker }, Waker { state, unparker })
+    (Sleeper { state: state.clone(), parker: Some(parker) }, Waker { state, bell: Bell::Thread(unparker) })
+}
+
+/// For a drain task on a shared pool.
+pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
+    let state = Arc::new(AtomicU8::new(AWAKE));
+    (Sleeper { state: state.clone(), parker: None }, Waker { state, bell: Bell::Task(OnceLock::new()) })
 }
 
 impl Sleeper {
@@ -50,6 +66,12 @@ impl Sleeper {
         fence(Ordering::SeqCst);
         SleepAttempt { sleeper: self }
     }
+
+    /// A task that left its worker asleep runs again.
+    pub(crate) fn wake_up(&self) {
+        // Relaxed: as in the drop of an attempt.
+        self.state.swap(AWAKE, Ordering::Relaxed);
+    }
 }
 
 /// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), the thread stays awake.
@@ -61,7 +83,14 @@ pub(crate) struct SleepAttempt<'a> {
 impl SleepAttempt<'_> {
     /// Sleeps until woken or until `limit` has passed; may return early.
     pub(crate) fn sleep(self, limit: Duration) {
-        self.sleeper.parker.park_timeout(limit);
+        if let Some(parker) = &self.sleeper.parker {
+            parker.park_timeout(limit);
+        }
+    }
+
+    /// Leaves the worker of a shared pool: the task sleeps until [`Sleeper::wake_up`].
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -84,7 +113,22 @@ impl Waker {
         };
         // Relaxed: the exchange only makes sure that one waker pays for the system call.
         if reached && self.state.swap(AWAKE, Ordering::Relaxed) != AWAKE {
-            self.unparker.unpark();
+            match &self.bell {
+                Bell::Thread(unparker) => unparker.unpark(),
+                Bell::Task(handle) => {
+                    if let Some(handle) = handle.get() {
+                        handle.notify();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the wake-ups of a drain task go.
+    pub(crate) fn notify_through(&self, handle: TaskHandle) {
+        if let Bell::Task(place) = &self.bell {
+            // Set once, when the task is made.
+            let _ = place.set(handle);
         }
     }
 }

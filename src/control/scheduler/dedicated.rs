@@ -1,0 +1,69 @@
+//! Dedicated drain threads: each belongs to one queue and does nothing else.
+
+use crate::control::scheduler::Sleeper;
+use crate::error::ConfigError;
+use crate::flow::drain::{Cycle, DrainTask};
+use crate::flow::handler::Item;
+use crate::shared::{DrainMark, Shared};
+use crate::sync::{Arc, JoinHandle, spawn};
+
+/// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
+///
+/// # Errors
+/// The system has no thread left. The queue is closed then, and the threads that did start end by themselves.
+pub(crate) fn start<T: Item>(
+    shared: &Arc<Shared<T>>,
+    sleepers: Vec<Sleeper>,
+) -> Result<Vec<JoinHandle<()>>, ConfigError> {
+    let threads = sleepers.len();
+    let mut joins = Vec::with_capacity(threads);
+    for (index, sleeper) in sleepers.into_iter().enumerate() {
+        let name = format!("batchqueue-{}-{index}", shared.name);
+        let mine = shared.clone();
+        match spawn(name, move || live(index, mine, sleeper)) {
+            Ok(handle) => joins.push(handle),
+            Err(cause) => {
+                // Partitions of threads that never started would never be finished: the others leave by the expiry.
+                shared.close();
+                shared.expire();
+                for _ in index..threads {
+                    shared.running.one_ended();
+                }
+                return Err(ConfigError(format!(
+                    "cannot start drain thread {} of {threads}: {cause}; ask for fewer threads",
+                    index + 1
+                )));
+            }
+        }
+    }
+    Ok(joins)
+}
+
+fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
+    let (host, running) = (shared.host.clone(), shared.running.clone());
+    let mut task = Some(DrainTask::new(index, shared, sleeper));
+    host.live(&mut || {
+        if let Some(task) = &mut task {
+            run(task);
+        }
+        // What is left of the queue may die with its last thread: items and handlers die in their host.
+        host.enter(&mut || drop(task.take()));
+    });
+    running.one_ended();
+}
+
+fn run<T: Item>(task: &mut DrainTask<T>) {
+    let _mark = DrainMark::of(task.shared());
+    loop {
+        match task.cycle() {
+            Cycle::Worked => {}
+            Cycle::Over => break,
+            Cycle::Empty => {
+                if let Some((attempt, limit)) = task.prepare_sleep() {
+                    attempt.sleep(limit);
+                }
+            }
+        }
+    }
+    task.end();
+}

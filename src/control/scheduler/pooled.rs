@@ -1,0 +1,71 @@
+//! A queue on a shared pool: its one drain task, cycle after cycle, on whichever worker is free.
+//!
+//! A rest or a sleep is a timer of the pool. The task says that it sleeps, looks once more, and leaves the worker with its
+//! state still saying so; whoever wakes it from then on notifies the pool, also while the step has not quite ended.
+
+use std::io;
+
+use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
+use crate::flow::drain::{Cycle, DrainTask};
+use crate::flow::handler::Item;
+use crate::shared::{DrainMark, Shared};
+use crate::sync::{Arc, Mutex};
+
+struct PooledDrain<T: Item>(Mutex<Option<Stage<T>>>);
+
+struct Stage<T: Item> {
+    task: DrainTask<T>,
+    /// The queue's share in the pool, given back when the queue has ended.
+    share: Arc<PoolRef>,
+}
+
+/// Puts the queue's drain task on its pool.
+pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper, share: Arc<PoolRef>) {
+    let pool = share.pool().clone();
+    let task = DrainTask::new(0, shared.clone(), sleeper);
+    let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(Stage { task, share })))));
+    // The task may run already, but nobody can have put anything in yet.
+    shared.threads[0].waker.notify_through(handle);
+}
+
+/// How the workers of a pool live: as the queue's own drain threads would.
+pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::host::Host<T>>) -> Live {
+    Arc::new(move |body| host.live(body))
+}
+
+/// What a user is told when a pool cannot start.
+pub(crate) fn no_threads(name: &str, size: usize, cause: &io::Error) -> String {
+    format!("cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer threads")
+}
+
+impl<T: Item> PoolTask for PooledDrain<T> {
+    fn step(&self) -> After {
+        // Never contended: the pool runs one step of a task at a time.
+        let mut stage = self.0.lock();
+        let Some(Stage { task, .. }) = &mut *stage else { return After::Done };
+        let _mark = DrainMark::of(task.shared());
+        task.wake_up();
+        match task.cycle() {
+            Cycle::Worked => After::Again,
+            Cycle::Empty => match task.prepare_sleep() {
+                Some((attempt, limit)) => {
+                    attempt.leave();
+                    After::Sleep(limit)
+                }
+                None => After::Again,
+            },
+            Cycle::Over => {
+                task.end();
+                if let Some(Stage { task, share }) = stage.take() {
+                    let (host, running) = (task.shared().host.clone(), task.shared().running.clone());
+                    let mut task = Some(task);
+                    // What is left of the queue may die here: items and handlers die in their host.
+                    host.enter(&mut || drop(task.take()));
+                    drop(share);
+                    running.one_ended();
+                }
+                After::Done
+            }
+        }
+    }
+}
