@@ -7,8 +7,10 @@ class and hand each batch to the handler of its class.
 from batchqueue.config import (
     BatchQueueConfig,
     BufferStrategy,
+    DrainBalancer,
     PartitionPolicy,
     PartitionSelector,
+    RetryPolicy,
     ThreadPolicy,
 )
 from batchqueue.exceptions import (
@@ -32,6 +34,7 @@ __all__ = [
     "BatchQueueStats",
     "BufferStrategy",
     "ConfigError",
+    "DrainBalancer",
     "DrainThreadStats",
     "HandlerConsumer",
     "HandlerStats",
@@ -42,6 +45,7 @@ __all__ = [
     "QueueClosedError",
     "QueueForkedError",
     "ReentrantProduceError",
+    "RetryPolicy",
     "SupportsConsume",
     "ThreadPolicy",
 ]

@@ -7,8 +7,13 @@ _log = logging.getLogger("batchqueue")
 
 
 def warn(line: str) -> None:
-    """Log a line of the core."""
+    """Log a line of the core that may need a hand."""
     _log.warning("%s", line)
+
+
+def inform(line: str) -> None:
+    """Log a line of the core that reports something expected."""
+    _log.info("%s", line)
 
 
 def describe_error(error: BaseException) -> str:

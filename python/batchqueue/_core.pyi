@@ -2,6 +2,7 @@
 The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 """
 
+from _typeshed import SupportsGetItem
 from typing import Any, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
@@ -70,13 +71,16 @@ class Queue:
         Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
-    def _add_handler(
+    def _add_handlers(
         self,
         /,
         item_type: type,
-        methods: tuple[Any, Any, Any, Any | None, Any | None, Any | None],
+        handlers: SupportsGetItem[int, tuple[Any, Any, Any, Any | None, Any | None, Any | None]],
         weight: SupportsFloat | SupportsIndex,
-    ) -> None: ...
+    ) -> None:
+        """
+        One handler for the type, or one for each of as many partitions.
+        """
     def _close_to_outside(self, /) -> None:
         """
         Refuse outside threads; drain threads may still produce.
@@ -133,6 +137,36 @@ class Queue:
             ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are in. An interrupt,
                 like KeyboardInterrupt, carries `accepted` as well.
             ReentrantProduceError: A handler of this queue would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
+    def rebalance(self, /) -> int:
+        """
+        Run the balancer now, on the time since its last run.
+
+        Called from a drain thread it asks for a run, does not wait for it, and returns 0.
+
+        Returns:
+            Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its thread has ended the
+            cycle it is in.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+    def remove_handler(self, /, item_type: type) -> bool:
+        """
+        Take a class's handler away: items of the class are unhandled from now on.
+
+        The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
+        class of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
+        thread it does not wait for that.
+
+        Args:
+            item_type: The class.
+
+        Returns:
+            False: the class had no handler, or the queue is shut down.
+
+        Raises:
             QueueForkedError: The queue was made before a fork.
         """
     @property

@@ -9,8 +9,17 @@ from typing import Any, Generic, TypeVar
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import SupportsConsume, handler_methods
+from batchqueue.policies import DrainBalancer, PartitionSelector, RetryPolicy
 
-__all__ = ["BatchQueueConfig", "BufferStrategy", "PartitionPolicy", "PartitionSelector", "ThreadPolicy"]
+__all__ = [
+    "BatchQueueConfig",
+    "BufferStrategy",
+    "DrainBalancer",
+    "PartitionPolicy",
+    "PartitionSelector",
+    "RetryPolicy",
+    "ThreadPolicy",
+]
 
 T = TypeVar("T")
 
@@ -27,57 +36,15 @@ class BufferStrategy(enum.Enum):
     """While producers never wait, items are refused: `produce` returns False, and the item is counted."""
 
 
-@dataclass(frozen=True)
-class PartitionSelector:
-    """Which partition an item goes to. Make one with the static methods."""
-
-    kind: str
-    function: Callable[..., Any] | None = None
-
-    @staticmethod
-    def by_type() -> "PartitionSelector":
-        """The partition of the item's class: order per class and producer thread. The default with handlers."""
-        return PartitionSelector("by_type")
-
-    @staticmethod
-    def round_robin() -> "PartitionSelector":
-        """The next partition each time: an even spread. The default with `consumer` and `consumer_factory`."""
-        return PartitionSelector("round_robin")
-
-    @staticmethod
-    def by_key(key: Callable[[Any], Any]) -> "PartitionSelector":
-        """The partition of a key: order per key and producer thread, the same partition in every process.
-
-        Args:
-            key: Takes an item, returns a str, bytes or int.
-        """
-        return PartitionSelector("by_key", _callable("by_key", key))
-
-    @staticmethod
-    def custom(select: Callable[[Any, int], int]) -> "PartitionSelector":
-        """A partition of your choice.
-
-        Args:
-            select: Takes an item and the number of partitions, returns an index below that number. Another value
-                makes `produce` raise ConfigError.
-        """
-        return PartitionSelector("custom", _callable("custom", select))
-
-
-def _callable(name: str, function: Any) -> Callable[..., Any]:
-    if not callable(function):
-        raise ConfigError(f"PartitionSelector.{name}: {function!r} is not callable; give a function")
-    return function  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchQueueConfig(Generic[T]):
     """Settings of one queue. Times are milliseconds where the name says so, else seconds.
 
     Attributes:
         threads: Drain threads. Exactly one of `threads` and `shared_scheduler` is given.
-        shared_scheduler: Name and size of a pool that several queues share. This version has no shared pools: give
-            `threads`.
+        shared_scheduler: Name and size of a pool of threads that several queues share. The first queue that names it
+            decides its size, the last one ends it. Right for many queues with little traffic; such a queue has one
+            drain task, and no balancer.
         partitions: Partitions; fewer than threads reduce the threads, with a warning.
         selector: Which partition an item goes to; None: by type with handlers, round robin with a consumer.
         buffer_size: Items per partition, exactly.
@@ -85,9 +52,13 @@ class BatchQueueConfig(Generic[T]):
         consumer: One handler for the items of all types. Wins over handlers.
         consumer_factory: Makes one consumer per drain thread, so that they work in parallel.
         error_handler: Called with the batch and the exception when a handler without `on_error` raises.
+        retry: How often a batch whose handler raised is tried again before it counts as failed; None: never.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can form.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`.
         max_batch_items: Items that one drain thread takes in one cycle, rounded up to a segment.
+        balancer: What spreads the partitions over the drain threads by measured load; None: they stay where they are.
+            Without effect on one drain thread and on a shared scheduler.
+        rebalance_interval_ms: Time between two runs of the balancer; 0: it runs only on `BatchQueue.rebalance`.
         shutdown_timeout: Seconds that leaving a `with` block and the exit of the interpreter wait for accepted items
             to be handled; None waits as long as it takes.
 
@@ -104,9 +75,12 @@ class BatchQueueConfig(Generic[T]):
     consumer: SupportsConsume[T] | Callable[[list[T]], Any] | None = None
     consumer_factory: Callable[[], SupportsConsume[T]] | None = None
     error_handler: Callable[[list[T], BaseException], Any] | None = None
+    retry: RetryPolicy | None = None
     min_idle_ms: float = 5
     max_idle_ms: float = 200
     max_batch_items: int = 10_000
+    balancer: DrainBalancer | None = None
+    rebalance_interval_ms: float = 1_000
     shutdown_timeout: float | None = 30
 
     def __post_init__(self) -> None:
@@ -137,20 +111,31 @@ class BatchQueueConfig(Generic[T]):
                 f"{given} of threads and shared_scheduler is given; give exactly one, "
                 "for instance threads=ThreadPolicy.cpu_cores(1.0)"
             )
-        if self.shared_scheduler is not None:
+        shared = self.shared_scheduler
+        if shared is not None and not (
+            isinstance(shared, tuple)
+            and len(shared) == 2
+            and isinstance(shared[0], str)
+            and shared[0].isprintable()
+            and shared[0]
+            and isinstance(shared[1], ThreadPolicy)
+        ):
             raise ConfigError(
-                f"shared_scheduler={self.shared_scheduler!r}: this version has no shared pools; "
-                "give threads=ThreadPolicy.fixed(1) instead"
+                f"shared_scheduler is {shared!r}; give a name and a ThreadPolicy, "
+                'for instance ("IO_POOL", ThreadPolicy.cpu_cores(0.5))'
             )
 
     def _check_types(self) -> None:
         expected: dict[str, type | tuple[type, ...]] = {
-            "threads": ThreadPolicy,
+            "threads": (ThreadPolicy, type(None)),
             "partitions": PartitionPolicy,
             "selector": (PartitionSelector, type(None)),
             "strategy": BufferStrategy,
             "buffer_size": int,
             "max_batch_items": int,
+            "retry": (RetryPolicy, type(None)),
+            "balancer": (DrainBalancer, type(None)),
+            "rebalance_interval_ms": (int, float),
             "min_idle_ms": (int, float),
             "max_idle_ms": (int, float),
             "shutdown_timeout": (int, float, type(None)),
@@ -166,7 +151,7 @@ class BatchQueueConfig(Generic[T]):
         for name in ("buffer_size", "max_batch_items"):
             if not 1 <= getattr(self, name) <= _MAX_ITEMS:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give 1 to {_MAX_ITEMS:_} items")
-        for name in ("min_idle_ms", "max_idle_ms", "shutdown_timeout"):
+        for name in ("min_idle_ms", "max_idle_ms", "rebalance_interval_ms", "shutdown_timeout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; give a finite number from 0 up")

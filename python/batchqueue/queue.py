@@ -71,25 +71,61 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         weight: float = 1.0,
     ) -> None:
-        """Send the items of one class to a handler.
+        """Send the items of one class to a handler, in place of the one it had.
 
         The class keeps its partition for the queue's life. Items that were produced before their class had a handler
         may end as unhandled, so register first.
 
+        A handler that is replaced gets the batch that a drain thread may have in hand, and then `on_close`, unless it
+        serves another class of this queue. When the call returns, no thread is inside it; called from a drain thread it
+        does not wait for that.
+
         Args:
             item_type: The class; items match by `type(item)`, subclasses do not.
             handler: An object with `consume`, or a function that takes a list.
-            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such classes share one.
+            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such classes share one. Counts
+                when the class is registered for the first time.
 
         Raises:
-            ConfigError: No class, no handler, a weight that is not above 0, or the class has a handler already.
+            ConfigError: No class, no handler, or a weight that is not above 0.
             QueueClosedError: The queue is shut down.
         """
-        if not isinstance(item_type, type):
-            raise ConfigError(f"item_type is {item_type!r}; give a class, as in add_handler(Order, handler)")
+        _check_item_type(item_type, "add_handler(Order, handler)")
         if not 0 < weight < float("inf"):
             raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
-        self._add_handler(item_type, handler_methods(handler), weight)
+        self._add_handlers(item_type, [handler_methods(handler)], weight)
+
+    def add_handler_factory(
+        self, item_type: type[H], factory: Callable[[], SupportsConsume[H]], *, partitions: int
+    ) -> None:
+        """Send the items of a hot class to several handlers, one for each of as many partitions.
+
+        One class in one partition keeps one drain thread busy at most. Here its items are spread evenly, and as many
+        drain threads as there are partitions can work on them. The order holds per partition only.
+
+        Args:
+            item_type: The class; items match by `type(item)`, subclasses do not.
+            factory: Makes one handler; called once per partition, now.
+            partitions: Partitions, and handlers; from 1 up. With a fixed number of partitions, at most that many.
+
+        Raises:
+            ConfigError: No class, no handlers, a number that is out of range, the selector is not by type, or the class
+                was registered before with another number of partitions.
+            QueueClosedError: The queue is shut down.
+        """
+        _check_item_type(item_type, "add_handler_factory(Order, OrderHandler, partitions=4)")
+        if (
+            not isinstance(partitions, int)
+            or isinstance(partitions, bool)
+            or not 1 <= partitions <= _MAX_PARTITIONS
+        ):
+            raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
+        if not callable(factory):
+            raise ConfigError(
+                f"factory is {factory!r}; give a function without arguments that returns a handler"
+            )
+        handlers = [handler_methods(factory()) for _ in range(partitions)]
+        self._add_handlers(item_type, handlers, 1.0)
 
     def handler(self, item_type: type[Any], *, weight: float = 1.0) -> Callable[[Any], Any]:
         """Register the decorated function, or an instance of the decorated class, as the handler of a class.
@@ -131,11 +167,20 @@ class BatchQueue(_core.Queue, Generic[T]):
             return f"<BatchQueue {self.name!r} made before a fork>"
 
 
+_MAX_PARTITIONS = 65_536
+
+
+def _check_item_type(item_type: object, example: str) -> None:
+    if not isinstance(item_type, type):
+        raise ConfigError(f"item_type is {item_type!r}; give a class, as in {example}")
+
+
 def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:
     if config.consumer is not None:
         return [handler_methods(config.consumer)]
-    if config.consumer_factory is not None and config.threads is not None:
-        count = _core.thread_count(config.threads, config.partitions)
+    if config.consumer_factory is not None:
+        # A queue on a shared scheduler has one drain task.
+        count = 1 if config.threads is None else _core.thread_count(config.threads, config.partitions)
         return [handler_methods(config.consumer_factory()) for _ in range(count)]
     return []
 

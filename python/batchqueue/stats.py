@@ -81,6 +81,11 @@ class BatchQueueStats:
         unhandled: Items without a handler.
         abandoned: Items that a shutdown left behind when its time ran out.
         in_flight: Items that drain threads have in hand.
+        rebalances: Runs of the balancer, skipped and refused plans included.
+        moves: Partitions that it gave to another drain thread.
+        load_ratio: Largest load of a drain thread over the smallest, in the interval before the balancer's last run;
+            1.0 before the first, infinite when a thread had nothing to do.
+        longest_handoff_ms: Longest time from the decision to move a partition until its new drain thread had it.
         stuck_handlers: Names of the types whose handler a thread has been inside for more than a second now.
         drain_threads: The drain threads, by index.
     """
@@ -100,6 +105,10 @@ class BatchQueueStats:
     unhandled: int
     abandoned: int
     in_flight: int
+    rebalances: int
+    moves: int
+    load_ratio: float
+    longest_handoff_ms: float
     stuck_handlers: tuple[str, ...]
     drain_threads: tuple[DrainThreadStats, ...]
     _partitions: tuple[PartitionStats, ...] = field(repr=False)

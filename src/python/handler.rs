@@ -47,6 +47,8 @@ pub(crate) struct PyHandler {
     pub(crate) on_close: Option<Py<PyAny>>,
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<Py<PyAny>>,
+    /// The exceptions that the queue's retry policy is for, as a tuple.
+    pub(crate) retry_on: Option<Py<PyAny>>,
     pub(crate) name: String,
     pub(crate) token: Arc<EntryToken>,
 }
@@ -60,7 +62,8 @@ impl PyHandler {
         visit.call(&self.on_idle)?;
         visit.call(&self.on_error)?;
         visit.call(&self.on_close)?;
-        visit.call(&self.error_handler)
+        visit.call(&self.error_handler)?;
+        visit.call(&self.retry_on)
     }
 
     fn call0(method: Option<&Py<PyAny>>) -> Result<(), Failure> {
@@ -78,11 +81,11 @@ impl PyHandler {
     fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
-            return Failure::new(describe(py, error));
+            return Failure::last(describe(py, error));
         };
         let args = match PyTuple::new(py, [batch.as_any(), &error]) {
             Ok(args) => args,
-            Err(memory) => return Failure::new(memory.to_string()),
+            Err(memory) => return Failure::last(memory.to_string()),
         };
         let reported = call_handler(report.bind(py), &args);
         release(args.into_any());
@@ -90,12 +93,12 @@ impl PyHandler {
             Ok(result) => {
                 release(result);
                 release(error);
-                Failure { message: String::new(), reported: true }
+                Failure { message: String::new(), reported: true, retry: false }
             }
             Err(second) => {
                 let second = describe(py, second.into_value(py).into_bound(py).into_any());
                 let first = describe(py, error);
-                Failure::new(format!("{first}\nthen its error handler failed: {second}"))
+                Failure::last(format!("{first}\nthen its error handler failed: {second}"))
             }
         }
     }
@@ -104,17 +107,32 @@ impl PyHandler {
 impl Handler<PyItem> for PyHandler {
     fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
         Python::attach(|py| {
-            let list = PyList::new(py, batch.drain().map(PyItem::into_object));
+            // While another try may follow, the batch keeps its items: the list belongs to the handler.
+            let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
+            let list = match again {
+                Some(_) => PyList::new(
+                    py,
+                    batch.iter().map(|item| item.get().map(|one| one.clone_ref(py))).collect::<Vec<_>>(),
+                ),
+                None => PyList::new(py, batch.drain().map(PyItem::into_object)),
+            };
             let (list, args) = match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                 Ok(made) => made,
-                Err(memory) => return Err(Failure::new(memory.to_string())),
+                Err(memory) => return Err(Failure::last(memory.to_string())),
             };
             let result = match call_handler(self.consume.bind(py), &args) {
                 Ok(result) => {
                     release(result);
+                    drop(batch.drain());
                     Ok(())
                 }
-                Err(error) => Err(self.report(py, &list, error)),
+                Err(error) => match again {
+                    Some(kinds) if error.is_instance(py, kinds.bind(py)) => {
+                        release(error.into_value(py).into_bound(py).into_any());
+                        Err(Failure { message: String::new(), reported: false, retry: true })
+                    }
+                    _ => Err(self.report(py, &list, error)),
+                },
             };
             release(args.into_any());
             release(list.into_any());

@@ -29,18 +29,12 @@ impl Host<PyItem> for Interpreter {
         Python::attach(|py| py.detach(wait));
     }
 
-    /// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code; what they raise
-    /// is shown and goes no further.
     fn log(&self, line: &str) {
-        Python::try_attach(|py| {
-            let result = py.import("batchqueue._callbacks").and_then(|module| {
-                let args = PyTuple::new(py, [line])?;
-                call_handler(&module.getattr("warn")?, &args).map(release)
-            });
-            if let Err(error) = result {
-                error.write_unraisable(py, None);
-            }
-        });
+        say("warn", line);
+    }
+
+    fn inform(&self, line: &str) {
+        say("inform", line);
     }
 
     fn unhandled_hint(&self, item: &PyItem, has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
@@ -58,4 +52,18 @@ impl Host<PyItem> for Interpreter {
             name.map_or_else(|| "an unnamed class".to_owned(), |name| name.to_string())
         })
     }
+}
+
+/// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code; what they raise is shown
+/// and goes no further.
+fn say(how: &str, line: &str) {
+    Python::try_attach(|py| {
+        let result = py.import("batchqueue._callbacks").and_then(|module| {
+            let args = PyTuple::new(py, [line])?;
+            call_handler(&module.getattr(how)?, &args).map(release)
+        });
+        if let Err(error) = result {
+            error.write_unraisable(py, None);
+        }
+    });
 }

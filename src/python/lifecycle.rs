@@ -1,6 +1,7 @@
 //! The process around the queues: its exit and its forks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -8,8 +9,11 @@ use pyo3::prelude::*;
 use super::handler::forget_tokens;
 use super::item::PyItem;
 use super::pause::{InterpreterPause, deadline_of};
-use crate::WeakQueue;
+use crate::control::balance::control_thread;
+use crate::control::scheduler::{forget_pools, live_pools};
+use crate::flow::produce::slice;
 use crate::shared::forget_drain_thread;
+use crate::{Pause, WeakQueue};
 
 /// Counts the forks that this process came out of as the child. A queue remembers the number it was made under: a
 /// look at a flag is cheaper than asking for the process id with every item.
@@ -19,6 +23,9 @@ pub(crate) fn generation() -> u32 {
     // Relaxed: changed only in a child, before it has a second thread.
     GENERATION.load(Ordering::Relaxed)
 }
+
+/// What the workers of shared pools and the control thread get to end, when there is no queue any more.
+const LAST_STEPS: Duration = Duration::from_secs(1);
 
 struct Live {
     queue: WeakQueue<PyItem>,
@@ -56,6 +63,21 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     for (one, deadline) in live.iter().zip(deadlines).rev() {
         one.queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
     }
+    wait_for_threads(py)
+}
+
+/// Threads that belong to no queue alone: none of them may come back into an interpreter that finalizes. One that is
+/// stuck in a handler is left to the guard in `call.rs`.
+fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
+    let deadline = Some(Instant::now() + LAST_STEPS);
+    for pool in live_pools() {
+        while !pool.has_ended() && deadline.is_some_and(|deadline| Instant::now() < deadline) {
+            InterpreterPause(py).pause(&mut |limit| {
+                pool.wait_ended(slice(limit, deadline));
+            })?;
+        }
+    }
+    py.detach(|| control_thread::wait_ended(deadline));
     Ok(())
 }
 
@@ -64,6 +86,8 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
+    forget_pools();
+    control_thread::forget();
     forget_tokens();
     forget_drain_thread();
 }

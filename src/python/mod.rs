@@ -7,6 +7,7 @@
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
 
+mod balancer;
 mod call;
 mod handler;
 mod host;

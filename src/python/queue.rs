@@ -8,19 +8,22 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyTuple, PyType};
 
+use super::balancer::BalancerSettings;
 use super::host::Interpreter;
 use super::item::PyItem;
 use super::lifecycle::{generation, is_exiting, register};
 use super::pause::{InterpreterPause, deadline_of};
 use super::policies::{PartitionPolicy, ThreadPolicy};
-use super::registered::{Methods, Registered, name_of};
+use super::registered::{CommonCallbacks, Methods, Registered, name_of};
 use super::select::Select;
 use super::snapshot::snapshot;
 use super::{
     BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
 };
 use crate::faults::{self, Fault};
-use crate::{AddHandlerError, BatchQueue, BufferStrategy, Config, FlushError, HandledType, ProduceError, TypeKey};
+use crate::{
+    AddHandlerError, BatchQueue, BufferStrategy, Config, FlushError, HandledType, ProduceError, RetryPolicy, TypeKey,
+};
 
 /// Items of a list that are put in with one look at the list.
 const CHUNK: usize = 4_096;
@@ -40,7 +43,8 @@ fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
 /// The attributes of the facade's `BatchQueueConfig` that the core needs.
 #[derive(FromPyObject)]
 struct Settings<'py> {
-    threads: PyRef<'py, ThreadPolicy>,
+    threads: Option<PyRef<'py, ThreadPolicy>>,
+    shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
     partitions: PyRef<'py, PartitionPolicy>,
     buffer_size: i64,
     strategy: Named,
@@ -48,7 +52,31 @@ struct Settings<'py> {
     max_idle_ms: f64,
     max_batch_items: i64,
     error_handler: Option<Py<PyAny>>,
+    retry: Option<RetrySettings>,
+    balancer: Option<BalancerSettings>,
+    rebalance_interval_ms: f64,
     shutdown_timeout: Option<f64>,
+}
+
+/// The facade's `RetryPolicy`.
+#[derive(FromPyObject)]
+struct RetrySettings {
+    attempts: u32,
+    backoff_ms: f64,
+    factor: f64,
+    max_backoff_ms: f64,
+    retry_on: Py<PyAny>,
+}
+
+impl RetrySettings {
+    fn core(&self) -> PyResult<RetryPolicy> {
+        Ok(RetryPolicy {
+            attempts: self.attempts,
+            backoff: millis("backoff_ms", self.backoff_ms)?,
+            factor: self.factor,
+            max_backoff: millis("max_backoff_ms", self.max_backoff_ms)?,
+        })
+    }
 }
 
 /// A member of a Python enum, by name.
@@ -64,7 +92,7 @@ pub(crate) struct Queue {
     core: Option<BatchQueue<PyItem>>,
     generation: u32,
     select: Select,
-    error_handler: Option<Py<PyAny>>,
+    common: CommonCallbacks,
     registered: Mutex<Registered>,
 }
 
@@ -77,6 +105,13 @@ impl Queue {
                  make a new BatchQueue in the child",
             )),
         }
+    }
+
+    /// Drops what no type uses any more.
+    fn forget_unused(&self) {
+        // Bound first, so that Python objects die after the lock is free.
+        let unused = self.registered.lock().take_unused();
+        drop(unused);
     }
 
     /// Puts items in up to the first refusal; how many.
@@ -142,8 +177,9 @@ impl Queue {
             )));
         }
         let select = Select::new(selector, select);
+        let threads = config.threads.as_ref().map_or(Config::default().threads, |policy| policy.0);
         let settings = Config {
-            threads: config.threads.0,
+            threads,
             partitions: config.partitions.0,
             selector: select.core(),
             buffer_size: at_least_one("buffer_size", config.buffer_size)?,
@@ -154,13 +190,18 @@ impl Queue {
             min_idle: millis("min_idle_ms", config.min_idle_ms)?,
             max_idle: millis("max_idle_ms", config.max_idle_ms)?,
             max_batch_items: at_least_one("max_batch_items", config.max_batch_items)?,
+            retry: config.retry.as_ref().map(RetrySettings::core).transpose()?,
+            balancer: config.balancer.map(BalancerSettings::core).transpose()?,
+            rebalance_interval: millis("rebalance_interval_ms", config.rebalance_interval_ms)?,
         };
+        let retry_on = config.retry.map(|retry| retry.retry_on);
+        let common = CommonCallbacks { error_handler: config.error_handler, retry_on };
         let mut registered = Registered::default();
         let consumers = consumers
             .into_iter()
             .map(|methods| {
                 let name = name_of(&methods.0)?;
-                Ok(registered.handler(methods, name, config.error_handler.as_ref()))
+                Ok(registered.handler(methods, name, &common))
             })
             .collect::<PyResult<Vec<_>>>()?;
         let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
@@ -169,16 +210,13 @@ impl Queue {
         } else if let Some(consumer) = consumers.into_iter().next() {
             builder = builder.consumer(consumer);
         }
+        if let Some((pool, threads)) = &config.shared_scheduler {
+            builder = builder.shared_scheduler(pool, threads.0);
+        }
         // Detached: a new drain thread attaches as its first act, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
         register(queue.downgrade(), config.shutdown_timeout);
-        Ok(Self {
-            core: Some(queue),
-            generation: generation(),
-            select,
-            error_handler: config.error_handler,
-            registered: Mutex::new(registered),
-        })
+        Ok(Self { core: Some(queue), generation: generation(), select, common, registered: Mutex::new(registered) })
     }
 
     #[getter]
@@ -310,32 +348,65 @@ impl Queue {
         Ok(())
     }
 
-    fn _add_handler(&self, item_type: &Bound<'_, PyType>, methods: Methods<'_>, weight: f64) -> PyResult<()> {
-        let queue = self.core()?;
+    /// One handler for the type, or one for each of as many partitions.
+    fn _add_handlers(&self, item_type: &Bound<'_, PyType>, handlers: Vec<Methods<'_>>, weight: f64) -> PyResult<()> {
+        let (py, queue) = (item_type.py(), self.core()?);
         // Before the lock: an attribute may be found by Python code.
-        let handler_name = name_of(&methods.0)?;
-        let handler = self.registered.lock().handler(methods, handler_name, self.error_handler.as_ref());
+        let names = handlers.iter().map(|methods| name_of(&methods.0)).collect::<PyResult<Vec<_>>>()?;
         let name = item_type.qualname()?.to_string();
         let key = TypeKey(item_type.as_ptr() as usize);
         let text = format!("queue {:?}: {name}", queue.name());
-        let refusal = match queue.add_handler(HandledType { key, name, weight }, handler) {
-            Ok(()) => {
-                self.registered.lock().types.push(item_type.clone().unbind());
-                return Ok(());
-            }
-            Err(refusal) => refusal,
+        let handlers = {
+            let mut registered = self.registered.lock();
+            registered.keep_type(item_type);
+            let pairs = handlers.into_iter().zip(names);
+            pairs.map(|(methods, name)| registered.handler(methods, name, &self.common)).collect()
         };
-        // Bound first, so that Python objects die after the lock is free.
-        let unused = self.registered.lock().take_unused();
-        drop(unused);
-        Err(match refusal {
+        let added = queue.add_handler_with(HandledType { key, name, weight }, handlers, &mut InterpreterPause(py));
+        self.forget_unused();
+        added.map_err(|refusal| match refusal {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
                 "{text} was not registered, the queue is shut down; make a new BatchQueue"
             )),
-            AddHandlerError::Taken => {
-                ConfigError::new_err(format!("{text} has a handler already; register each type once"))
-            }
+            AddHandlerError::Config(problem) => ConfigError::new_err(format!("queue {:?}: {problem}", queue.name())),
+            AddHandlerError::Interrupted(interrupt) => interrupt,
         })
+    }
+
+    /// Take a class's handler away: items of the class are unhandled from now on.
+    ///
+    /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
+    /// class of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
+    /// thread it does not wait for that.
+    ///
+    /// Args:
+    ///     item_type: The class.
+    ///
+    /// Returns:
+    ///     False: the class had no handler, or the queue is shut down.
+    ///
+    /// Raises:
+    ///     QueueForkedError: The queue was made before a fork.
+    fn remove_handler(&self, item_type: &Bound<'_, PyType>) -> PyResult<bool> {
+        let key = TypeKey(item_type.as_ptr() as usize);
+        let removed = self.core()?.remove_handler_with(key, &mut InterpreterPause(item_type.py()));
+        self.forget_unused();
+        removed
+    }
+
+    /// Run the balancer now, on the time since its last run.
+    ///
+    /// Called from a drain thread it asks for a run, does not wait for it, and returns 0.
+    ///
+    /// Returns:
+    ///     Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its thread has ended the
+    ///     cycle it is in.
+    ///
+    /// Raises:
+    ///     QueueForkedError: The queue was made before a fork.
+    fn rebalance(&self, py: Python<'_>) -> PyResult<usize> {
+        let queue = self.core()?;
+        Ok(py.detach(|| queue.rebalance()))
     }
 
     /// The core's snapshot, for the facade's `BatchQueueStats`.
@@ -361,11 +432,12 @@ impl Queue {
             for (handler, _) in &registered.handlers {
                 handler.traverse(&visit)?;
             }
-            for class in &registered.types {
+            for class in registered.types.values() {
                 visit.call(class)?;
             }
             self.select.traverse(&visit)?;
-            visit.call(&self.error_handler)?;
+            visit.call(&self.common.error_handler)?;
+            visit.call(&self.common.retry_on)?;
         }
         Ok(())
     }

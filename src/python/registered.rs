@@ -1,5 +1,6 @@
 //! What a queue was given: its types and its handlers.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -13,11 +14,19 @@ use crate::{HandlerRef, TypeKey};
 pub(super) type Methods<'py> =
     (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>);
 
+/// What all handlers of a queue share.
+pub(super) struct CommonCallbacks {
+    /// For handlers without `on_error`.
+    pub(super) error_handler: Option<Py<PyAny>>,
+    /// The exceptions that the retry policy is for, as a tuple.
+    pub(super) retry_on: Option<Py<PyAny>>,
+}
+
 /// What the queue was given, for identity and for the garbage collector. The types keep their addresses, which are
 /// the core's keys, from being used again.
 #[derive(Default)]
 pub(super) struct Registered {
-    pub(super) types: Vec<Py<PyType>>,
+    pub(super) types: HashMap<usize, Py<PyType>>,
     pub(super) handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
 }
 
@@ -27,7 +36,7 @@ impl Registered {
         &mut self,
         methods: Methods<'_>,
         name: String,
-        error_handler: Option<&Py<PyAny>>,
+        common: &CommonCallbacks,
     ) -> HandlerRef<PyItem> {
         let (instance, protected, consume, on_idle, on_error, on_close) = methods;
         if let Some((_, known)) = self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance)) {
@@ -43,7 +52,8 @@ impl Registered {
             on_idle,
             on_error,
             on_close,
-            error_handler: error_handler.map(|handler| handler.clone_ref(py)),
+            error_handler: common.error_handler.as_ref().map(|handler| handler.clone_ref(py)),
+            retry_on: common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py)),
         });
         let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
         self.handlers.push((handler, reference.clone()));
@@ -52,10 +62,15 @@ impl Registered {
 
     /// The class with this key.
     pub(super) fn class_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyType>> {
-        self.types.iter().find(|class| class.as_ptr() as usize == key.0).map(|class| class.clone_ref(py))
+        self.types.get(&key.0).map(|class| class.clone_ref(py))
     }
 
-    /// The handlers that no type came to use: held here twice, and nowhere else.
+    /// Remembers a class, for as long as the queue may hold its address.
+    pub(super) fn keep_type(&mut self, item_type: &Bound<'_, PyType>) {
+        self.types.entry(item_type.as_ptr() as usize).or_insert_with(|| item_type.clone().unbind());
+    }
+
+    /// The handlers that no type uses, or none any more: held here twice, and nowhere else.
     pub(super) fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
         let all = std::mem::take(&mut self.handlers);
         let (used, unused) = all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);

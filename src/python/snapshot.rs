@@ -42,6 +42,10 @@ pub(super) fn snapshot<'py>(
     snapshot.set_item("unhandled", stats.unhandled)?;
     snapshot.set_item("abandoned", stats.abandoned)?;
     snapshot.set_item("in_flight", stats.in_flight)?;
+    snapshot.set_item("rebalances", stats.rebalances)?;
+    snapshot.set_item("moves", stats.moves)?;
+    snapshot.set_item("load_ratio", stats.load_ratio)?;
+    snapshot.set_item("longest_handoff_ms", stats.longest_handoff.as_secs_f64() * 1e3)?;
     snapshot.set_item("stuck_handlers", PyTuple::new(py, stats.stuck_handlers)?)?;
     snapshot.set_item("partitions", partitions)?;
     snapshot.set_item("handlers", handlers)?;

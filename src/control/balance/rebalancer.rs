@@ -6,7 +6,7 @@ use crate::config::Selector;
 use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
 use crate::control::balance::meter::{Meter, weigh_by_cost};
-use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
+use crate::control::balance::plan::{extremes, load_ratio, moves, oversized, spread, thread_loads};
 use crate::flow::handler::Item;
 use crate::observe::Throttle;
 use crate::shared::Shared;
@@ -72,6 +72,15 @@ impl Balancing {
     }
 }
 
+/// Whether chance alone may have made the threads as different as they are. Attempts are counts: the difference of two of
+/// them has, if their rates are equal, about the square root of their sum as standard deviation (Poisson). Without this
+/// a queue with little traffic would move partitions at every run.
+fn is_noise(attempts: &[f64], owner: &[usize], threads: usize) -> bool {
+    const DEVIATIONS: f64 = 3.0;
+    let (smallest, largest) = extremes(&thread_loads(attempts, owner, threads));
+    largest - smallest < DEVIATIONS * (largest + smallest).sqrt()
+}
+
 impl<T: Item> Shared<T> {
     /// Runs the balancer on the time since its last run. Returns how many partitions have another wanted owner now.
     ///
@@ -82,7 +91,8 @@ impl<T: Item> Shared<T> {
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
         let mut meter = balancing.meter.lock();
         let threads = self.threads.len();
-        let mut load = meter.read(&self.route);
+        let attempts = meter.read(&self.route);
+        let mut load = attempts.clone();
         if balancing.balancer.is_cost_weighted() {
             weigh_by_cost(&mut load, &self.route);
         }
@@ -94,7 +104,12 @@ impl<T: Item> Shared<T> {
             figures.rebalances += 1;
             figures.load_ratio = load_ratio(&loads);
         }
-        let plan = match self.plan(balancing, &load, &owner, threads) {
+        let plan = if is_noise(&attempts, &owner, threads) && !balancing.balancer.is_custom() {
+            Ok(None)
+        } else {
+            self.plan(balancing, &load, &owner, threads)
+        };
+        let plan = match plan {
             Ok(Some(plan)) => plan,
             Ok(None) => {
                 self.report_oversized(balancing, &load, threads);
@@ -139,7 +154,7 @@ impl<T: Item> Shared<T> {
         owner: &[usize],
         threads: usize,
     ) -> Result<Option<Vec<usize>>, String> {
-        if !matches!(balancing.balancer, DrainBalancer::Custom(_)) {
+        if !balancing.balancer.is_custom() {
             return balancing.balancer.plan(load, owner, threads);
         }
         let mut plan = Ok(None);

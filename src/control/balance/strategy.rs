@@ -87,6 +87,11 @@ impl DrainBalancer {
         matches!(self, Self::CostWeighted { .. })
     }
 
+    /// Whether the assignment is the user's own.
+    pub fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom(_))
+    }
+
     /// The wanted thread of each partition, or `None` when nothing should move. A load that is negative or not finite
     /// counts as 0.
     ///

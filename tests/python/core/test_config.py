@@ -37,7 +37,12 @@ WRONG = [
         {"threads": ONE, "shared_scheduler": ("io", ONE)},
         r"both of threads and shared_scheduler.*give exactly one",
     ),
-    ({"shared_scheduler": ("io", ONE)}, r"shared_scheduler=.*io.*no shared pools.*threads="),
+    ({"shared_scheduler": ("", ONE)}, r"shared_scheduler is \('', .*give a name and a ThreadPolicy"),
+    ({"shared_scheduler": ("io", 4)}, r"shared_scheduler is \('io', 4\).*give a name and a ThreadPolicy"),
+    ({"shared_scheduler": "io"}, r"shared_scheduler is 'io'.*give a name and a ThreadPolicy"),
+    ({"threads": ONE, "balancer": "lpt"}, r"balancer is 'lpt', a str; give DrainBalancer or None"),
+    ({"threads": ONE, "retry": 3}, r"retry is 3, a int; give RetryPolicy or None"),
+    ({"threads": ONE, "rebalance_interval_ms": -1}, r"rebalance_interval_ms is -1; give"),
     ({"threads": ONE, "buffer_size": 0}, r"buffer_size is 0; give"),
     ({"threads": ONE, "buffer_size": -3}, r"buffer_size is -3; give"),
     ({"threads": ONE, "buffer_size": 1.5}, r"buffer_size is 1\.5, a float; give int"),
@@ -276,15 +281,18 @@ def test_a_weight_that_is_not_above_zero_is_refused(make_queue, weight):
         make_queue().add_handler(int, Recorder(), weight=weight)
 
 
-def test_a_type_that_has_a_handler_is_refused(make_queue):
+def test_a_second_handler_of_a_type_takes_the_place_of_the_first(make_queue):
     queue = make_queue("orders")
-    first = Recorder()
+    first, second = Recorder(), Recorder()
     queue.add_handler(int, first)
-    with pytest.raises(ConfigError, match=r"orders.*int has a handler already"):
-        queue.add_handler(int, Recorder())
     queue.produce(1)
+    assert queue.flush(30)
+    queue.add_handler(int, second)
+    assert first.closed == 1
+    queue.produce(2)
     queue.shutdown(30)
-    assert first.items == [1]
+    assert (first.items, second.items) == ([1], [2])
+    assert (first.closed, second.closed) == (1, 1)
 
 
 def test_weights_share_partitions(make_queue):

@@ -7,7 +7,7 @@ import weakref
 import pytest
 from core_support import WAIT_S, Held, Recorder, config, eventually
 
-from batchqueue import BatchQueue, BufferStrategy, ConfigError, PartitionSelector
+from batchqueue import BatchQueue, BufferStrategy, PartitionSelector, QueueClosedError
 
 
 class Item:
@@ -164,14 +164,14 @@ def test_a_running_queue_keeps_its_handlers(make_queue):
 
 def test_a_refused_handler_is_not_kept(make_queue):
     queue = make_queue()
-    queue.add_handler(int, Recorder())
+    queue.shutdown(30)
 
     class Handler(Recorder):
         pass
 
     refused = Handler()
     reference = weakref.ref(refused)
-    with pytest.raises(ConfigError):
+    with pytest.raises(QueueClosedError):
         queue.add_handler(int, refused)
     del refused
     assert collected(reference)
