@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::shared::{PoolRef, Registry};
-use super::support::{Latch, PATIENCE, end, live, task};
+use super::support::{Latch, PATIENCE, end, live, task, wait_for_end};
 use super::{After, forget_pools, shared_pool};
 use crate::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ fn a_name_stands_for_one_pool_until_the_last_queue_lets_go() {
     drop(second);
     let next = take(&registry, "IO", 1);
     assert!(!Arc::ptr_eq(&pool, next.pool()));
-    while !pool.wait_ended(Some(PATIENCE)) {}
+    wait_for_end(&pool);
     assert!(!next.pool().has_ended());
     drop((next, elsewhere));
     registry.live_pools().iter().for_each(|pool| end(pool));
@@ -62,7 +62,7 @@ fn the_last_reference_may_be_dropped_on_a_worker() {
         drop(share.lock().take());
         After::Done
     }));
-    while !pool.wait_ended(Some(PATIENCE)) {}
+    wait_for_end(&pool);
 }
 
 /// The last drop against a new request, many times: whoever gets a pool gets one that works.
@@ -108,5 +108,5 @@ fn a_forgotten_pool_is_left_alone() {
     end(&pool);
     let pool = childs.pool().clone();
     drop(childs);
-    while !pool.wait_ended(Some(PATIENCE)) {}
+    wait_for_end(&pool);
 }

@@ -62,8 +62,13 @@ pub(super) fn start(size: usize) -> Arc<Pool> {
 
 /// Closes the pool and waits for the end of its last worker.
 pub(super) fn end(pool: &Pool) {
-    let patience = Deadline::after(PATIENCE);
     pool.close();
+    wait_for_end(pool);
+}
+
+/// Waits for the end of a pool that was closed.
+pub(super) fn wait_for_end(pool: &Pool) {
+    let patience = Deadline::after(PATIENCE);
     while !pool.has_ended() {
         pool.wait_ended(Some(patience.time_left().expect("the workers end in time")));
     }

@@ -178,3 +178,25 @@ impl Tasks {
         resting.into_iter().filter_map(|(_, id)| self.entries.remove(&id)).map(|entry| entry.task).collect()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::control::scheduler::support::task;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_rest_that_ends_early_takes_its_timer_along() {
+        let mut tasks = Tasks::default();
+        let Ok(id) = tasks.add(task(|| After::Done)) else { panic!("an open table takes a task") };
+        let turn = tasks.take().unwrap();
+        tasks.give_back(&turn, After::Sleep(HOUR));
+        assert!(tasks.notify(id));
+        assert_eq!(tasks.first_timer(), None);
+        let turn = tasks.take().unwrap();
+        tasks.give_back(&turn, After::Sleep(3 * HOUR));
+        assert!(tasks.first_timer().unwrap().time_left().unwrap() > 2 * HOUR);
+        assert!(tasks.take().is_none());
+    }
+}
