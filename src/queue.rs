@@ -220,7 +220,7 @@ impl<T: Item> BatchQueue<T> {
         pause: &mut P,
     ) -> Result<(), AddHandlerError<P::Interrupt>> {
         let retired = self.shared.register(&item_type.into(), handlers)?;
-        self.wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
+        wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
     }
 
     /// Takes a type's handler away: what comes for the type from now on is unhandled. `false`: it had none, or the queue
@@ -242,14 +242,7 @@ impl<T: Item> BatchQueue<T> {
     pub fn remove_handler_with<P: Pause>(&self, key: TypeKey, pause: &mut P) -> Result<bool, P::Interrupt> {
         let retired = self.shared.unregister(key);
         let removed = retired.is_some();
-        self.wait_for_retired(retired, pause).map(|()| removed)
-    }
-
-    fn wait_for_retired<P: Pause>(&self, retired: Option<Arc<Retired>>, pause: &mut P) -> Result<(), P::Interrupt> {
-        match retired {
-            Some(retired) if !on_drain_thread() => self.shared.wait_for_retired(&retired, pause),
-            _ => Ok(()),
-        }
+        wait_for_retired(retired, pause).map(|()| removed)
     }
 
     /// Puts one item in, waiting for space if the strategy says so.
@@ -395,6 +388,11 @@ impl<T: Item> BatchQueue<T> {
     pub fn selector(&self) -> Selector {
         self.shared.config.selector
     }
+}
+
+/// Control calls on a drain thread never wait.
+fn wait_for_retired<P: Pause>(retired: Option<Arc<Retired>>, pause: &mut P) -> Result<(), P::Interrupt> {
+    retired.filter(|_| !on_drain_thread()).map_or(Ok(()), |retired| retired.wait_for_end(pause))
 }
 
 impl<T: Item> Drop for BatchQueue<T> {

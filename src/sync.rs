@@ -12,9 +12,40 @@ pub(crate) use model::*;
 
 pub(crate) use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
+
+/// A value for a static, made on first use, that a forked child can forget without a lock: whatever the parent was
+/// doing with it at that moment, the child gets a new one.
+#[derive(Debug)]
+pub(crate) struct Forgettable<V>(ArcSwapOption<V>);
+
+impl<V: Default> Forgettable<V> {
+    pub(crate) const fn new() -> Self {
+        Self(ArcSwapOption::const_empty())
+    }
+
+    pub(crate) fn get(&self) -> Arc<V> {
+        loop {
+            if let Some(value) = self.0.load_full() {
+                return value;
+            }
+            // Whoever stores first wins; the others find the winner's value in the next round.
+            self.0.compare_and_swap(&None::<Arc<V>>, Some(Arc::default()));
+        }
+    }
+
+    /// Leaks the current value, and returns it for a last mark.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+    pub(crate) fn forget(&self) -> Option<Arc<V>> {
+        let old = self.0.swap(None);
+        std::mem::forget(old.clone());
+        old
+    }
+}
+
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
+    pub(crate) use arc_swap::ArcSwap;
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
@@ -36,11 +67,6 @@ mod real {
     impl<V> Published<V> {
         pub(crate) fn new(value: V) -> Self {
             Self(ArcSwap::from_pointee(value))
-        }
-
-        /// Reads the current value: no lock, no read-modify-write on shared memory.
-        pub(crate) fn read<R>(&self, look: impl FnOnce(&V) -> R) -> R {
-            look(&self.0.load())
         }
 
         pub(crate) fn load(&self) -> Arc<V> {
@@ -72,34 +98,6 @@ mod real {
 
         pub(crate) fn push(&self, value: V) {
             self.0.push(value);
-        }
-    }
-
-    /// A value for a static, made on first use, that a forked child can forget without a lock: whatever the parent was
-    /// doing with it at that moment, the child gets a new one.
-    #[derive(Debug)]
-    pub(crate) struct Forgettable<V>(ArcSwapOption<V>);
-
-    impl<V: Default> Forgettable<V> {
-        pub(crate) const fn new() -> Self {
-            Self(ArcSwapOption::const_empty())
-        }
-
-        pub(crate) fn get(&self) -> Arc<V> {
-            loop {
-                if let Some(value) = self.0.load_full() {
-                    return value;
-                }
-                // Whoever stores first wins; the others find the winner's value in the next round.
-                self.0.compare_and_swap(&None::<Arc<V>>, Some(Arc::default()));
-            }
-        }
-
-        /// Leaks the current value, and returns it for a last mark.
-        pub(crate) fn forget(&self) -> Option<Arc<V>> {
-            let old = self.0.swap(None);
-            std::mem::forget(old.clone());
-            old
         }
     }
 
@@ -251,10 +249,6 @@ mod model {
     impl<V> Published<V> {
         pub(crate) fn new(value: V) -> Self {
             Self { versions: std::sync::Mutex::new(vec![std::sync::Arc::new(value)]), current: AtomicUsize::new(0) }
-        }
-
-        pub(crate) fn read<R>(&self, look: impl FnOnce(&V) -> R) -> R {
-            look(&self.load())
         }
 
         pub(crate) fn load(&self) -> std::sync::Arc<V> {

@@ -13,7 +13,7 @@ use crate::faults::{self, Fault};
 use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::partition::Signal;
 use crate::flow::produce::{Pause, slice};
-use crate::flow::route::Registered;
+use crate::flow::route::{Registered, TypeRoute};
 use crate::shared::Shared;
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
@@ -31,6 +31,14 @@ impl Retired {
 
     fn is_ended(&self) -> bool {
         *self.ended.lock()
+    }
+
+    /// Waits for the end. Not on a drain thread, which might have to pass for it.
+    pub(crate) fn wait_for_end<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
+        while !self.is_ended() && !faults::off(Fault::WaitForRetired) {
+            pause.pause(&mut |limit| self.wait(slice(limit, None)))?;
+        }
+        Ok(())
     }
 
     fn end(&self) {
@@ -145,15 +153,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
         self.route
             .types()
-            .filter_map(|one| one.registered())
+            .filter_map(TypeRoute::registered)
             .any(|registered| registered.handlers.iter().any(|one| one.is(handler)))
-    }
-
-    /// Waits until the retirement has ended. Not for drain threads.
-    pub(crate) fn wait_for_retired<P: Pause>(&self, retired: &Retired, pause: &mut P) -> Result<(), P::Interrupt> {
-        while !retired.is_ended() && !faults::off(Fault::WaitForRetired) {
-            pause.pause(&mut |limit| retired.wait(slice(limit, None)))?;
-        }
-        Ok(())
     }
 }

@@ -235,14 +235,10 @@ impl<T> Route<T> {
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
         let segment = segment_size(config.buffer_size, config.max_batch_items);
         for index in self.partition_count()..wanted {
-            let word = match self.words.get(index / BITS) {
-                Some(word) => word.clone(),
-                None => {
-                    let word = new_word();
-                    self.words.push(word.clone());
-                    word
-                }
-            };
+            if index / BITS == self.word_count() {
+                self.words.push(new_word());
+            }
+            let Some(word) = self.words.get(index / BITS).cloned() else { unreachable!("just added") };
             self.owners.push(OwnerWord::owned(index % threads));
             self.partitions.push(Partition::new(index, ReadyBit::new(word, index), config.buffer_size, segment));
         }

@@ -6,6 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::flow::handler::Item;
+use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 
 /// The reading before.
@@ -18,7 +19,7 @@ impl Meter {
     /// Attempts per partition since the reading before: what was wanted, also of what waited or was refused.
     #[allow(clippy::cast_precision_loss)] // beyond 2^53 attempts in one interval
     pub(crate) fn read<T: Item>(&mut self, route: &Route<T>) -> Vec<f64> {
-        let now: Vec<u64> = route.partitions().map(|partition| partition.attempts()).collect();
+        let now: Vec<u64> = route.partitions().map(Partition::attempts).collect();
         self.attempts.resize(now.len(), 0);
         let load = now.iter().zip(&self.attempts).map(|(now, before)| (now - before) as f64).collect();
         self.attempts = now;

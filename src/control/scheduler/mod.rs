@@ -20,6 +20,6 @@ mod support;
 pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
 pub(crate) use pool::{Compensation, Live, Pool, TaskHandle};
 pub(crate) use shared::{PoolRef, shared_pool};
-#[cfg(feature = "python")]
+#[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
 pub(crate) use shared::{forget_pools, live_pools};
 pub(crate) use tasks::{After, PoolTask};

@@ -147,6 +147,7 @@ impl Pool {
     }
 
     /// Waits until a worker ends or `limit` has passed; may return early. Whether all workers have ended.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> bool {
         self.running.wait(limit);
         self.has_ended()

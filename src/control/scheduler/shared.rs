@@ -19,12 +19,14 @@ pub(crate) fn shared_pool(name: &str, size: usize, live: Live) -> io::Result<(Ar
 
 /// Every shared pool that has a worker, also those that are closed and about to end: the end of the process waits for
 /// them.
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn live_pools() -> Vec<Arc<Pool>> {
     REGISTRY.get().live_pools()
 }
 
 /// In a forked child: the workers are not here, and the parent's locks may be held for ever. From here on all names are
 /// free, and references to the parent's pools do nothing when they are dropped.
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn forget_pools() {
     if let Some(parents) = REGISTRY.forget() {
         parents.forget();
@@ -92,12 +94,14 @@ impl Registry {
         Ok((share, None))
     }
 
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(super) fn live_pools(&self) -> Vec<Arc<Pool>> {
         let mut entries = self.entries.lock();
         entries.retain(|entry| !entry.pool.has_ended());
         entries.iter().map(|entry| entry.pool.clone()).collect()
     }
 
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(super) fn forget(&self) {
         // Relaxed: as in `PoolRef::drop`.
         self.forgotten.store(true, Ordering::Relaxed);

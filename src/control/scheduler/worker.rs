@@ -22,7 +22,7 @@ pub(super) fn works_for(pool: &Pool) -> bool {
 }
 
 /// In a forked child: its only thread is not a worker, even if the parent's was one.
-#[cfg(not(loom))]
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(super) fn forget_worker() {
     WORKS_FOR.with(|works_for| works_for.set(0));
 }
