@@ -24,7 +24,7 @@ FAULTS: dict[str, list[str]] = {
         "it:p1_exclusive::one_instance_on_two_queues",
         "it:p1_exclusive::one_consumer_for_a_round_robin_queue",
     ],
-    "SecondLook": ["loom:loom_seal_while_the_owner_takes"],
+    "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
     "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
     "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep"],

@@ -76,10 +76,10 @@ impl<T: Item> Builder<T> {
         }
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,
-            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(consumer)),
-            Consumers::PerThread(mut factory) => {
-                Consumption::PerThread((0..threads).map(|thread| consumer_of_all_types(factory(thread))).collect())
-            }
+            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(0, consumer)),
+            Consumers::PerThread(mut factory) => Consumption::PerThread(
+                (0..threads).map(|thread| consumer_of_all_types(thread, factory(thread))).collect(),
+            ),
         };
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
@@ -117,8 +117,8 @@ impl<T: Item> Builder<T> {
     }
 }
 
-fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
-    Arc::new(Registered::new(TypeKey(0), &handler.handler.name(), vec![handler]))
+fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<Registered<T>> {
+    Arc::new(Registered::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
 }
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.

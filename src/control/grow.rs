@@ -68,8 +68,10 @@ impl<T: Item> Shared<T> {
             return Err(AddHandlerError::Closed(Closed));
         }
         let route = &self.route;
-        let registered = Arc::new(Registered::new(item_type.key, &item_type.name, handlers));
-        if let Some(known) = route.find(item_type.key) {
+        let known = route.find(item_type.key);
+        let number = known.map_or(route.type_count(), |known| known.number);
+        let registered = Arc::new(Registered::new(item_type.key, number, &item_type.name, handlers));
+        if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
                 return Err(AddHandlerError::Config(ConfigError(format!(

@@ -13,8 +13,10 @@ use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
 use crate::flow::handler::{HandlerRef, Item};
+use crate::flow::partition::Segments;
 use crate::flow::ready::ready_after;
-use crate::flow::rest::after_empty_cycle;
+use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
+use crate::observe::Calling;
 use crate::shared::{Consumption, Holding, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 
@@ -22,6 +24,8 @@ use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cycle {
     Worked,
+    /// It worked, but on so little that a rest is worth more than another cycle at once.
+    Thin,
     Empty,
     /// The queue has ended; [`DrainTask::end`] is next.
     Over,
@@ -35,13 +39,26 @@ pub(crate) struct DrainTask<T: Item> {
     /// The partition that was served last; the next scan starts after it.
     last_served: usize,
     empty_cycles: u32,
+    /// The rest after the last thin cycle.
+    thin_rest: Duration,
     /// Lines to log outside the host.
     lines: Vec<String>,
+    /// Emptied segments.
+    spares: Vec<Vec<T>>,
 }
 
 impl<T: Item> DrainTask<T> {
     pub(crate) fn new(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) -> Self {
-        Self { index, shared, sleeper, last_served: 0, empty_cycles: 0, lines: Vec::new() }
+        Self {
+            index,
+            shared,
+            sleeper,
+            last_served: 0,
+            empty_cycles: 0,
+            thin_rest: Duration::ZERO,
+            lines: Vec::new(),
+            spares: Vec::new(),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared<T>> {
@@ -56,10 +73,11 @@ impl<T: Item> DrainTask<T> {
         // Acquire: pairs with the Release of the closer, after which every gate is closed.
         let closing = self.shared.closing.load(Ordering::Acquire);
         let first = self.partitions_to_take(closing).next();
-        let mut served = Vec::new();
+        let (mut served, mut items, mut began) = (Vec::new(), 0, None);
         if let Some(first) = first {
+            began = Some(Instant::now());
             let shared = self.shared.clone();
-            shared.host.enter(&mut || self.take_and_dispatch(first, closing, &mut served));
+            shared.host.enter(&mut || items = self.take_and_dispatch(first, closing, &mut served));
         }
         let worked = !served.is_empty();
         if !worked && !closing {
@@ -70,7 +88,15 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         if worked {
             self.empty_cycles = 0;
-            Cycle::Worked
+            let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+            let rest = after_thin_cycle(&self.shared.config, items, served.len(), took, self.thin_rest);
+            match rest.filter(|_| !closing) {
+                Some(rest) => {
+                    self.thin_rest = rest;
+                    Cycle::Thin
+                }
+                None => Cycle::Worked,
+            }
         } else if self.shared.is_over() {
             Cycle::Over
         } else {
@@ -101,23 +127,26 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    fn take_and_dispatch(&mut self, first: usize, closing: bool, served: &mut Vec<usize>) {
+    /// Returns how many items that were.
+    fn take_and_dispatch(&mut self, first: usize, closing: bool, served: &mut Vec<usize>) -> usize {
         let shared = self.shared.clone();
-        let mut budget = shared.config.max_batch_items;
+        let mut items = 0;
         // Only for the switched-off rule below.
         let known_before = if faults::off(Fault::RouteAfterTake) { shared.route.types().count() } else { usize::MAX };
         let mut taken = Vec::new();
+        let mut spares = std::mem::take(&mut self.spares);
         let others = self.partitions_to_take(closing).filter(|&index| index != first);
         for index in std::iter::once(first).chain(others) {
-            let mut segments = Vec::new();
-            let items = shared.route.partition(index).take(budget, &mut segments);
-            if items == 0 {
+            let mut segments = Segments::new();
+            let budget = shared.config.max_batch_items - items;
+            let from_here = shared.route.partition(index).take(budget, &mut segments, &mut spares);
+            if from_here == 0 {
                 continue;
             }
             taken.push(Taken { partition: index, segments });
             served.push(index);
-            budget = budget.saturating_sub(items);
-            if budget == 0 {
+            items += from_here;
+            if items >= shared.config.max_batch_items {
                 break;
             }
         }
@@ -131,8 +160,11 @@ impl<T: Item> DrainTask<T> {
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
-        let mut dispatcher = Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines };
+        let mut dispatcher =
+            Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines, spares: &mut spares };
         dispatcher.dispatch(groups);
+        self.spares = spares;
+        items
     }
 
     // ---- the quiescent point ---------------------------------------------------------------------------------
@@ -200,9 +232,17 @@ impl<T: Item> DrainTask<T> {
         self.sleeper.wake_up();
     }
 
-    /// After an empty cycle. `None`: there is something to do after all.
-    pub(crate) fn prepare_sleep(&mut self) -> Option<(SleepAttempt<'_>, Duration)> {
+    /// After a thin or an empty cycle. `None`: there is something to do after all.
+    pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        if after == Cycle::Thin {
+            if self.shared.flush_waits() {
+                return None;
+            }
+            let attempt = self.sleeper.prepare(SleepKind::Rest);
+            let awake = self.has_reason_to_stay_awake(SleepKind::Rest);
+            return (!awake).then_some((attempt, self.thin_rest));
+        }
         if kind == SleepKind::Rest && self.shared.flush_waits() {
             kind = SleepKind::Sleep;
         }
@@ -314,9 +354,9 @@ impl<T: Item> DrainTask<T> {
             return;
         }
         shared.host.enter(&mut || {
-            let mut abandoned = Vec::new();
+            let (mut abandoned, mut spares) = (Segments::new(), Vec::new());
             for partition in shared.route.partitions().filter(|one| self.is_inside(one.index)) {
-                partition.take(usize::MAX, &mut abandoned);
+                partition.take(usize::MAX, &mut abandoned, &mut spares);
             }
         });
     }
@@ -332,7 +372,7 @@ impl<T: Item> DrainTask<T> {
         }
         let name = handler.handler.name();
         let tally = &self.slot().tally;
-        tally.side_call(Some((name.as_str().into(), Instant::now())));
+        tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
         let holding = Holding::of(&handler.token);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),

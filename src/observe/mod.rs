@@ -5,6 +5,6 @@ mod snapshot;
 mod stats;
 mod throttle;
 
-pub(crate) use counters::{HandlerTally, Outcome, ThreadTally};
+pub(crate) use counters::{Calling, HandlerTally, Outcome, ThreadTally};
 pub use stats::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 pub(crate) use throttle::Throttle;

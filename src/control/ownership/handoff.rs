@@ -138,7 +138,8 @@ impl<T: Item> Shared<T> {
             .map(|partitions| {
                 let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
                 let inside = self.threads[thread].tally.counts().calling;
-                let inside = inside.map_or_else(|| "busy".to_owned(), |(name, _)| format!("inside {name}"));
+                let inside = inside
+                    .map_or_else(|| "busy".to_owned(), |(calling, _)| format!("inside {}", self.name_of(&calling)));
                 format!(
                     "queue {queue}: drain thread {thread} has been {inside} for over a second and keeps {count} \
                      partitions that were to move"

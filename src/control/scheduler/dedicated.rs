@@ -58,8 +58,8 @@ fn run<T: Item>(task: &mut DrainTask<T>) {
         match task.cycle() {
             Cycle::Worked => {}
             Cycle::Over => break,
-            Cycle::Empty => {
-                if let Some((attempt, limit)) = task.prepare_sleep() {
+            after @ (Cycle::Thin | Cycle::Empty) => {
+                if let Some((attempt, limit)) = task.prepare_sleep(after) {
                     attempt.sleep(limit);
                 }
             }

@@ -47,7 +47,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
         task.wake_up();
         match task.cycle() {
             Cycle::Worked => After::Again,
-            Cycle::Empty => match task.prepare_sleep() {
+            after @ (Cycle::Thin | Cycle::Empty) => match task.prepare_sleep(after) {
                 Some((attempt, limit)) => {
                     attempt.leave();
                     After::Sleep(limit)
