@@ -21,10 +21,10 @@ use crate::control::balance::Balancing;
 use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
 use crate::control::retire::Retirements;
-use crate::control::scheduler::{Compensation, Pool, Waker};
+use crate::control::scheduler::{Compensation, Limit, Pool, Waker};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
-use crate::flow::handler::{EntryToken, HandlerRef, Item};
+use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Access, Partition, Signal};
 use crate::flow::route::{Registered, Route, TypeRoute};
@@ -76,6 +76,11 @@ impl Drop for Holding {
     fn drop(&mut self) {
         HOLDS.with(|holds| holds.set(0));
     }
+}
+
+/// The queue that the calling thread drains, as an address.
+pub(crate) fn drained_queue() -> Option<usize> {
+    Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
 /// Whether the calling thread is a drain thread of any queue.
@@ -343,9 +348,17 @@ impl<T: Item> Shared<T> {
     /// another one takes its place meanwhile. `Err`: none can, so it must not wait.
     pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
-            Some(pool) if pool.runs_current_thread() => pool.begin_blocking().map(Some).ok_or(NoWorkerLeft),
+            Some(pool) if pool.runs_current_thread() => pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft),
             _ => Ok(None),
         }
+    }
+
+    /// Waits for a handler that another thread is inside. On a shared pool that thread may itself wait for a drain there,
+    /// so another worker takes this one's place; at most one for each queue of the pool.
+    pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Entered<'a> {
+        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
+        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
+        token.enter()
     }
 
     pub(crate) fn one_finished(&self) {

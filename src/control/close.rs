@@ -1,10 +1,11 @@
 //! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
+use crate::control::waits::WaitForEnd;
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
-use crate::shared::Shared;
+use crate::shared::{Shared, drained_queue};
 use crate::sync::{Arc, Instant, Ordering};
 
 impl<T: Item> Shared<T> {
@@ -46,7 +47,9 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        if !self.on_own_drain_thread()
+        // On a drain thread it waits where that can end: not for its own queue, nor for one that waits for its own.
+        let waits = drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
+        if !matches!(waits, Some(None))
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

@@ -56,7 +56,7 @@ impl Retired {
 
 /// One handler, or one factory's handlers, on the way out.
 pub(crate) struct Retirement<T> {
-    pub(crate) registered: Arc<Registered<T>>,
+    registered: Arc<Registered<T>>,
     /// The drain threads that have not passed a quiescent point since.
     waiting: Vec<usize>,
     retired: Arc<Retired>,
@@ -69,6 +69,13 @@ impl<T> Retirement<T> {
         drop(registered);
         retired.end();
     }
+}
+
+/// What a thread that passed has to bring to its end.
+pub(crate) struct Passed<T> {
+    pub(crate) retirements: Vec<Retirement<T>>,
+    /// Due for `on_close`, unless they serve some type again.
+    pub(crate) gone: Vec<HandlerRef<T>>,
 }
 
 pub(crate) struct Retirements<T> {
@@ -87,11 +94,12 @@ impl<T> Retirements<T> {
         self.pending.load(Ordering::Relaxed) > 0 && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
     }
 
-    /// At a quiescent point of `thread`: the retirements that waited for it alone.
-    pub(crate) fn pass(&self, thread: usize) -> Vec<Retirement<T>> {
+    /// At a quiescent point of `thread`: the retirements that waited for it alone, and the instances that go with them:
+    /// those of which no other retirement is under way, once each.
+    pub(crate) fn pass(&self, thread: usize) -> Passed<T> {
         // Relaxed: as in `wait_for`.
         if self.pending.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
+            return Passed { retirements: Vec::new(), gone: Vec::new() };
         }
         let mut list = self.list.lock();
         for retirement in &mut *list {
@@ -101,7 +109,14 @@ impl<T> Retirements<T> {
         *list = left;
         // Relaxed: who has to see it takes the lock.
         self.pending.store(list.len(), Ordering::Relaxed);
-        ended
+        let mut gone: Vec<HandlerRef<T>> = Vec::new();
+        for handler in ended.iter().flat_map(|one| &one.registered.handlers) {
+            let remains = |one: &Retirement<T>| one.registered.handlers.iter().any(|other| other.is(handler));
+            if !gone.iter().any(|other| other.is(handler)) && !list.iter().any(remains) {
+                gone.push(handler.clone());
+            }
+        }
+        Passed { retirements: ended, gone }
     }
 
     /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from now on.

@@ -220,7 +220,7 @@ impl<T: Item> Dispatcher<'_, T> {
     ) -> Option<Result<(), Failure>> {
         let (handler, name) = (target.handler(), &target.registered.name);
         if entered.is_none() {
-            self.shared.host.leave(&mut || entered = Some(handler.token.enter()));
+            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&handler.token)));
         }
         let start = Instant::now();
         if !self.tally.begin_call(Calling::Type(target.registered.number), start) {

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::control::ownership::{Owner, QuiescentPoint};
+use crate::control::retire::Retirement;
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
@@ -208,20 +209,18 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
     fn retire_handlers(&mut self) {
-        let mut ended = self.shared.retirements.pass(self.index);
-        if ended.is_empty() {
+        let mut passed = self.shared.retirements.pass(self.index);
+        if passed.retirements.is_empty() {
             return;
         }
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
-            for retirement in ended.drain(..) {
-                for handler in &retirement.registered.handlers {
-                    if !shared.serves(handler) {
-                        self.call_alone(handler, SideCall::OnClose);
-                    }
+            for handler in passed.gone.drain(..) {
+                if !shared.serves(&handler) {
+                    self.call_alone(&handler, SideCall::OnClose);
                 }
-                retirement.end();
             }
+            passed.retirements.drain(..).for_each(Retirement::end);
         });
     }
 
@@ -368,7 +367,7 @@ impl<T: Item> DrainTask<T> {
             if method == SideCall::OnIdle {
                 return; // Somebody is inside, so the handler is not idle.
             }
-            self.shared.host.leave(&mut || entered = Some(token.enter()));
+            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
         }
         let name = handler.handler.name();
         let tally = &self.slot().tally;

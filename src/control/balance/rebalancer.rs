@@ -1,6 +1,7 @@
 //! One run of a queue's balancer: read the meter, plan, move.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
 use crate::control::balance::DrainBalancer;
@@ -158,7 +159,11 @@ impl<T: Item> Shared<T> {
             return balancing.balancer.plan(load, owner, threads);
         }
         let mut plan = Ok(None);
-        self.host.enter(&mut || plan = balancing.balancer.plan(load, owner, threads));
+        self.host.enter(&mut || {
+            // The control thread serves other queues as well: a balancer's panic must not end it.
+            let asked = catch_unwind(AssertUnwindSafe(|| balancing.balancer.plan(load, owner, threads)));
+            plan = asked.unwrap_or_else(|_| Err("the balancer panicked".to_owned()));
+        });
         plan
     }
 

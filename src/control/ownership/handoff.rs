@@ -94,6 +94,10 @@ impl<T: Item> Shared<T> {
         if !slot.asked_to_hand_over.load(Ordering::Relaxed) {
             return;
         }
+        // Acquire: pairs with the Release in `expire`. Then each thread discards what it is inside of, and leaves.
+        if self.expired.load(Ordering::Acquire) {
+            return;
+        }
         // AcqRel: pairs with the Release in `hand_over`.
         slot.asked_to_hand_over.swap(false, Ordering::AcqRel);
         for partition in 0..self.route.partition_count() {

@@ -17,6 +17,15 @@ use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for}
 /// Wraps the whole life of a worker. If it does not call the body, the pool goes on with one worker less.
 pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
 
+/// How many workers a pool may have while some of them are blocked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Twice as many as places: for waits that may not end by themselves.
+    Twice,
+    /// As many as it takes: for waits of which there is at most one per task.
+    None,
+}
+
 /// Workers and their tasks. It works until it is closed, whoever holds it.
 pub(crate) struct Pool {
     name: String,
@@ -102,12 +111,12 @@ impl Pool {
     /// Says that the calling worker is about to wait for something that may need a worker of this pool, so that another
     /// one takes its place until the guard is dropped. `None`: there are twice as many workers as places already, or the
     /// system has no thread left; then it must not wait.
-    pub(crate) fn begin_blocking(self: &Arc<Self>) -> Option<Compensation> {
+    pub(crate) fn begin_blocking(self: &Arc<Self>, limit: Limit) -> Option<Compensation> {
         debug_assert!(self.runs_current_thread(), "only a worker of the pool blocks it");
         let mut state = self.state.lock();
         // Without this worker there are still enough, when one has come back and none has left for it yet.
         let enough = state.has_surplus(self.size) || faults::off(Fault::Compensate);
-        if !enough && state.workers == 2 * self.size {
+        if !enough && limit == Limit::Twice && state.workers >= 2 * self.size {
             return None;
         }
         state.blocked += 1;
