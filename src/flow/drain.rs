@@ -176,17 +176,15 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
     fn retire_handlers(&mut self) {
-        let mut ended = self.shared.retirements.pass(self.index);
+        let mut ended = self.shared.ended_retirements(self.index);
         if ended.is_empty() {
             return;
         }
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
             for retirement in ended.drain(..) {
-                for handler in &retirement.registered.handlers {
-                    if !shared.serves(handler) {
-                        self.call_alone(handler, SideCall::OnClose);
-                    }
+                for handler in &retirement.to_close {
+                    self.call_alone(handler, SideCall::OnClose);
                 }
                 retirement.end();
             }
