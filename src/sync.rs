@@ -201,6 +201,12 @@ mod model {
     #[derive(Debug)]
     pub(crate) struct Mutex<V>(loom::sync::Mutex<V>);
 
+    impl<V: Default> Default for Mutex<V> {
+        fn default() -> Self {
+            Self::new(V::default())
+        }
+    }
+
     impl<V> Mutex<V> {
         pub(crate) fn new(value: V) -> Self {
             Self(loom::sync::Mutex::new(value))
@@ -217,6 +223,12 @@ mod model {
 
     #[derive(Debug)]
     pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Default for Condvar {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
 
     impl Condvar {
         pub(crate) fn new() -> Self {

@@ -59,23 +59,22 @@ pub(crate) struct Retirement<T> {
     registered: Arc<Registered<T>>,
     /// The drain threads that have not passed a quiescent point since.
     waiting: Vec<usize>,
+    /// The instances whose last call is next; known when nobody is waited for any more.
+    pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
 }
 
 impl<T> Retirement<T> {
+    fn has(&self, handler: &HandlerRef<T>) -> bool {
+        self.registered.handlers.iter().any(|one| one.is(handler))
+    }
+
     /// After `on_close`, when nothing of it is held any more.
     pub(crate) fn end(self) {
-        let Self { registered, retired, .. } = self;
-        drop(registered);
+        let Self { registered, to_close, retired, .. } = self;
+        drop((registered, to_close));
         retired.end();
     }
-}
-
-/// What a thread that passed has to bring to its end.
-pub(crate) struct Passed<T> {
-    pub(crate) retirements: Vec<Retirement<T>>,
-    /// Due for `on_close`, unless they serve some type again.
-    pub(crate) gone: Vec<HandlerRef<T>>,
 }
 
 pub(crate) struct Retirements<T> {
@@ -94,29 +93,17 @@ impl<T> Retirements<T> {
         self.pending.load(Ordering::Relaxed) > 0 && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
     }
 
-    /// At a quiescent point of `thread`: the retirements that waited for it alone, and the instances that go with them:
-    /// those of which no other retirement is under way, once each.
-    pub(crate) fn pass(&self, thread: usize) -> Passed<T> {
+    /// At a quiescent point of `thread`. Whether some retirement waits for nobody any more.
+    fn pass(&self, thread: usize) -> bool {
         // Relaxed: as in `wait_for`.
         if self.pending.load(Ordering::Relaxed) == 0 {
-            return Passed { retirements: Vec::new(), gone: Vec::new() };
+            return false;
         }
         let mut list = self.list.lock();
         for retirement in &mut *list {
             retirement.waiting.retain(|&one| one != thread);
         }
-        let (ended, left): (Vec<_>, Vec<_>) = list.drain(..).partition(|one| one.waiting.is_empty());
-        *list = left;
-        // Relaxed: who has to see it takes the lock.
-        self.pending.store(list.len(), Ordering::Relaxed);
-        let mut gone: Vec<HandlerRef<T>> = Vec::new();
-        for handler in ended.iter().flat_map(|one| &one.registered.handlers) {
-            let remains = |one: &Retirement<T>| one.registered.handlers.iter().any(|other| other.is(handler));
-            if !gone.iter().any(|other| other.is(handler)) && !list.iter().any(remains) {
-                gone.push(handler.clone());
-            }
-        }
-        Passed { retirements: ended, gone }
+        list.iter().any(|one| one.waiting.is_empty())
     }
 
     /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from now on.
@@ -147,12 +134,16 @@ impl<T: Item> Shared<T> {
         } else {
             partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load().inside()).collect()
         };
-        waiting.sort_unstable();
-        waiting.dedup();
         let retired = Arc::new(Retired::new());
         {
             let mut list = self.retirements.list.lock();
-            list.push(Retirement { registered, waiting: waiting.clone(), retired: retired.clone() });
+            // Of an instance that lost another type just now: its batches may still be in hand elsewhere.
+            let related = list.iter().filter(|one| registered.handlers.iter().any(|handler| one.has(handler)));
+            waiting.extend(related.flat_map(|one| &one.waiting));
+            waiting.sort_unstable();
+            waiting.dedup();
+            let (waiting, retired) = (waiting.clone(), retired.clone());
+            list.push(Retirement { registered, waiting, to_close: Vec::new(), retired });
             // Relaxed: ordered by the fence below.
             self.retirements.pending.store(list.len(), Ordering::Relaxed);
         }
@@ -162,6 +153,32 @@ impl<T: Item> Shared<T> {
             self.threads[thread].waker.wake(Signal::Pressure);
         }
         retired
+    }
+
+    /// At a quiescent point of `thread`: the retirements that waited for it alone.
+    pub(crate) fn ended_retirements(&self, thread: usize) -> Vec<Retirement<T>> {
+        if !self.retirements.pass(thread) {
+            return Vec::new();
+        }
+        // Under the control lock nobody loses a type: an instance that serves none, and is in no other retirement, has
+        // had its last batch, and nobody else will find so.
+        let _control = self.control.lock();
+        let mut list = self.retirements.list.lock();
+        let (mut ended, left): (Vec<_>, Vec<_>) = list.drain(..).partition(|one| one.waiting.is_empty());
+        *list = left;
+        // Relaxed: who has to see it takes the lock.
+        self.retirements.pending.store(list.len(), Ordering::Relaxed);
+        let mut closed: Vec<HandlerRef<T>> = Vec::new();
+        for retirement in &mut ended {
+            for handler in &retirement.registered.handlers {
+                let elsewhere = list.iter().any(|one| one.has(handler)) || closed.iter().any(|one| one.is(handler));
+                if !elsewhere && !self.serves(handler) {
+                    closed.push(handler.clone());
+                    retirement.to_close.push(handler.clone());
+                }
+            }
+        }
+        ended
     }
 
     /// Whether a handler instance still serves some type of this queue.

@@ -9,7 +9,6 @@
 //! ```
 
 use crate::control::ownership::{Owner, QuiescentPoint};
-use crate::control::retire::Retirement;
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
@@ -209,18 +208,18 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
     fn retire_handlers(&mut self) {
-        let mut passed = self.shared.retirements.pass(self.index);
-        if passed.retirements.is_empty() {
+        let mut ended = self.shared.ended_retirements(self.index);
+        if ended.is_empty() {
             return;
         }
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
-            for handler in passed.gone.drain(..) {
-                if !shared.serves(&handler) {
-                    self.call_alone(&handler, SideCall::OnClose);
+            for retirement in ended.drain(..) {
+                for handler in &retirement.to_close {
+                    self.call_alone(handler, SideCall::OnClose);
                 }
+                retirement.end();
             }
-            passed.retirements.drain(..).for_each(Retirement::end);
         });
     }
 

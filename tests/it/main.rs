@@ -1,12 +1,15 @@
-//! The promises, from outside, with real threads. One module per promise; `model` drives random actions.
+//! The promises, from outside, with real threads. One module per promise; `regressions` has one test for each failure
+//! of the original; `model` drives random actions.
 
 mod support;
 
 mod p1_exclusive;
+mod p1_factory;
 mod p2_no_loss;
+mod p2_retry;
 mod p3_order;
 mod p4_live;
 mod p5_bounded;
+mod p6_handoff;
 mod p9_clean_ends;
-
-mod model;
+mod p9_retirement;

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, PartitionPolicy, Stats, ThreadPolicy, TypeKey,
+    Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, Item, PartitionPolicy, Stats,
+    ThreadPolicy, TypeKey,
 };
 
 /// Far beyond what any of these tests needs: a wait that reaches it has failed.
@@ -44,6 +45,80 @@ pub fn config(threads: usize) -> Config {
 
 pub fn start(config: Config) -> BatchQueue<Sent> {
     BatchQueue::builder("test", config).start().unwrap()
+}
+
+/// A balancer that does what the test says, and nothing before that.
+#[derive(Debug, Default)]
+pub struct Steered(Mutex<Option<Vec<usize>>>);
+
+impl Assign for Steered {
+    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+impl Steered {
+    /// Runs the balancer with this plan; how many partitions have another wanted owner now.
+    pub fn rebalance(&self, queue: &BatchQueue<Sent>, plan: &[usize]) -> usize {
+        *self.0.lock().unwrap() = Some(plan.to_vec());
+        queue.rebalance()
+    }
+}
+
+/// `config` with a balancer that runs only when it is asked.
+pub fn steered(config: Config) -> (Config, Arc<Steered>) {
+    let steered = Arc::new(Steered::default());
+    let balancer = Some(DrainBalancer::custom(steered.clone()));
+    (Config { balancer, rebalance_interval: Duration::ZERO, ..config }, steered)
+}
+
+/// A host that keeps what the queue told the operator.
+#[derive(Debug, Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    pub fn any(&self, part: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|line| line.contains(part))
+    }
+}
+
+impl<T: Item> Host<T> for Lines {
+    fn log(&self, line: &str) {
+        self.0.lock().unwrap().push(line.to_owned());
+    }
+
+    fn inform(&self, line: &str) {
+        self.0.lock().unwrap().push(line.to_owned());
+    }
+}
+
+pub fn start_with(lines: &Lines, config: Config) -> BatchQueue<Sent> {
+    BatchQueue::builder("test", config).host(lines.clone()).start().unwrap()
+}
+
+/// The drain thread that runs this, by its index.
+pub fn drain_thread() -> usize {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap();
+    name.rsplit('-').next().unwrap().parse().unwrap()
+}
+
+/// Notes each item with the drain thread that brought it.
+#[derive(Debug, Clone, Default)]
+pub struct Witness(Arc<Mutex<Vec<(usize, usize)>>>);
+
+impl Witness {
+    pub fn handler(&self) -> HandlerRef<Sent> {
+        let seen = self.0.clone();
+        HandlerRef::new(move |batch: &mut Batch<Sent>| {
+            seen.lock().unwrap().extend(batch.drain().map(|item| (item.number, drain_thread())));
+        })
+    }
+
+    /// Numbers and drain threads, in order.
+    pub fn seen(&self) -> Vec<(usize, usize)> {
+        self.0.lock().unwrap().clone()
+    }
 }
 
 /// Collects what it is given.
@@ -115,4 +190,9 @@ pub fn assert_conserved(stats: &Stats) {
     assert_eq!(stats.attempts, stats.produced + stats.refused, "{stats:?}");
     assert_eq!(stats.produced, stats.consumed + stats.failed + stats.unhandled + stats.abandoned, "{stats:?}");
     assert_eq!((stats.queued, stats.in_flight), (0, 0), "{stats:?}");
+}
+
+/// The drain thread inside each partition.
+pub fn owners(queue: &BatchQueue<Sent>) -> Vec<usize> {
+    queue.stats().partitions.iter().map(|one| one.owner).collect()
 }

@@ -1,0 +1,145 @@
+//! P1: parallelism for one type is asked for, with one handler instance for each of several partitions.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use batchqueue::{AddHandlerError, Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, Selector, Wait};
+
+use crate::support::{Collector, Latch, Sent, assert_conserved, config, key, sent, shut_down, start};
+
+fn factory(count: usize) -> (Vec<Collector>, Vec<HandlerRef<Sent>>) {
+    let collectors: Vec<Collector> = (0..count).map(|_| Collector::default()).collect();
+    let handlers = collectors.iter().map(Collector::handler).collect();
+    (collectors, handlers)
+}
+
+/// Each instance stays inside until all of them are: they only come out if they are inside together.
+#[test]
+fn the_instances_of_a_type_are_inside_at_once() {
+    let queue = start(config(4));
+    let latches: Vec<Arc<Latch>> = (0..4).map(|_| Arc::default()).collect();
+    let instance = |number: usize| {
+        let latches = latches.clone();
+        HandlerRef::new(move |batch: &mut Batch<Sent>| {
+            drop(batch.drain());
+            latches[number].open();
+            latches.iter().for_each(|latch| latch.wait());
+        })
+    };
+    queue.add_handlers(key(0), (0..4).map(instance).collect()).unwrap();
+    for number in 0..4 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 4);
+}
+
+#[test]
+fn the_items_are_spread_evenly_and_each_instance_sees_them_in_order() {
+    for many_at_once in [false, true] {
+        let (queue, (collectors, handlers)) = (start(config(2)), factory(5));
+        queue.add_handlers(key(0), handlers).unwrap();
+        let items: Vec<Sent> = (0..6_400).map(|number| sent(0, 0, number)).collect();
+        if many_at_once {
+            queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+        } else {
+            items.into_iter().for_each(|item| queue.produce(item).unwrap());
+        }
+        shut_down(&queue);
+        for collector in &collectors {
+            let items = collector.items();
+            assert_eq!(items.len(), 6_400 / 5);
+            assert!(items.is_sorted_by_key(|item| item.number));
+        }
+    }
+}
+
+#[test]
+fn the_instances_live_on_different_threads_where_there_are_enough() {
+    let queue = start(config(3));
+    for kind in 1..3 {
+        queue.add_handler(key(kind), Collector::default().handler()).unwrap();
+    }
+    queue.add_handlers(key(0), factory(3).1).unwrap();
+    let stats = queue.stats();
+    let mut owners: Vec<usize> =
+        stats.partitions.iter().filter(|one| one.types.contains(&key(0))).map(|one| one.owner).collect();
+    owners.sort_unstable();
+    assert_eq!(owners, [0, 1, 2]);
+    shut_down(&queue);
+}
+
+#[test]
+fn a_factory_may_be_replaced_by_as_many_or_by_one() {
+    let (queue, (first, handlers)) = (start(config(2)), factory(2));
+    queue.add_handlers(key(0), handlers).unwrap();
+    let put = |from: usize| (from..from + 100).for_each(|number| queue.produce(sent(0, 0, number)).unwrap());
+    put(0);
+    let (second, handlers) = factory(2);
+    queue.add_handlers(key(0), handlers).unwrap();
+    put(100);
+    let (last, mut handlers) = factory(1);
+    queue.add_handler(key(0), handlers.remove(0)).unwrap();
+    put(200);
+    shut_down(&queue);
+    let mut numbers = BTreeMap::new();
+    for item in first.iter().chain(&second).chain(&last).flat_map(Collector::items) {
+        assert!(numbers.insert(item.number, ()).is_none(), "{item:?} came twice");
+    }
+    assert_eq!(numbers.len(), 300);
+    assert!(last[0].items().len() >= 100);
+    assert_conserved(&queue.stats());
+}
+
+fn refusal(queue: &BatchQueue<Sent>, kind: usize, count: usize) -> String {
+    match queue.add_handlers(key(kind), factory(count).1) {
+        Err(AddHandlerError::Config(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_spread_is_refused_with_value_limit_and_remedy() {
+    let fixed = start(Config { partitions: PartitionPolicy::fixed(3).unwrap(), ..config(2) });
+    assert_eq!(
+        refusal(&fixed, 0, 4),
+        "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use PartitionPolicy.adaptive"
+    );
+    assert_eq!(refusal(&fixed, 0, 0), "type 16 is to be spread over 0 partitions; give 1 to 65536");
+    // Nothing of it stays behind.
+    fixed.add_handlers(key(0), factory(3).1).unwrap();
+    assert_eq!(
+        refusal(&fixed, 0, 2),
+        "type 16 has 3 of the queue's partitions for life, so it cannot be spread over 2; give 3, or call \
+         add_handler_factory before any other handler of the type"
+    );
+    shut_down(&fixed);
+
+    let partitions = PartitionPolicy::fixed(3).unwrap();
+    let spread = start(Config { selector: Selector::RoundRobin, partitions, ..config(2) });
+    assert_eq!(
+        refusal(&spread, 0, 2),
+        "type 16 cannot have a factory: only the selector by_type has partitions of one type; use add_handler"
+    );
+    shut_down(&spread);
+}
+
+#[test]
+fn an_instance_that_serves_all_partitions_is_entered_by_one_thread_at_a_time() {
+    let inside = Arc::new(Mutex::new(()));
+    let taken = Arc::new(Mutex::new(0_usize));
+    let (guard, count) = (inside.clone(), taken.clone());
+    let one = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        let alone = guard.try_lock().expect("another thread is inside");
+        *count.lock().unwrap() += batch.drain().len();
+        std::thread::yield_now();
+        drop(alone);
+    });
+    let queue = start(Config { max_batch_items: 16, ..config(3) });
+    queue.add_handlers(key(0), vec![one.clone(), one.clone(), one]).unwrap();
+    for number in 0..3_000 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!((*taken.lock().unwrap(), queue.stats().failed), (3_000, 0));
+}

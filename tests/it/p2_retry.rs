@@ -1,0 +1,168 @@
+//! P2, P3: a batch that is tried again keeps its place, and counts once.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batchqueue::{Batch, Config, Failure, HandledType, Handler, HandlerRef, RetryPolicy, Wait};
+
+use crate::support::{
+    Collector, Lines, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down, start, start_with, wait_until,
+};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn retrying(attempts: u32, backoff: Duration) -> Config {
+    let retry = RetryPolicy { attempts, backoff, factor: 1.0, max_backoff: LONG };
+    Config { retry: Some(retry), ..config(1) }
+}
+
+/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether it was the last try.
+#[derive(Clone)]
+struct Fickle {
+    failures: usize,
+    failure: fn(&mut Batch<Sent>) -> Failure,
+    calls: Arc<Mutex<Vec<(Vec<usize>, bool)>>>,
+}
+
+impl Fickle {
+    fn new(failures: usize, failure: fn(&mut Batch<Sent>) -> Failure) -> Self {
+        Self { failures, failure, calls: Arc::default() }
+    }
+
+    fn calls(&self) -> Vec<(Vec<usize>, bool)> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+impl Handler<Sent> for Fickle {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        let numbers = batch.iter().map(|item| item.number).collect();
+        let call = {
+            let mut calls = self.calls.lock().unwrap();
+            calls.push((numbers, batch.is_last_attempt()));
+            calls.len()
+        };
+        if call <= self.failures {
+            return Err((self.failure)(batch));
+        }
+        drop(batch.drain());
+        Ok(())
+    }
+}
+
+fn again(_: &mut Batch<Sent>) -> Failure {
+    Failure::new("not now")
+}
+
+#[test]
+fn a_batch_is_tried_so_many_times_and_counts_once() {
+    let (queue, fickle) = (start(retrying(3, Duration::ZERO)), Fickle::new(2, again));
+    queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+    queue.produce(sent(0, 0, 7)).unwrap();
+    shut_down(&queue);
+    assert_eq!(fickle.calls(), [(vec![7], false), (vec![7], false), (vec![7], true)]);
+    let stats = queue.stats();
+    assert_eq!((stats.consumed, stats.failed, stats.handlers[0].batches), (1, 0, 1));
+    assert_conserved(&stats);
+}
+
+#[test]
+fn after_the_last_try_a_batch_has_failed_once() {
+    let (queue, fickle, lines) = (retrying(3, Duration::ZERO), Fickle::new(usize::MAX, again), Lines::default());
+    let queue = start_with(&lines, queue);
+    queue
+        .add_handler(HandledType { key: key(0), name: "Fickle".into(), weight: 1.0 }, HandlerRef::new(fickle.clone()))
+        .unwrap();
+    for number in 0..2 {
+        queue.produce(sent(0, 0, number)).unwrap();
+        assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+    }
+    shut_down(&queue);
+    assert_eq!(fickle.calls().len(), 6);
+    assert_eq!((queue.stats().consumed, queue.stats().failed), (0, 2));
+    assert!(lines.any("1 items failed in handler Fickle: not now"), "{lines:?}");
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn without_a_policy_a_batch_is_tried_once() {
+    let (queue, fickle) = (start(config(1)), Fickle::new(1, again));
+    queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+    queue.produce(sent(0, 0, 7)).unwrap();
+    shut_down(&queue);
+    assert_eq!((fickle.calls(), queue.stats().failed), (vec![(vec![7], true)], 1));
+}
+
+#[test]
+fn what_cannot_help_is_not_tried_again() {
+    let panics: fn(&mut Batch<Sent>) -> Failure = |_| panic!("moody");
+    let gives_up: fn(&mut Batch<Sent>) -> Failure = |_| Failure::last("no use");
+    let loses_items: fn(&mut Batch<Sent>) -> Failure = |batch| {
+        drop(batch.drain());
+        Failure::new("the items are gone")
+    };
+    for failure in [panics, gives_up, loses_items] {
+        let (queue, fickle) = (start(retrying(3, Duration::ZERO)), Fickle::new(1, failure));
+        queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+        queue.produce(sent(0, 0, 0)).unwrap();
+        shut_down(&queue);
+        assert_eq!((fickle.calls(), queue.stats().failed), (vec![(vec![0], false)], 1));
+        assert_conserved(&queue.stats());
+    }
+}
+
+/// While a batch waits for its next try, what stands behind it waits too: also another type's items, when they are taken
+/// in the same cycle.
+#[test]
+fn the_order_outlives_a_retry() {
+    let (queue, fickle) =
+        (start(Config { max_batch_items: 2, ..retrying(4, Duration::from_millis(1)) }), Fickle::new(3, again));
+    queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+    for number in 0..20 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    let calls = fickle.calls();
+    assert!(calls[..3].iter().all(|call| call.0 == calls[0].0), "the same batch first: {calls:?}");
+    let handled: Vec<usize> = calls[3..].iter().flat_map(|call| call.0.clone()).collect();
+    assert_eq!(handled, (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn another_thread_may_enter_the_handler_between_two_tries() {
+    // One instance on two threads: the first fails its batch and waits for ever, as it were, outside the handler.
+    let config = Config { partitions: batchqueue::PartitionPolicy::Fixed(2), ..retrying(2, LONG) };
+    let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..config });
+    let fickle = Fickle::new(1, again);
+    let handler = HandlerRef::new(fickle.clone());
+    for kind in 0..2 {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the first try", || fickle.calls().len() == 1);
+    queue.produce(sent(1, 0, 1)).unwrap();
+    wait_until("the other thread's batch", || queue.stats().consumed == 1);
+    assert_eq!(fickle.calls()[1].0, [1]);
+    // The close ends the wait of ten minutes, and the try that is left follows at once.
+    shut_down(&queue);
+    assert_eq!((fickle.calls().len(), queue.stats().consumed), (3, 2));
+}
+
+#[test]
+fn a_wait_between_two_tries_holds_up_no_other_thread() {
+    let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..retrying(2, LONG) });
+    let (fickle, collector) = (Fickle::new(1, again), Collector::default());
+    queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+    queue.add_handler(key(1), collector.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the first try", || fickle.calls().len() == 1);
+    for number in 0..100 {
+        queue.produce(sent(1, 0, number)).unwrap();
+    }
+    wait_until("the other type", || collector.items().len() == 100);
+    // What waits is inside no handler, so none counts as stuck; its item is in flight.
+    let stats = queue.stats();
+    assert_eq!((stats.stuck_handlers.len(), stats.in_flight), (0, 1));
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}

@@ -1,0 +1,270 @@
+//! P6: a revoked partition has its new owner at the old one's next quiescent point, and nothing else stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use batchqueue::{Batch, BatchQueue, BufferStrategy, Config, Failure, HandledType, Handler, HandlerRef, Wait};
+
+use crate::support::{
+    Collector, Lines, PATIENCE, Sent, Steered, Witness, assert_conserved, config, drain_thread, holding, key, owners,
+    sent, shut_down, start, start_with, steered, wait_until,
+};
+
+/// Two drain threads with a partition each, of one item, so that every put ends a rest; and rests and sleeps longer than
+/// any test waits.
+fn drowsy() -> (BatchQueue<Sent>, Arc<Steered>, Witness) {
+    let long = Duration::from_secs(600);
+    let (config, steered) = steered(Config { buffer_size: 1, min_idle: long, max_idle: long, ..config(2) });
+    let (queue, witness) = (start(config), Witness::default());
+    for kind in 0..2 {
+        queue.add_handler(key(kind), witness.handler()).unwrap();
+    }
+    (queue, steered, witness)
+}
+
+fn cycles(queue: &BatchQueue<Sent>, thread: usize) -> u64 {
+    queue.stats().drain_threads[thread].cycles
+}
+
+#[test]
+fn at_once_when_the_owner_rests() {
+    let (queue, steered, witness) = drowsy();
+    // After its first empty cycle a drain thread rests.
+    wait_until("the owner to rest", || cycles(&queue, 0) == 1);
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    wait_until("the new owner", || owners(&queue) == [1, 1]);
+    queue.produce(sent(0, 0, 7)).unwrap();
+    wait_until("the item", || witness.seen() == [(7, 1)]);
+    shut_down(&queue);
+}
+
+#[test]
+fn at_once_when_the_owner_sleeps() {
+    let (queue, steered, witness) = drowsy();
+    wait_until("the owner to rest", || cycles(&queue, 0) == 1);
+    // A flush ends the rest; after a second empty cycle the thread sleeps.
+    assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+    wait_until("the owner to sleep", || cycles(&queue, 0) >= 2);
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    wait_until("the new owner", || owners(&queue) == [1, 1]);
+    queue.produce(sent(0, 0, 7)).unwrap();
+    wait_until("the item", || witness.seen() == [(7, 1)]);
+    shut_down(&queue);
+}
+
+#[test]
+fn when_the_running_cycle_ends_and_not_before() {
+    let (config, steered) = steered(config(2));
+    let (queue, witness, (hold, entered, release)) = (start(config), Witness::default(), holding());
+    queue.add_handler(key(0), hold).unwrap();
+    queue.add_handler(key(1), witness.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    let numbers = AtomicUsize::new(0);
+    steered.rebalance(&queue, &[1, 1]);
+    // The next owner goes on with its own: it works, and leaves the other partition alone.
+    queue.produce(sent(0, 0, 1)).unwrap();
+    for _ in 0..50 {
+        let number = numbers.fetch_add(1, SeqCst);
+        queue.produce(sent(1, 0, number)).unwrap();
+        wait_until("the next owner's own items", || witness.seen().len() == number + 1);
+        assert_eq!(owners(&queue), [0, 1], "the old owner is still inside");
+    }
+    let stats = queue.stats();
+    assert_eq!((stats.partitions[0].used, stats.consumed), (2, 50));
+    release.open();
+    wait_until("the new owner", || owners(&queue) == [1, 1]);
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 52);
+}
+
+#[test]
+fn the_order_of_the_items_outlives_many_moves() {
+    let (config, steered) = steered(Config { buffer_size: 64, max_batch_items: 8, ..config(3) });
+    let (queue, collector) = (start(config), Collector::default());
+    for kind in 0..3 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            for number in 0..20_000 {
+                queue.produce(sent(number % 3, 0, number)).unwrap();
+            }
+            done.store(true, SeqCst);
+        });
+        for turn in 0.. {
+            let plan: Vec<usize> = (0..3).map(|partition| (partition + turn) % 3).collect();
+            steered.rebalance(&queue, &plan);
+            if done.load(SeqCst) {
+                break;
+            }
+        }
+        producer.join().unwrap();
+    });
+    shut_down(&queue);
+    for kind in 0..3 {
+        let numbers: Vec<usize> =
+            collector.items().iter().filter(|item| item.kind == kind).map(|item| item.number).collect();
+        assert_eq!(numbers, (0..20_000).filter(|number| number % 3 == kind).collect::<Vec<_>>());
+    }
+    assert!(queue.stats().moves > 0);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() {
+    let (config, steered) = steered(config(2));
+    let (lines, (hold, entered, release)) = (Lines::default(), holding());
+    let queue = start_with(&lines, config);
+    queue.add_handler(HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hold).unwrap();
+    queue.add_handler(key(1), Collector::default().handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    steered.rebalance(&queue, &[1, 1]);
+    let line = "drain thread 0 has been inside Hanging for over a second and keeps 1 partitions that were to move";
+    wait_until("the line about the hung handler", || lines.any(line));
+    // Taken back, it can be told to move once more; and again it goes when the owner comes back, not before.
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    assert_eq!((owners(&queue), queue.stats().consumed), (vec![0, 1], 0));
+    release.open();
+    wait_until("the new owner", || owners(&queue) == [1, 1]);
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 2);
+    assert_conserved(&queue.stats());
+}
+
+/// Keeps its drain thread busy for ever: every batch puts the next item in before it ends.
+fn saturating(queue: &Arc<BatchQueue<Sent>>, kind: usize, stop: &Arc<AtomicBool>) -> HandlerRef<Sent> {
+    let (queue, stop) = (Arc::downgrade(queue), stop.clone());
+    HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        if let Some(queue) = queue.upgrade().filter(|_| !stop.load(SeqCst)) {
+            queue.produce(sent(kind, 9, 0)).unwrap();
+        }
+    })
+}
+
+#[test]
+fn moves_of_saturated_partitions_end_and_refuse_nothing() {
+    let (config, steered) = steered(Config { strategy: BufferStrategy::IfPossible, ..config(2) });
+    let (queue, stop) = (Arc::new(start(config)), Arc::new(AtomicBool::new(false)));
+    for kind in 0..4 {
+        queue.add_handler(key(kind), saturating(&queue, kind, &stop)).unwrap();
+        queue.produce(sent(kind, 0, 0)).unwrap();
+    }
+    for turn in 0..20 {
+        let plan = if turn % 2 == 0 { [1, 0, 1, 0] } else { [0, 1, 0, 1] };
+        let handled = queue.stats().consumed;
+        assert_eq!(steered.rebalance(&queue, &plan), 4);
+        wait_until("all four to have moved", || owners(&queue) == plan);
+        wait_until("all to go on", || queue.stats().consumed > handled + 100);
+    }
+    stop.store(true, SeqCst);
+    shut_down(&queue);
+    let stats = queue.stats();
+    assert_eq!((stats.refused, stats.failed, stats.moves), (0, 0, 80));
+    assert_conserved(&stats);
+}
+
+#[test]
+fn a_move_that_a_close_meets_ends_all_the_same() {
+    for _ in 0..50 {
+        let (config, steered) = steered(Config { max_batch_items: 4, ..config(2) });
+        let (queue, collector) = (start(config), Collector::default());
+        for kind in 0..2 {
+            queue.add_handler(key(kind), collector.handler()).unwrap();
+        }
+        for number in 0..200 {
+            queue.produce(sent(number % 2, 0, number)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| steered.rebalance(&queue, &[1, 0]));
+            scope.spawn(|| shut_down(&queue));
+        });
+        assert_eq!(collector.items().len(), 200);
+        assert_conserved(&queue.stats());
+        // Closed: nothing moves any more.
+        assert_eq!(steered.rebalance(&queue, &[0, 1]) + steered.rebalance(&queue, &[1, 0]), 0);
+    }
+}
+
+/// Notes the drain threads that called `on_idle`.
+struct Idle(Arc<AtomicUsize>);
+
+impl Handler<Sent> for Idle {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        drop(batch.drain());
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.0.store(drain_thread(), SeqCst);
+        Ok(())
+    }
+}
+
+#[test]
+fn on_idle_comes_from_the_new_owner() {
+    let (config, steered) = steered(Config { max_idle: Duration::from_millis(5), ..config(2) });
+    let (queue, by) = (start(config), Arc::new(AtomicUsize::new(99)));
+    queue.add_handler(key(0), HandlerRef::new(Idle(by.clone()))).unwrap();
+    wait_until("the owner's call", || by.load(SeqCst) == 0);
+    steered.rebalance(&queue, &[1, 1]);
+    wait_until("the new owner's call", || by.load(SeqCst) == 1);
+    shut_down(&queue);
+}
+
+#[test]
+fn statistics_and_the_log_tell_runs_moves_ratio_and_the_longest_handoff() {
+    let (config, steered) = steered(config(2));
+    let (lines, (hold, entered, release)) = (Lines::default(), holding());
+    let queue = start_with(&lines, config);
+    queue.add_handler(key(0), hold).unwrap();
+    queue.add_handler(key(1), Collector::default().handler()).unwrap();
+    let stats = queue.stats();
+    assert_eq!((stats.rebalances, stats.moves, stats.longest_handoff), (0, 0, Duration::ZERO));
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    for number in 1..6 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    for number in 0..2 {
+        queue.produce(sent(1, 0, number)).unwrap();
+    }
+    let revoked = Instant::now();
+    assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
+    assert!(lines.any("rebalanced 2 partitions, max thread load delta: 67% -> 67%"), "{lines:?}");
+    assert_eq!(steered.rebalance(&queue, &[1, 0]), 0);
+    let wait = revoked.elapsed();
+    release.open();
+    wait_until("the new owners", || owners(&queue) == [1, 0]);
+    wait_until("the time of the handoff", || queue.stats().longest_handoff >= wait);
+    let stats = queue.stats();
+    assert_eq!((stats.rebalances, stats.moves), (2, 2));
+    assert!(stats.longest_handoff < PATIENCE, "{:?}", stats.longest_handoff);
+    // Nothing came in between the two runs.
+    assert!((stats.load_ratio - 1.0).abs() < 1e-9);
+    shut_down(&queue);
+}
+
+#[test]
+fn the_load_ratio_is_that_of_the_interval() {
+    let (config, steered) = steered(config(2));
+    let queue = start(config);
+    for kind in 0..2 {
+        queue.add_handler(key(kind), Collector::default().handler()).unwrap();
+        for number in 0..(kind + 1) * 100 {
+            queue.produce(sent(kind, 0, number)).unwrap();
+        }
+    }
+    steered.rebalance(&queue, &[0, 1]);
+    assert!((queue.stats().load_ratio - 2.0).abs() < 1e-9);
+    shut_down(&queue);
+}

@@ -1,0 +1,282 @@
+//! P9, P1: a handler that is removed or replaced gets its last batch, then `on_close` once, and is never entered again.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+use batchqueue::{
+    AddHandlerError, Batch, BatchQueue, Closed, Config, Failure, Handler, HandlerRef, PartitionPolicy, Selector, Wait,
+};
+
+use crate::support::{
+    Latch, PATIENCE, Sent, Witness, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+};
+
+/// Notes what is asked of it, in order: a batch's size, or 0 for `on_close`.
+#[derive(Debug, Clone, Default)]
+struct Life {
+    events: Arc<Mutex<Vec<usize>>>,
+    /// Stays inside its first batch until this opens.
+    hold: Option<(Arc<Latch>, Arc<Latch>)>,
+}
+
+impl Life {
+    fn held() -> (Self, Arc<Latch>, Arc<Latch>) {
+        let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+        (Self { hold: Some((entered.clone(), release.clone())), ..Self::default() }, entered, release)
+    }
+
+    fn handler(&self) -> HandlerRef<Sent> {
+        HandlerRef::new(self.clone())
+    }
+
+    fn events(&self) -> Vec<usize> {
+        self.events.lock().unwrap().clone()
+    }
+}
+
+impl Handler<Sent> for Life {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        if let Some((entered, release)) = &self.hold {
+            entered.open();
+            release.wait();
+        }
+        self.events.lock().unwrap().push(batch.drain().len());
+        Ok(())
+    }
+
+    fn on_close(&self) -> Result<(), Failure> {
+        self.events.lock().unwrap().push(0);
+        Ok(())
+    }
+}
+
+fn flush(queue: &BatchQueue<Sent>) {
+    assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+}
+
+#[test]
+fn a_removal_waits_for_the_batch_in_hand() {
+    let (life, entered, release) = Life::held();
+    let queue = start(config(2));
+    queue.add_handler(key(0), life.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            assert!(queue.remove_handler(key(0)));
+            life.events()
+        });
+        // From now on the type is unhandled, although the batch before is still in hand.
+        wait_until("the type to be without a handler", || queue.stats().handlers.is_empty());
+        queue.produce(sent(0, 0, 1)).unwrap();
+        assert_eq!(life.events(), []);
+        release.open();
+        assert_eq!(removal.join().unwrap(), [1, 0], "what the handler had got when the removal returned");
+    });
+    assert!(!queue.remove_handler(key(0)), "it had none any more");
+    shut_down(&queue);
+    assert_eq!(life.events(), [1, 0]);
+    assert_eq!((queue.stats().consumed, queue.stats().unhandled), (1, 1));
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn a_removed_type_comes_back_to_its_partition() {
+    let queue = start(config(2));
+    let (first, second) = (Witness::default(), Witness::default());
+    for kind in 0..4 {
+        queue.add_handler(key(kind), first.handler()).unwrap();
+    }
+    let home = |kind| queue.stats().partitions.iter().position(|one| one.types.contains(&key(kind)));
+    assert_eq!(home(1), Some(1));
+    queue.produce(sent(1, 0, 0)).unwrap();
+    flush(&queue);
+    assert!(queue.remove_handler(key(1)));
+    assert_eq!(home(1), None);
+    queue.produce(sent(1, 0, 1)).unwrap();
+    flush(&queue);
+    // Partitions that were added meanwhile, and a type that came meanwhile, change nothing.
+    queue.add_handler(key(9), first.handler()).unwrap();
+    queue.add_handler(key(1), second.handler()).unwrap();
+    assert_eq!(home(1), Some(1));
+    queue.produce(sent(1, 0, 2)).unwrap();
+    shut_down(&queue);
+    assert_eq!((first.seen(), second.seen()), (vec![(0, 1)], vec![(2, 1)]));
+    assert_eq!(queue.stats().unhandled, 1);
+}
+
+#[test]
+fn a_replaced_handler_gets_what_was_taken_before_and_then_on_close_once() {
+    let (old, entered, release) = Life::held();
+    let new = Life::default();
+    let queue = start(config(1));
+    queue.add_handler(key(0), old.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    std::thread::scope(|scope| {
+        let replacement = scope.spawn(|| {
+            queue.add_handler(key(0), new.handler()).unwrap();
+            assert_eq!(old.events(), [1, 0]);
+        });
+        queue.produce(sent(0, 0, 2)).unwrap();
+        release.open();
+        replacement.join().unwrap();
+    });
+    flush(&queue);
+    shut_down(&queue);
+    assert_eq!(old.events().iter().filter(|one| **one == 0).count(), 1);
+    assert_eq!(old.events().iter().sum::<usize>() + new.events().iter().sum::<usize>(), 3);
+    assert_eq!(new.events().last(), Some(&0));
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn the_same_instance_again_is_not_closed() {
+    let life = Life::default();
+    let handler = life.handler();
+    let queue = start(config(2));
+    for kind in [0, 0, 1] {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    assert!(queue.remove_handler(key(0)));
+    assert_eq!(life.events(), [], "it still serves the other type");
+    assert!(queue.remove_handler(key(1)));
+    assert_eq!(life.events(), [0]);
+    shut_down(&queue);
+    assert_eq!(life.events(), [0]);
+}
+
+/// Both drain threads are inside other handlers while an instance loses its two types, one after the other: its end comes
+/// once, after the last thread that could have held a batch for it.
+#[test]
+fn an_instance_that_loses_two_types_at_once_is_closed_once() {
+    let (life, queue) = (Life::default(), start(config(2)));
+    let handler = life.handler();
+    for kind in 0..2 {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    // The third type and the fourth are with the same threads as the first and the second.
+    let held: Vec<_> = (2..4)
+        .map(|kind| {
+            let (hold, entered, release) = holding();
+            queue.add_handler(key(kind), hold).unwrap();
+            (entered, release)
+        })
+        .collect();
+    for kind in 2..4 {
+        queue.produce(sent(kind, 0, 0)).unwrap();
+    }
+    held.iter().for_each(|(entered, _)| entered.wait());
+    std::thread::scope(|scope| {
+        for kind in 0..2 {
+            scope.spawn({
+                let queue = &queue;
+                move || assert!(queue.remove_handler(key(kind)))
+            });
+        }
+        wait_until("both to be gone", || queue.stats().handlers.len() == 2);
+        held.iter().for_each(|(_, release)| release.open());
+    });
+    shut_down(&queue);
+    assert_eq!(life.events(), [0]);
+}
+
+#[test]
+fn an_instance_that_a_type_has_twice_is_closed_once() {
+    let (life, queue) = (Life::default(), start(config(2)));
+    let handler = life.handler();
+    queue.add_handlers(key(0), vec![handler.clone(), handler]).unwrap();
+    assert!(queue.remove_handler(key(0)));
+    assert_eq!(life.events(), [0]);
+    shut_down(&queue);
+    assert_eq!(life.events(), [0]);
+}
+
+/// A handler that removes, replaces and adds while it runs, on the thread that all of these would have to wait for.
+#[test]
+fn control_calls_from_a_handler_return_at_once() {
+    let queue = Arc::new(start(config(1)));
+    let (removed, replaced, added) = (Life::default(), Life::default(), Life::default());
+    queue.add_handler(key(1), removed.handler()).unwrap();
+    queue.add_handler(key(2), replaced.handler()).unwrap();
+    let (own, next): (Weak<BatchQueue<Sent>>, Life) = (Arc::downgrade(&queue), added.clone());
+    let acting = move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        let queue = own.upgrade().unwrap();
+        assert!(queue.remove_handler(key(1)));
+        queue.add_handler(key(2), next.handler()).unwrap();
+        assert!(queue.remove_handler(key(0)), "itself");
+    };
+    queue.add_handler(key(0), HandlerRef::new(acting)).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("both to be closed", || removed.events() == [0] && replaced.events() == [0]);
+    queue.produce(sent(2, 0, 1)).unwrap();
+    shut_down(&queue);
+    assert_eq!((added.events(), queue.stats().failed), (vec![1, 0], 0));
+}
+
+/// With a selector that may bring a type's items through any partition, every drain thread may have some in hand.
+#[test]
+fn a_removal_waits_for_every_thread_that_may_hold_a_batch() {
+    let (life, entered, release) = Life::held();
+    let partitions = PartitionPolicy::fixed(3).unwrap();
+    let queue = start(Config { selector: Selector::Given, partitions, ..config(3) });
+    queue.add_handler(key(0), life.handler()).unwrap();
+    queue.produce_with(sent(0, 0, 0), Some(2), None, &mut Wait).unwrap();
+    entered.wait();
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            assert!(queue.remove_handler(key(0)));
+            life.events()
+        });
+        wait_until("the type to be without a handler", || queue.stats().handlers.is_empty());
+        release.open();
+        assert_eq!(removal.join().unwrap(), [1, 0]);
+    });
+    shut_down(&queue);
+}
+
+#[test]
+fn removals_and_a_shutdown_at_once_close_each_handler_once() {
+    for _ in 0..100 {
+        let queue = start(config(2));
+        let lives: Vec<Life> = (0..4).map(|_| Life::default()).collect();
+        for (kind, life) in lives.iter().enumerate() {
+            queue.add_handler(key(kind), life.handler()).unwrap();
+            queue.produce(sent(kind, 0, 0)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..4).filter(|kind| queue.remove_handler(key(*kind))).count());
+            scope.spawn(|| shut_down(&queue));
+        });
+        for life in &lives {
+            let events = life.events();
+            assert_eq!(events.iter().filter(|one| **one == 0).count(), 1, "{events:?}");
+            assert_eq!(events.last(), Some(&0), "a batch after on_close");
+        }
+        assert!(!queue.remove_handler(key(0)));
+        assert_eq!(queue.add_handler(key(0), lives[0].handler()), Err(AddHandlerError::Closed(Closed)));
+        assert_conserved(&queue.stats());
+    }
+}
+
+/// The wait for a removed handler ends when the queue's time does.
+#[test]
+fn a_removal_does_not_outlive_a_shutdown_out_of_time() {
+    let (life, entered, release) = Life::held();
+    let queue = start(config(1));
+    queue.add_handler(key(0), life.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| queue.remove_handler(key(0)));
+        wait_until("the type to be without a handler", || queue.stats().handlers.is_empty());
+        assert_eq!(queue.shutdown(Some(Instant::now())), 1);
+        assert!(removal.join().unwrap());
+        release.open();
+    });
+    wait_until("the drain thread to end", || queue.has_ended());
+    assert_eq!(life.events(), [1, 0]);
+    assert_conserved(&queue.stats());
+}
