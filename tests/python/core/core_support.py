@@ -13,6 +13,9 @@ from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
 WAIT_S = 30.0
 """How long any wait may take before its test fails. Never reached unless something is wrong."""
 
+HANG_S = 150
+"""How long a test, or one example of a long one, may take before it ends the run with the stacks of all threads."""
+
 SCRIPT_S = 60.0
 """How long an interpreter of its own may run."""
 
