@@ -13,7 +13,8 @@
 //! partitions have items. *Drain thread*: takes and dispatches. *Cycle*: take, dispatch, quiescent point.
 //! *Quiescent point*: nothing is in hand. *Batch*: the items of one type that one cycle took. *Entry token*: the right
 //! to enter a handler. *Owner*: the drain thread that may take from a partition. *Plan*: the wanted owners. *Move*:
-//! one partition that changes its owner.
+//! one partition that changes its owner. *Handoff*: how it does, by a revoke and an assign. *Scheduler*: the threads that
+//! drain, a queue's own or a pool's.
 //!
 //! # Promises
 //!

@@ -18,6 +18,8 @@
 //!     │
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
+//!
+//! Beside the way stands `host.rs`: the world that the handlers live in, such as the interpreter.
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;
