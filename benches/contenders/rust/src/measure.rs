@@ -62,7 +62,7 @@ fn one_round<C: Contender>(
     tally: &Tally,
     expected: &[u64],
 ) -> Duration {
-    let start_line = Arc::new(Barrier::new(workload.producers + 1));
+    let start_line = Arc::new(Barrier::new(workload.producers));
     let each = items / workload.producers;
     let producers: Vec<_> = (0..workload.producers)
         .map(|producer| {
@@ -70,20 +70,19 @@ fn one_round<C: Contender>(
             let mut slot = producer * slots.len() / workload.producers;
             std::thread::spawn(move || {
                 start_line.wait();
+                // Here, because the thread that measures may get a core only much later.
+                let began = Instant::now();
                 for value in (producer * each) as u64..((producer + 1) * each) as u64 {
                     contender.produce(Metric { kind: slots[slot], value });
                     slot = if slot + 1 == slots.len() { 0 } else { slot + 1 };
                 }
+                began
             })
         })
         .collect();
-    start_line.wait();
-    let start = Instant::now();
-    for producer in producers {
-        producer.join().expect("a producer that does not panic");
-    }
+    let began = producers.into_iter().map(|producer| producer.join().expect("a producer that does not panic")).min();
     tally.wait_for(expected);
-    start.elapsed()
+    began.map_or(Duration::ZERO, |began| began.elapsed())
 }
 
 fn report(args: &Args, round: usize, took: Duration) {
