@@ -14,8 +14,7 @@ public final class Contenders {
     public static void main(String[] words) throws Exception {
         Map<String, String> options = new HashMap<>();
         for (int word = 0; word < words.length; word++) {
-            boolean flag = words[word].equals("--check") || words[word].equals("--new-items");
-            options.put(words[word], flag ? "" : words[++word]);
+            options.put(words[word], words[word].equals("--check") ? "" : words[++word]);
         }
         Workload workload = Workload.named(options.get("--workload"));
         boolean check = options.containsKey("--check");
@@ -32,14 +31,14 @@ public final class Contenders {
         } else {
             int rounds = Integer.parseInt(options.getOrDefault("--rounds", "3"));
             int warmUp = Integer.parseInt(options.getOrDefault("--warm-up-s", "30"));
-            measure.measure(warmUp, rounds, options.containsKey("--new-items"));
+            measure.measure(warmUp, rounds, options.get("--contender").equals("jdk-new"));
         }
     }
 
     /** By name, so that the others compile and run without the Disruptor's archive. */
     private static Contender start(String name, Workload workload, Metric[] metrics, Tally tally) throws Exception {
         String className = switch (name) {
-            case "jdk" -> "JdkQueue";
+            case "jdk", "jdk-new" -> "JdkQueue";
             case "disruptor-thread" -> "DisruptorPerThread";
             case "disruptor-partition" -> "DisruptorPerPartition";
             default -> throw new IllegalArgumentException("no contender " + name);

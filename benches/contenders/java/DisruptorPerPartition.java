@@ -1,10 +1,8 @@
 package contenders;
 
-import com.lmax.disruptor.BlockingWaitStrategy;
 import com.lmax.disruptor.EventPoller;
 import com.lmax.disruptor.LiteBlockingWaitStrategy;
 import com.lmax.disruptor.RingBuffer;
-import com.lmax.disruptor.WaitStrategy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.locks.LockSupport;
@@ -25,8 +23,8 @@ final class DisruptorPerPartition implements Contender {
     DisruptorPerPartition(Workload workload, Metric[] metrics, Tally tally) {
         rings = new RingBuffer[workload.partitions];
         for (int partition = 0; partition < rings.length; partition++) {
-            WaitStrategy waiting = Boolean.getBoolean("contenders.lite") ? new LiteBlockingWaitStrategy() : new BlockingWaitStrategy();
-            rings[partition] = RingBuffer.createMultiProducer(Slot::new, Slot.ringSize(workload.bufferSize), waiting);
+            int ringSize = Slot.ringSize(workload.bufferSize);
+            rings[partition] = RingBuffer.createMultiProducer(Slot::new, ringSize, new LiteBlockingWaitStrategy());
         }
         threads = new Thread[workload.drainThreads];
         for (int thread = 0; thread < threads.length; thread++) {

@@ -36,10 +36,7 @@ final class Measure {
     void measure(int warmUpSeconds, int rounds, boolean newItems) throws Exception {
         long start = System.nanoTime();
         while (System.nanoTime() - start < warmUpSeconds * 1_000_000_000L) {
-            double seconds = round(newItems);
-            if (Boolean.getBoolean("contenders.verbose")) {
-                System.err.printf("warm-up %.1f M/s%n", items / seconds / 1e6);
-            }
+            round(newItems);
         }
         for (int round = 0; round < rounds; round++) {
             double seconds = round(newItems);
