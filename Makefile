@@ -9,6 +9,7 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+CONTENDER_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,8 +24,8 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults bench wheel lock \
-	clean require-toolchain require-components
+.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults bench contenders \
+	wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +74,9 @@ faults: $(VENV)/installed ## turn off one rule after the other, and see its test
 
 bench: require-toolchain ## produce to handler, items per second; needs no Python
 	cargo bench --locked
+
+contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
+	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl
 
