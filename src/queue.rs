@@ -69,6 +69,7 @@ impl<T: Item> Builder<T> {
     /// A setting is out of range, or the system has no thread left.
     pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
         self.config.validate()?;
+        self.config = std::mem::take(&mut self.config).with_bounded_times();
         let share = self.take_share()?;
         let (threads, partitions, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
@@ -323,7 +324,7 @@ impl<T: Item> BatchQueue<T> {
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions whose wanted owner
     /// changed; 0 without a balancer. They move at the next quiescent point of their owners.
     ///
-    /// On a drain thread, and inside a balancer, it only asks for a run and returns 0.
+    /// On a drain thread it only asks for a run, and inside a balancer it does nothing; both return 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
             self.shared.rebalance_soon();

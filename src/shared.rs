@@ -30,7 +30,8 @@ use crate::flow::partition::{Access, Partition, Signal};
 use crate::flow::route::{Registered, Route, TypeRoute};
 use crate::observe::ThreadTally;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, thread_local, wait_for,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, panicking,
+    thread_local, wait_for,
 };
 
 thread_local! {
@@ -58,6 +59,23 @@ impl DrainMark {
 impl Drop for DrainMark {
     fn drop(&mut self) {
         DRAINS.with(|drains| drains.set(0));
+    }
+}
+
+/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's own code, like its drop or
+/// its type. Its partitions have no owner any more, so the queue closes and counts what is left as abandoned.
+pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
+
+impl<T: Item> Drop for GiveUp<T> {
+    fn drop(&mut self) {
+        if panicking() {
+            let name = &self.0.name;
+            self.0
+                .host
+                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
+            self.0.close();
+            self.0.expire();
+        }
     }
 }
 
@@ -227,6 +245,8 @@ pub(crate) struct Shared<T: Item> {
     flushed: (Mutex<()>, Condvar),
     closed: (Mutex<()>, Condvar),
     pub(crate) running: Arc<Running>,
+    /// The instances whose `on_close` is due; filled when the first drain thread ends.
+    to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     pub(crate) next_partition: AtomicUsize,
     pub(crate) dispatch_log: DispatchLog,
 }
@@ -270,6 +290,7 @@ impl<T: Item> Shared<T> {
             flushed: (Mutex::new(()), Condvar::new()),
             closed: (Mutex::new(()), Condvar::new()),
             running,
+            to_close: Mutex::new(None),
             next_partition: AtomicUsize::new(0),
             dispatch_log: DispatchLog::new(),
         }
@@ -368,6 +389,14 @@ impl<T: Item> Shared<T> {
         }
     }
 
+    /// A handler instance that has not had its `on_close`; first those that nobody is inside.
+    pub(crate) fn next_to_close(&self) -> Option<HandlerRef<T>> {
+        let mut to_close = self.to_close.lock();
+        let left = to_close.get_or_insert_with(|| self.route.instances().into_iter().map(|one| one.handler).collect());
+        let free = left.iter().position(|handler| !handler.token.is_held());
+        if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
+    }
+
     // ---- close and flush -------------------------------------------------------------------------------------
 
     pub(crate) fn flush_waits(&self) -> bool {
@@ -396,6 +425,9 @@ impl<T: Item> Shared<T> {
 
     /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
     pub(crate) fn back_off(&self, delay: Duration) {
+        // On a shared pool another worker takes this one's place meanwhile.
+        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
+        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
         let until = Instant::now() + delay;
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();

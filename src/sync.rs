@@ -10,6 +10,7 @@ pub(crate) use real::*;
 #[cfg(loom)]
 pub(crate) use model::*;
 
+pub(crate) use std::thread::panicking;
 pub(crate) use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;

@@ -47,9 +47,11 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        // On a drain thread it waits where that can end: not for its own queue, nor for one that waits for its own.
+        // On a drain thread it waits where that can end: not for its own queue, nor for one that needs the handler which
+        // it is inside, nor for one that waits for its own.
         let waits = drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
         if !matches!(waits, Some(None))
+            && !self.would_wait_for_itself()
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

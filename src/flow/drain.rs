@@ -324,22 +324,20 @@ impl<T: Item> DrainTask<T> {
         self.note_cpu_time();
     }
 
-    /// The last call into each handler. Every thread sees the same list and calls its share of it, whoever owns what.
+    /// The last call into each handler. The threads that are left take one after the other from a common list, so none
+    /// of them waits for a thread that hangs.
     fn close_handlers(&mut self) {
         let shared = self.shared.clone();
-        let threads = shared.threads.len();
-        let mut handlers: Vec<_> = match &shared.consumption {
+        shared.host.enter(&mut || match &shared.consumption {
             Consumption::ByHandler => {
-                let instances = shared.route.instances().into_iter();
-                instances.filter(|one| one.home % threads == self.index).map(|one| one.handler).collect()
+                while let Some(handler) = shared.next_to_close() {
+                    self.call_alone(&handler, SideCall::OnClose);
+                }
             }
-            _ => self.consumer().into_iter().collect(),
-        };
-        shared.host.enter(&mut || {
-            // First those that nobody is inside: one that hangs must not keep the others from their end.
-            handlers.sort_by_key(|handler| handler.token.is_held());
-            for handler in handlers.drain(..) {
-                self.call_alone(&handler, SideCall::OnClose);
+            _ => {
+                if let Some(consumer) = self.consumer() {
+                    self.call_alone(&consumer, SideCall::OnClose);
+                }
             }
         });
     }

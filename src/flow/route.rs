@@ -272,6 +272,9 @@ impl<T> Route<T> {
 
     /// Lists the new handlers among those that want `on_idle`.
     pub(crate) fn add_idlers(&self, registered: &Registered<T>, partitions: &[usize]) {
+        if !registered.handlers.iter().any(|one| one.handler.has_on_idle()) {
+            return;
+        }
         let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
         let before = idlers.len();
         for (handler, &home) in registered.handlers.iter().zip(partitions) {
@@ -286,6 +289,9 @@ impl<T> Route<T> {
 
     /// Takes those that serve no type any more off the list.
     pub(crate) fn drop_idlers(&self, gone: &[HandlerRef<T>]) {
+        if !gone.iter().any(|one| one.handler.has_on_idle()) {
+            return;
+        }
         let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
         idlers.retain(|one| !gone.iter().any(|handler| handler.is(&one.handler)));
         self.idlers.publish(idlers);

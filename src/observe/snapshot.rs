@@ -9,7 +9,7 @@ use crate::shared::{Consumption, Shared};
 use crate::sync::{Duration, Instant, Ordering};
 
 /// A handler that a thread has been inside for longer counts as stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 impl<T: Item> Shared<T> {
     /// What a thread is inside of, for people.

@@ -8,7 +8,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::call::{call_handler, release};
+use super::call::{Held, call_handler, release};
+use super::handler::describe;
 use crate::{Assign, ConfigError, DrainBalancer};
 
 /// The facade's `DrainBalancer`.
@@ -24,7 +25,7 @@ impl BalancerSettings {
     pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), ConfigError> {
         let balancer = match (self.kind.as_str(), self.function) {
             ("custom", Some(function)) => {
-                let assign = Arc::new(PyAssign(function));
+                let assign = Arc::new(PyAssign(Held::new(function)));
                 return Ok((DrainBalancer::custom(assign.clone()), Some(assign)));
             }
             ("cost_weighted", _) => DrainBalancer::cost_weighted().with_skip_ratio(self.skip_ratio),
@@ -57,37 +58,37 @@ fn keep_interrupt(py: Python<'_>, error: &PyErr) {
 }
 
 /// An assignment written in Python. Called attached, on the control thread or on a thread that asked for a run.
-pub(super) struct PyAssign(Py<PyAny>);
+pub(super) struct PyAssign(Held);
 
 impl PyAssign {
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.0)
+        visit.call(&*self.0)
     }
 }
 
 impl Assign for PyAssign {
     fn assign(&self, load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
         Python::attach(|py| {
-            let given = PyList::new(py, load).and_then(|load| {
-                let owner = PyList::new(py, owner)?;
-                PyTuple::new(py, [load.as_any(), owner.as_any(), threads.into_pyobject(py)?.as_any()])
-            });
-            let args = given.map_err(|memory| memory.to_string())?;
-            let result = call_handler(self.0.bind(py), &args);
+            let given = || {
+                let assign = py.import("batchqueue._callbacks")?.getattr("assign")?;
+                let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
+                let (function, threads) = (self.0.bind(py), threads.into_pyobject(py)?);
+                Ok((assign, PyTuple::new(py, [function, load.as_any(), owner.as_any(), threads.as_any()])?))
+            };
+            let (assign, args) = given().map_err(|memory: PyErr| memory.to_string())?;
+            // The user's code, and the conversion of what it returns, which may be the user's code as well.
+            let result = call_handler(&assign, &args);
             release(args.into_any());
             let plan = result.map_err(|error| {
                 keep_interrupt(py, &error);
-                format!("the custom balancer raised {error}")
+                format!("the custom balancer raised {}", describe(py, error.into_value(py).into_bound(py).into_any()))
             })?;
-            let wanted = plan.extract::<Option<Vec<i64>>>().map_err(|_| {
-                let shown = plan.repr().map_or_else(|_| "something".to_owned(), |repr| repr.to_string());
-                format!(
-                    "the custom balancer returned {shown}: give a list with one drain thread per partition, or None"
-                )
-            });
-            release(plan);
+            if let Ok(problem) = plan.extract::<String>() {
+                return Err(problem);
+            }
             // What is no thread stays none: the core refuses the plan, and says why.
-            Ok(wanted?.map(|plan| plan.into_iter().map(|one| usize::try_from(one).unwrap_or(usize::MAX)).collect()))
+            let plan = plan.extract::<Option<Vec<i64>>>().map_err(|error| error.to_string())?;
+            Ok(plan.map(|plan| plan.into_iter().map(|one| usize::try_from(one).unwrap_or(usize::MAX)).collect()))
         })
     }
 }

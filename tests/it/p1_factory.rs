@@ -105,7 +105,7 @@ fn what_cannot_be_spread_is_refused_with_value_limit_and_remedy() {
         refusal(&fixed, 0, 4),
         "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use PartitionPolicy.adaptive"
     );
-    assert_eq!(refusal(&fixed, 0, 0), "type 16 is to be spread over 0 partitions; give 1 to 65536");
+    assert_eq!(refusal(&fixed, 0, 0), "type 16 has 0 handlers; give 1 to 65536, one per partition");
     // Nothing of it stays behind.
     fixed.add_handlers(key(0), factory(3).1).unwrap();
     assert_eq!(

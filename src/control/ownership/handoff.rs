@@ -10,6 +10,8 @@
 //! Nobody waits for anybody. The fence between the two owners is the program order of the first: it hands the partition
 //! over when it has nothing in hand, and not before.
 
+use rustc_hash::FxHashMap;
+
 use crate::control::ownership::Owner;
 use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
@@ -35,13 +37,14 @@ impl QuiescentPoint {
 /// Handoffs that were begun, under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Handoffs {
-    under_way: Vec<(usize, Instant)>,
+    /// By partition, when the last one was begun.
+    under_way: FxHashMap<usize, Instant>,
 }
 
 impl Handoffs {
     /// When the oldest one is to be taken back.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.under_way.iter().map(|(_, since)| *since + TAKE_BACK_AFTER).min()
+        self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
     }
 }
 
@@ -72,8 +75,7 @@ impl<T: Item> Shared<T> {
         match revoked {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
-                control.handoffs.under_way.retain(|(one, _)| *one != partition);
-                control.handoffs.under_way.push((partition, now));
+                control.handoffs.under_way.insert(partition, now);
                 let slot = &self.threads[from];
                 // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark finds the word.
                 slot.asked_to_hand_over.store(true, Ordering::Release);
@@ -124,10 +126,10 @@ impl<T: Item> Shared<T> {
     /// to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
         let mut late = Vec::new();
-        control.handoffs.under_way.retain(|&(partition, since)| {
+        control.handoffs.under_way.retain(|&partition, since| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if now < since + TAKE_BACK_AFTER {
+            if now < *since + TAKE_BACK_AFTER {
                 return true;
             }
             // Else it was handed over just now, or there is a new handoff with a time of its own.
