@@ -55,11 +55,13 @@ impl<T: Item> DrainTask<T> {
         }
         // Acquire: pairs with the Release of the closer, after which every gate is closed.
         let closing = self.shared.closing.load(Ordering::Acquire);
+        // Only for a switched-off rule: the types that are known before the cycle takes anything.
+        let known = if faults::off(Fault::RouteAfterTake) { self.shared.route.types().count() } else { usize::MAX };
         let first = self.partitions_to_take(closing).next();
         let mut served = Vec::new();
         if let Some(first) = first {
             let shared = self.shared.clone();
-            shared.host.enter(&mut || self.take_and_dispatch(first, closing, &mut served));
+            shared.host.enter(&mut || self.take_and_dispatch(first, closing, known, &mut served));
         }
         let worked = !served.is_empty();
         if !worked && !closing {
@@ -101,11 +103,9 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    fn take_and_dispatch(&mut self, first: usize, closing: bool, served: &mut Vec<usize>) {
+    fn take_and_dispatch(&mut self, first: usize, closing: bool, known_before: usize, served: &mut Vec<usize>) {
         let shared = self.shared.clone();
         let mut budget = shared.config.max_batch_items;
-        // Only for the switched-off rule below.
-        let known_before = if faults::off(Fault::RouteAfterTake) { shared.route.types().count() } else { usize::MAX };
         let mut taken = Vec::new();
         let others = self.partitions_to_take(closing).filter(|&index| index != first);
         for index in std::iter::once(first).chain(others) {
@@ -154,7 +154,9 @@ impl<T: Item> DrainTask<T> {
         if closing {
             self.finish_partitions();
         }
-        shared.complete_handoffs(&here);
+        if served.is_empty() || !faults::off(Fault::HandoffWhenIdle) {
+            shared.complete_handoffs(&here);
+        }
         if faults::off(Fault::CompleteFirst) {
             complete();
         }
