@@ -1,6 +1,7 @@
 //! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
@@ -46,7 +47,7 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        if !self.on_own_drain_thread()
+        if (!self.on_own_drain_thread() || faults::off(Fault::ShutdownWaitsForItself))
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

@@ -7,6 +7,7 @@ use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
 use crate::control::balance::meter::{Meter, weigh_by_cost};
 use crate::control::balance::plan::{extremes, load_ratio, moves, oversized, spread, thread_loads};
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::observe::Throttle;
 use crate::shared::Shared;
@@ -68,6 +69,9 @@ impl Balancing {
     }
 
     pub(crate) fn figures(&self) -> BalanceFigures {
+        if faults::off(Fault::StatsWait) {
+            drop(self.meter.lock());
+        }
         *self.figures.lock()
     }
 }
@@ -104,7 +108,8 @@ impl<T: Item> Shared<T> {
             figures.rebalances += 1;
             figures.load_ratio = load_ratio(&loads);
         }
-        let plan = if is_noise(&attempts, &owner, threads) && !balancing.balancer.is_custom() {
+        let is_noise = is_noise(&attempts, &owner, threads) && !faults::off(Fault::ChurnOnNoise);
+        let plan = if is_noise && !balancing.balancer.is_custom() {
             Ok(None)
         } else {
             self.plan(balancing, &load, &owner, threads)
