@@ -23,6 +23,8 @@ FAULTS: dict[str, list[str]] = {
         "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
         "it:p1_exclusive::one_instance_on_two_queues",
         "it:p1_exclusive::one_consumer_for_a_round_robin_queue",
+        "it:p1_factory::an_instance_that_serves_all_partitions_is_entered_by_one_thread_at_a_time",
+        "it:regressions::r07_on_idle_does_not_overlap_consume_with_a_custom_selector",
     ],
     "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
     "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
@@ -32,12 +34,19 @@ FAULTS: dict[str, list[str]] = {
     "RouteAfterTake": ["loom:loom_put_while_the_owner_goes_to_sleep"],
     "TellFlush": ["loom:loom_flush_while_the_cycle_ends"],
     "TellWaiting": ["loom:loom_space_while_a_producer_goes_to_wait"],
-    "TellClosed": ["loom:loom_close_while_a_producer_waits", "it:p4_live::a_close_wakes_producers_that_wait"],
+    "TellClosed": [
+        "loom:loom_close_while_a_producer_waits",
+        "it:p4_live::a_close_wakes_producers_that_wait",
+        "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
+    ],
     "ClosedFlag": [
         "loom:loom_close_while_a_producer_puts",
         "it:p2_no_loss::refused_items_are_counted_and_come_back",
     ],
-    "LastLook": ["it:p9_clean_ends::a_shutdown_delivers_a_backlog"],
+    "LastLook": [
+        "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
+        "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
+    ],
     "Bound": ["it:p5_bounded::exactly_buffer_size_items_fit", "py:core/test_p5_bounded.py"],
     "CountRefused": ["it:p2_no_loss::refused_items_are_counted_and_come_back", "py:core/test_p2_no_loss.py"],
     "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
@@ -45,6 +54,41 @@ FAULTS: dict[str, list[str]] = {
     "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "Reentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
+    "TakeWhenWanted": [
+        "loom:control::ownership::loom_rules::loom_next_owner_looks_while_the_owner_is_inside",
+        "it:p6_handoff::when_the_running_cycle_ends_and_not_before",
+    ],
+    "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
+    "CompleteFirst": ["loom:control::ownership::loom_rules::loom_new_owner_overtakes_the_old_one"],
+    "LookForRevoked": [
+        "loom:control::ownership::loom_rules::loom_move_between_the_quiescent_point_and_the_sleep",
+    ],
+    "RevokeWake": [
+        "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
+        "it:p6_handoff::at_once_when_the_owner_rests",
+        "it:p6_handoff::at_once_when_the_owner_sleeps",
+    ],
+    "AssignWake": ["loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep"],
+    "TakeBack": ["it:p6_handoff::a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once"],
+    "WaitForRetired": [
+        "loom:control::ownership::loom_rules::loom_remove_while_the_handler_is_entered",
+        "it:p9_retirement::a_removal_waits_for_the_batch_in_hand",
+    ],
+    "CloseEndsBackOff": ["it:p2_retry::another_thread_may_enter_the_handler_between_two_tries"],
+    # What broke in the queue that this one follows; failures 4 and 7 are in rows above.
+    "GrowthForgetsOwners": ["it:regressions::r01_growth_after_a_rebalance_strands_no_partition"],
+    "HandoffWhenIdle": [
+        "it:regressions::r02_a_handoff_under_load_ends_and_drops_nothing",
+        "it:p6_handoff::moves_of_saturated_partitions_end_and_refuse_nothing",
+    ],
+    "RebalanceOnDrainThreads": ["it:regressions::r03_the_balancer_runs_while_all_drain_threads_are_busy"],
+    "ShutdownWaitsForItself": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
+    "GrowthMovesTypes": ["it:regressions::r06_growth_moves_no_type"],
+    "UnvalidatedPlan": ["it:regressions::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"],
+    "ChurnOnNoise": ["it:regressions::r09_noise_moves_nothing"],
+    "UsageWithoutInFlight": ["it:regressions::r10_items_in_hand_count_as_used"],
+    "StatsWait": ["it:regressions::r11_a_snapshot_waits_for_nobody"],
+    "ConsumerByType": ["it:regressions::r12_one_class_of_items_keeps_four_consumers_busy_at_once"],
     "NotifiedWhileRunning": [
         "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
         "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
@@ -90,7 +134,9 @@ def cargo(kind: str, *args: str, fault: str = "") -> bool:
     """Run cargo for one kind of test; whether it succeeded."""
     if kind == "loom":
         command = ["cargo", "test", "--locked", "--release", "--lib", "--target-dir", str(TARGET / "loom")]
-        flags = {"RUSTFLAGS": "--cfg loom"}
+        # As in `make loom`, so that both use the same build.
+        fast = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
+        flags = {"RUSTFLAGS": "--cfg loom", **fast}
     else:
         command = ["cargo", "test", "--locked", *(["--lib"] if kind == "unit" else ["--test", "it"])]
         flags = {}

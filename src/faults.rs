@@ -64,6 +64,10 @@ pub(crate) enum Fault {
     RevokeWake,
     /// P6: the new owner, or the old one after a take-back, is not told what waits.
     AssignWake,
+    /// P6: nobody takes a partition back from a thread that does not come to hand it over.
+    TakeBack,
+    /// P9: a close does not end the wait between two tries of a batch.
+    CloseEndsBackOff,
     /// P9: a panic or an exception in a handler ends its drain thread.
     CatchPanic,
     /// P2: a task that is notified while it runs forgets it.
@@ -74,6 +78,28 @@ pub(crate) enum Fault {
     PassOn,
     /// P9: nobody takes the place of a worker that blocks.
     Compensate,
+
+    // What broke in the queue that this one follows; the tests are in `tests/it/regressions.rs`.
+    /// P4: growth loses the owners that partitions have got by moves.
+    GrowthForgetsOwners,
+    /// P6: a partition is handed over only when its owner has nothing to do.
+    HandoffWhenIdle,
+    /// P4: the balancer needs a drain thread that is free.
+    RebalanceOnDrainThreads,
+    /// P9: a handler that shuts its queue down waits for its own end.
+    ShutdownWaitsForItself,
+    /// P3: a type's partition depends on how many there are.
+    GrowthMovesTypes,
+    /// P4: what a custom balancer returns is believed.
+    UnvalidatedPlan,
+    /// P6: partitions are dealt anew at every run, whatever the difference.
+    ChurnOnNoise,
+    /// P5: what drain threads have in hand counts as gone.
+    UsageWithoutInFlight,
+    /// P4: a snapshot waits for the balancer's run.
+    StatsWait,
+    /// P1: the items of one class share one partition, whoever consumes them.
+    ConsumerByType,
 }
 
 /// Whether `fault` is switched on, that is: whether its rule is off.

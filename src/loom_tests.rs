@@ -49,6 +49,11 @@ impl Seen {
         })
     }
 
+    pub(crate) fn note(&self, batch: &mut Batch<Number>) {
+        self.numbers.lock().extend(batch.drain().map(|number| number.1));
+        self.more.notify_all();
+    }
+
     pub(crate) fn numbers(&self) -> Vec<u32> {
         self.numbers.lock().clone()
     }

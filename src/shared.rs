@@ -432,7 +432,7 @@ impl<T: Item> Shared<T> {
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();
         // Acquire: pairs with the Release in `close`.
-        while !self.closing.load(Ordering::Acquire) {
+        while !self.closing.load(Ordering::Acquire) || faults::off(Fault::CloseEndsBackOff) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

@@ -2,6 +2,7 @@
 
 use crate::control::balance::control_thread;
 use crate::control::waits::WaitForEnd;
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
@@ -50,8 +51,8 @@ impl<T: Item> Shared<T> {
         // On a drain thread it waits where that can end: not for its own queue, nor for one that needs the handler which
         // it is inside, nor for one that waits for its own.
         let waits = drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
-        if !matches!(waits, Some(None))
-            && !self.would_wait_for_itself()
+        let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
+        if (may_wait || faults::off(Fault::ShutdownWaitsForItself))
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

@@ -72,12 +72,14 @@ impl<T: Item> DrainTask<T> {
         }
         // Acquire: pairs with the Release of the closer, after which every gate is closed.
         let closing = self.shared.closing.load(Ordering::Acquire);
+        // Only for a switched-off rule: the types that are known before the cycle takes anything.
+        let known = if faults::off(Fault::RouteAfterTake) { self.shared.route.types().count() } else { usize::MAX };
         let first = self.partitions_to_take(closing).next();
         let (mut served, mut items, mut began) = (Vec::new(), 0, None);
         if let Some(first) = first {
             began = Some(Instant::now());
             let shared = self.shared.clone();
-            shared.host.enter(&mut || items = self.take_and_dispatch(first, closing, &mut served));
+            shared.host.enter(&mut || items = self.take_and_dispatch(first, closing, known, &mut served));
         }
         let worked = !served.is_empty();
         if !worked && !closing {
@@ -128,11 +130,15 @@ impl<T: Item> DrainTask<T> {
     }
 
     /// Returns how many items that were.
-    fn take_and_dispatch(&mut self, first: usize, closing: bool, served: &mut Vec<usize>) -> usize {
+    fn take_and_dispatch(
+        &mut self,
+        first: usize,
+        closing: bool,
+        known_before: usize,
+        served: &mut Vec<usize>,
+    ) -> usize {
         let shared = self.shared.clone();
         let mut items = 0;
-        // Only for the switched-off rule below.
-        let known_before = if faults::off(Fault::RouteAfterTake) { shared.route.types().count() } else { usize::MAX };
         let mut taken = Vec::new();
         let mut spares = std::mem::take(&mut self.spares);
         let others = self.partitions_to_take(closing).filter(|&index| index != first);
@@ -186,7 +192,9 @@ impl<T: Item> DrainTask<T> {
         if closing {
             self.finish_partitions();
         }
-        shared.complete_handoffs(&here);
+        if served.is_empty() || !faults::off(Fault::HandoffWhenIdle) {
+            shared.complete_handoffs(&here);
+        }
         if faults::off(Fault::CompleteFirst) {
             complete();
         }

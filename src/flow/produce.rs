@@ -159,6 +159,7 @@ impl<T: Item> Shared<T> {
     fn select(&self, key: TypeKey) -> usize {
         match self.config.selector {
             Selector::ByType => self.route.partition_for(key),
+            _ if faults::off(Fault::ConsumerByType) => self.route.partition_for(key),
             // Relaxed: any spread will do.
             _ => self.next_partition.fetch_add(1, Ordering::Relaxed) % self.route.partition_count(),
         }

@@ -16,7 +16,8 @@
 use std::fmt;
 
 use crate::config::{Config, Selector};
-use crate::control::ownership::OwnerWord;
+use crate::control::ownership::{Owner, OwnerWord};
+use crate::faults::{self, Fault};
 use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::{Partition, segment_size};
 use crate::flow::place::{Place, Places};
@@ -122,9 +123,9 @@ impl<T> Route<T> {
     pub(crate) fn partition_for(&self, key: TypeKey) -> usize {
         match self.places.find(key) {
             Some(place) if place.is_spread() => self.next_of(place),
-            Some(place) => place.partition(),
+            Some(place) if !faults::off(Fault::GrowthMovesTypes) => place.partition(),
             // Keys may be addresses: fold the low zero bits away.
-            None => (key.0 >> 4) % self.partition_count(),
+            _ => (key.0 >> 4) % self.partition_count(),
         }
     }
 
@@ -188,7 +189,7 @@ impl<T> Route<T> {
     ) -> Option<Target<T>> {
         let place = self.places.find(key).filter(|place| place.type_number() < known_before)?;
         let type_route = self.type_route(place);
-        if selector != Selector::ByType {
+        if selector != Selector::ByType || faults::off(Fault::GrowthMovesTypes) {
             return type_route.registered().map(Target::only);
         }
         if !place.is_spread() {
@@ -250,6 +251,15 @@ impl<T> Route<T> {
     /// Adds partitions until there are `wanted`.
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
         let segment = segment_size(config.buffer_size, config.max_batch_items);
+        if faults::off(Fault::GrowthForgetsOwners) {
+            for (index, word) in (0..self.partition_count()).map(|index| (index, self.owner(index))) {
+                let owner = word.load().inside();
+                if owner != index % threads {
+                    // On its way, and nobody is asked to hand it over.
+                    let _ = word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
+                }
+            }
+        }
         for index in self.partition_count()..wanted {
             if index / BITS == self.word_count() {
                 self.words.push(new_word());

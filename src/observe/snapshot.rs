@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::control::balance::Balancing;
+use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
 use crate::observe::{Calling, DrainThreadStats, HandlerStats, PartitionStats, Stats};
 use crate::shared::{Consumption, Shared};
@@ -91,8 +92,11 @@ impl<T: Item> Shared<T> {
             stats.attempts += counts.attempts;
             stats.produced += counts.pushed;
             stats.refused += counts.refused;
-            let (queued, in_flight) =
+            let (queued, mut in_flight) =
                 if expired { (0, 0) } else { (counts.pushed - counts.taken, counts.taken - counts.completed) };
+            if faults::off(Fault::UsageWithoutInFlight) {
+                in_flight = 0;
+            }
             stats.queued += queued;
             stats.in_flight += in_flight;
             stats.partitions.push(PartitionStats {

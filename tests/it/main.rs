@@ -13,3 +13,5 @@ mod p5_bounded;
 mod p6_handoff;
 mod p9_clean_ends;
 mod p9_retirement;
+
+mod regressions;

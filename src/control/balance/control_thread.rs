@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `agenda` | queues that start, ask, or end; the control thread | the same |
 
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::Access;
 use crate::shared::Shared;
@@ -24,7 +25,10 @@ trait Controlled: Send + Sync {
 
 impl<T: Item> Controlled for Shared<T> {
     fn balance(self: Arc<Self>) {
-        self.rebalance();
+        let is_saturated = || self.threads.iter().all(|slot| slot.tally.counts().calling.is_some());
+        if !(faults::off(Fault::RebalanceOnDrainThreads) && is_saturated()) {
+            self.rebalance();
+        }
         release(self);
     }
 

@@ -13,7 +13,6 @@ use super::rank::{Ranked, narrow};
 /// is at most 4/3 − 1/(3·threads) of the best possible, and at most the mean plus (1 − 1/threads) · the heaviest
 /// partition.
 /// Costs a sort and one step down a heap per partition.
-#[cfg_attr(any(not(test), loom), allow(dead_code))]
 pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
     let threads = threads.max(1);
     let ranked = Ranked::new(load);

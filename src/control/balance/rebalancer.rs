@@ -8,6 +8,7 @@ use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
 use crate::control::balance::meter::Meter;
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
+use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::observe::{STUCK_AFTER, Throttle};
 use crate::shared::Shared;
@@ -69,6 +70,9 @@ impl Balancing {
     }
 
     pub(crate) fn figures(&self) -> BalanceFigures {
+        if faults::off(Fault::StatsWait) {
+            drop(self.meter.lock());
+        }
         *self.figures.lock()
     }
 }
@@ -133,7 +137,7 @@ impl<T: Item> Shared<T> {
         let plan = if balancing.balancer.is_custom() {
             meter.begin_anew(reading);
             self.ask_custom(balancing, &load, &owner)
-        } else if reading.is_noise(&owner, threads) {
+        } else if reading.is_noise(&owner, threads) && !faults::off(Fault::ChurnOnNoise) {
             meter.keep(reading);
             return None;
         } else {

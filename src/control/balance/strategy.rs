@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::lpt::lpt;
 use super::plan::{extremes, load_ratio, thread_loads, validate};
 use super::sticky::sticky;
 use crate::error::ConfigError;
+use crate::faults::{self, Fault};
 use crate::sync::Arc;
 
 /// Threads this close, largest to smallest, are balanced enough.
@@ -111,7 +113,7 @@ impl DrainBalancer {
             }
             Self::Custom(assign) => {
                 let plan = assign.assign(&load, owner, threads)?;
-                if let Some(plan) = &plan {
+                if let Some(plan) = plan.as_ref().filter(|_| !faults::off(Fault::UnvalidatedPlan)) {
                     validate(plan, load.len(), threads)?;
                 }
                 Ok(plan)
@@ -121,6 +123,9 @@ impl DrainBalancer {
 }
 
 fn weighted(load: &[f64], owner: &[usize], threads: usize, skip_ratio: f64) -> Option<Vec<usize>> {
+    if faults::off(Fault::ChurnOnNoise) {
+        return Some(lpt(load, threads));
+    }
     let today = thread_loads(load, owner, threads);
     let (smallest, largest) = extremes(&today);
     if largest == 0.0 || load_ratio(&today) < skip_ratio {

@@ -129,7 +129,7 @@ impl<T: Item> Shared<T> {
         control.handoffs.under_way.retain(|&partition, since| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if now < *since + TAKE_BACK_AFTER {
+            if now < *since + TAKE_BACK_AFTER || faults::off(Fault::TakeBack) {
                 return true;
             }
             // Else it was handed over just now, or there is a new handoff with a time of its own.

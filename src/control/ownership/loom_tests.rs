@@ -164,7 +164,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
 /// Removal: when it has returned, no thread is in the handler, and none comes.
 #[test]
 fn loom_remove_while_the_owner_dispatches() {
-    model(1, || {
+    model(2, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

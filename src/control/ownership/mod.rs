@@ -2,6 +2,8 @@
 
 mod handoff;
 #[cfg(all(test, loom))]
+mod loom_rules;
+#[cfg(all(test, loom))]
 mod loom_tests;
 mod table;
 

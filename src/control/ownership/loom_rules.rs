@@ -1,0 +1,177 @@
+//! One rule of the handoff each, in the smallest model that goes red without it.
+//!
+//! Where a thread must be somewhere for the race to begin, a latch holds it there: that costs loom no preemption, so that
+//! the few that a bound allows are left for the race itself.
+
+use loom::thread;
+
+use crate::config::{Config, Selector};
+use crate::control::ownership::{Owner, OwnerWord};
+use crate::loom_tests::{Latch, Number, ONE, Seen, config, model};
+use crate::sync::Arc;
+use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Wait};
+
+/// A consumer, or a handler, is inside from the first of these to the second.
+type Hold = (Arc<Latch>, Arc<Latch>);
+
+fn hold() -> Hold {
+    (Arc::new(Latch::default()), Arc::new(Latch::default()))
+}
+
+/// loom reports it if anybody else is in `seen.inside` meanwhile.
+fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
+    let (seen, entered, release) = (seen.clone(), entered.clone(), release.clone());
+    HandlerRef::new(move |batch: &mut Batch<Number>| {
+        seen.inside.with_mut(|_| {
+            entered.open();
+            release.wait();
+        });
+        seen.note(batch);
+    })
+}
+
+/// Two drain threads, two partitions, one consumer per thread, the first of them `first`; items name their partition.
+fn queue(seen: &Arc<Seen>, first: HandlerRef<Number>) -> Arc<BatchQueue<Number>> {
+    let (seen, mut first) = (seen.clone(), Some(first));
+    let config = Config { selector: Selector::Given, ..config(2) };
+    let queue = BatchQueue::builder("q", config)
+        .consumer_per_thread(move |_| first.take().unwrap_or_else(|| seen.handler()))
+        .start();
+    Arc::new(queue.unwrap())
+}
+
+fn put(queue: &BatchQueue<Number>, number: u32) {
+    queue.produce_with(Number(ONE, number), Some(0), None, &mut Wait).unwrap();
+}
+
+fn hand_over(queue: &BatchQueue<Number>, to: usize) {
+    assert!(queue.shared.hand_over(&mut queue.shared.control.lock(), 0, to));
+}
+
+/// Rule 8: two that change the word from the same value are not both told that they did.
+#[test]
+fn loom_two_changes_of_one_owner_word() {
+    model(2, || {
+        let word = Arc::new(OwnerWord::owned(0));
+        let revoked = Owner::Revoked { from: 0, to: 1 };
+        word.exchange(Owner::Owned(0), revoked).unwrap();
+        let assign = {
+            let word = word.clone();
+            thread::spawn(move || word.exchange(revoked, Owner::Owned(1)).is_ok())
+        };
+        let taken_back = word.exchange(revoked, Owner::Owned(0)).is_ok();
+        assert_ne!(assign.join().unwrap(), taken_back);
+    });
+}
+
+/// Rule 3: the next owner takes nothing while the thread before it is inside.
+#[test]
+fn loom_next_owner_looks_while_the_owner_is_inside() {
+    model(1, || {
+        let (seen, hold) = (Arc::new(Seen::default()), hold());
+        let queue = queue(&seen, held(&seen, &hold));
+        put(&queue, 1);
+        hold.0.wait();
+        hand_over(&queue, 1);
+        put(&queue, 2);
+        hold.1.open();
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// Rule 7: the position that a flush waits for does not go backwards when the new owner is faster than the old one.
+#[test]
+fn loom_new_owner_overtakes_the_old_one() {
+    model(1, || {
+        let (seen, hold) = (Arc::new(Seen::default()), hold());
+        let queue = queue(&seen, held(&seen, &hold));
+        put(&queue, 1);
+        hold.0.wait();
+        hand_over(&queue, 1);
+        put(&queue, 2);
+        hold.1.open();
+        queue.shutdown(None);
+        assert_eq!(seen.numbers(), [1, 2]);
+        assert_eq!(queue.shared.route.partition(0).completed(), 2);
+    });
+}
+
+/// Rule 9: a move whose owner has not looked yet, or sleeps. Nothing but the move's own wake-ups brings the item.
+#[test]
+fn loom_move_while_the_owner_goes_to_sleep() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen, seen.handler());
+        put(&queue, 1);
+        hand_over(&queue, 1);
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// Rule 12: a removal comes back when the handler is left, and not before.
+#[test]
+fn loom_remove_while_the_handler_is_entered() {
+    model(2, || {
+        let (seen, hold) = (Arc::new(Seen::default()), hold());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, held(&seen, &hold)).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        hold.0.wait();
+        hold.1.open();
+        assert!(queue.remove_handler(ONE));
+        seen.inside.with_mut(|_| ());
+        queue.shutdown(None);
+    });
+}
+
+/// Has something to log after its thread's first cycle, and nothing to do.
+struct Talkative;
+
+impl Handler<Number> for Talkative {
+    fn consume(&self, _batch: &mut Batch<Number>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        Err(Failure::new("a line for the log"))
+    }
+}
+
+/// Holds whoever logs, which a drain thread does between its quiescent point and its sleep.
+struct Holding {
+    logs: Arc<Latch>,
+    release: Arc<Latch>,
+}
+
+impl Host<Number> for Holding {
+    fn log(&self, _line: &str) {
+        self.logs.open();
+        self.release.wait();
+    }
+}
+
+/// Rule 10: a move that begins between the owner's quiescent point and its sleep.
+#[test]
+fn loom_move_between_the_quiescent_point_and_the_sleep() {
+    model(1, || {
+        let (seen, logs, release) = (Arc::new(Seen::default()), Arc::new(Latch::default()), Arc::new(Latch::default()));
+        let host = Holding { logs: logs.clone(), release: release.clone() };
+        let other = seen.handler();
+        let config = Config { selector: Selector::Given, ..config(2) };
+        let consumer = move |thread| if thread == 0 { HandlerRef::new(Talkative) } else { other.clone() };
+        let queue = BatchQueue::builder("q", config).host(host).consumer_per_thread(consumer).start().unwrap();
+        logs.wait();
+        hand_over(&queue, 1);
+        put(&queue, 1);
+        release.open();
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}

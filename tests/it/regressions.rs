@@ -1,0 +1,366 @@
+//! What broke in the queue that this one follows: one test for each of its twelve failures, numbered in the order in which
+//! they were found. `scripts/faults.py` brings each failure back and shows its test red.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Weak};
+use std::time::Duration;
+
+use batchqueue::{
+    Assign, Batch, BatchQueue, BufferStrategy, Config, DrainBalancer, Failure, Handler, HandlerRef, PartitionPolicy,
+    ProduceError, Selector, Wait,
+};
+
+use crate::support::{
+    Collector, Latch, Lines, Sent, assert_conserved, config, holding, key, owners, sent, shut_down, start, start_with,
+    steered, wait_until,
+};
+
+/// 1,000 of 1,100 accepted items were never drained.
+#[test]
+fn r01_growth_after_a_rebalance_strands_no_partition() {
+    let (config, steered) = steered(config(2));
+    let (queue, collector) = (start(config), Collector::default());
+    for kind in 0..10 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    let plan = [1, 0, 1, 0, 1, 0, 1, 0, 1, 0];
+    assert_eq!(steered.rebalance(&queue, &plan), 10);
+    wait_until("all to have moved", || owners(&queue) == plan);
+    for kind in 10..20 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    assert_eq!(owners(&queue)[..10], plan);
+    for number in 0..1_100 {
+        queue.produce(sent(number % 20, 0, number)).unwrap();
+    }
+    wait_until("all items", || collector.items().len() == 1_100);
+    shut_down(&queue);
+}
+
+/// A partition was without an owner for over 8 s, and 85,249 items were dropped.
+#[test]
+fn r02_a_handoff_under_load_ends_and_drops_nothing() {
+    let (config, steered) = steered(Config { strategy: BufferStrategy::IfPossible, ..config(2) });
+    let (queue, stop) = (Arc::new(start(config)), Arc::new(AtomicBool::new(false)));
+    for kind in 0..2 {
+        let (own, stop) = (Arc::downgrade(&queue), stop.clone());
+        // Every batch puts the next item in before it ends: its thread never has an empty cycle.
+        let saturating = move |batch: &mut Batch<Sent>| {
+            drop(batch.drain());
+            if let Some(queue) = Weak::upgrade(&own).filter(|_| !stop.load(SeqCst)) {
+                queue.produce(sent(kind, 0, 0)).unwrap();
+            }
+        };
+        queue.add_handler(key(kind), HandlerRef::new(saturating)).unwrap();
+        queue.produce(sent(kind, 0, 0)).unwrap();
+    }
+    assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
+    wait_until("both to have moved", || owners(&queue) == [1, 0]);
+    let before = queue.stats();
+    wait_until("both to go on", || {
+        let now = queue.stats();
+        now.drain_threads.iter().zip(&before.drain_threads).all(|(now, before)| now.items > before.items + 10)
+    });
+    stop.store(true, SeqCst);
+    shut_down(&queue);
+    assert_eq!((queue.stats().refused, queue.stats().failed), (0, 0));
+    assert_conserved(&queue.stats());
+}
+
+/// 0 runs in 5 s instead of 25.
+#[test]
+fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
+    let balancer = Some(DrainBalancer::throughput_weighted());
+    let queue = start(Config { balancer, rebalance_interval: Duration::from_millis(5), ..config(2) });
+    let held: Vec<_> = (0..2)
+        .map(|kind| {
+            let (handler, entered, release) = holding();
+            queue.add_handler(key(kind), handler).unwrap();
+            queue.produce(sent(kind, 0, 0)).unwrap();
+            entered.wait();
+            release
+        })
+        .collect();
+    let before = queue.stats().rebalances;
+    wait_until("five more runs", || queue.stats().rebalances >= before + 5);
+    held.iter().for_each(|release| release.open());
+    shut_down(&queue);
+}
+
+/// 2 of 6 accepted items were lost, and 4 of 10 blocked producers were left hanging.
+#[test]
+fn r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits() {
+    let (handler, entered, release) = holding();
+    let queue = start(Config { buffer_size: 5, max_batch_items: 1, ..config(1) });
+    queue.add_handler(key(0), handler).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    (1..6).for_each(|number| queue.produce(sent(0, 0, number)).unwrap());
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..10)
+            .map(|producer| {
+                let queue = &queue;
+                scope.spawn(move || queue.produce(sent(0, producer, 6)))
+            })
+            .collect();
+        wait_until("ten producers to wait", || queue.stats().attempts == 16);
+        queue.close();
+        for producer in waiting {
+            assert!(matches!(producer.join().unwrap(), Err(ProduceError::Closed(_))));
+        }
+        release.open();
+    });
+    shut_down(&queue);
+    assert_eq!((queue.stats().consumed, queue.stats().refused), (6, 10));
+    assert_conserved(&queue.stats());
+}
+
+/// It waited for itself.
+#[test]
+fn r05_a_shutdown_from_a_handler_returns() {
+    let (queue, collector) = (Arc::new(start(config(2))), Collector::default());
+    let (own, returned) = (Arc::downgrade(&queue), Arc::new(Latch::default()));
+    let done = returned.clone();
+    let ending = move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        if let Some(queue) = own.upgrade() {
+            assert_eq!(queue.shutdown(None), 0);
+            assert!(!queue.is_running());
+        }
+        done.open();
+    };
+    queue.add_handler(key(0), HandlerRef::new(ending)).unwrap();
+    queue.add_handler(key(1), collector.handler()).unwrap();
+    for number in 0..100 {
+        queue.produce(sent(1, 0, number)).unwrap();
+    }
+    queue.produce(sent(0, 0, 0)).unwrap();
+    returned.wait();
+    wait_until("the drain threads to end", || queue.has_ended());
+    assert_eq!((collector.items().len(), queue.stats().failed), (100, 0));
+    assert_conserved(&queue.stats());
+}
+
+/// One handler was entered by two threads and got its items out of order, in 6 of 6 rounds.
+#[test]
+fn r06_growth_moves_no_type() {
+    let (queue, collector) = (start(Config { max_batch_items: 8, ..config(4) }), Collector::default());
+    queue.add_handler(key(5), collector.handler()).unwrap();
+    for number in 0..2_000 {
+        if number % 20 == 0 {
+            queue
+                .add_handler(key(100 + number), HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain())))
+                .unwrap();
+        }
+        queue.produce(sent(5, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    let numbers: Vec<usize> = collector.items().iter().map(|item| item.number).collect();
+    assert_eq!(numbers, (0..2_000).collect::<Vec<_>>());
+    let used: Vec<usize> =
+        queue.stats().partitions.iter().filter(|one| one.attempts > 0).map(|one| one.index).collect();
+    assert_eq!(used, [0]);
+}
+
+/// Counts the calls that come while another one is inside.
+struct Idler {
+    inside: AtomicUsize,
+    overlaps: Arc<AtomicUsize>,
+    entered: Arc<Latch>,
+    release: Arc<Latch>,
+}
+
+impl Idler {
+    fn enter(&self) {
+        if self.inside.fetch_add(1, SeqCst) > 0 {
+            self.overlaps.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn leave(&self) {
+        self.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Handler<Sent> for Idler {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.enter();
+        drop(batch.drain());
+        self.entered.open();
+        self.release.wait();
+        self.leave();
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.enter();
+        self.leave();
+        Ok(())
+    }
+}
+
+/// 43 of 44 calls of `on_idle` overlapped `consume`.
+#[test]
+fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
+    let partitions = PartitionPolicy::fixed(2).unwrap();
+    let max_idle = Duration::from_millis(1);
+    let queue =
+        start(Config { selector: Selector::Given, partitions, max_idle, min_idle: Duration::ZERO, ..config(2) });
+    let (overlaps, entered, release) = (Arc::default(), Arc::<Latch>::default(), Arc::<Latch>::default());
+    let idler = Idler {
+        inside: AtomicUsize::new(0),
+        overlaps: Arc::clone(&overlaps),
+        entered: entered.clone(),
+        release: release.clone(),
+    };
+    // The first partition is the handler's home, and its thread is idle; the items come through the second.
+    queue.add_handler(key(0), HandlerRef::new(idler)).unwrap();
+    queue.produce_with(sent(0, 0, 0), Some(1), None, &mut Wait).unwrap();
+    entered.wait();
+    let before = queue.stats().drain_threads[0].cycles;
+    wait_until("44 idle cycles", || queue.stats().drain_threads[0].cycles >= before + 44);
+    release.open();
+    shut_down(&queue);
+    assert_eq!(overlaps.load(SeqCst), 0);
+}
+
+/// Thread 99 of 2 orphaned a partition for ever.
+#[test]
+fn r08_a_plan_with_a_thread_that_does_not_exist_is_refused() {
+    let (config, steered) = steered(config(2));
+    let (lines, collector) = (Lines::default(), Collector::default());
+    let queue = start_with(&lines, config);
+    for kind in 0..3 {
+        queue.add_handler(key(kind), collector.handler()).unwrap();
+    }
+    for plan in [vec![0, 99, 0], vec![1, 0], vec![1, 0, 1, 0]] {
+        assert_eq!(steered.rebalance(&queue, &plan), 0);
+        assert_eq!(owners(&queue), [0, 1, 0]);
+    }
+    assert!(lines.any("partition 1 to thread 99 and the queue has 2 drain threads"), "{lines:?}");
+    queue.produce(sent(1, 0, 0)).unwrap();
+    wait_until("the item", || collector.items().len() == 1);
+    shut_down(&queue);
+    assert_eq!((queue.stats().rebalances, queue.stats().moves), (3, 0));
+}
+
+/// 57 to 73 of 100 partitions moved at every interval.
+#[test]
+fn r09_noise_moves_nothing() {
+    let balancer = Some(DrainBalancer::throughput_weighted());
+    let queue = start(Config { balancer, rebalance_interval: Duration::ZERO, buffer_size: 100_000, ..config(4) });
+    for kind in 0..40 {
+        queue.add_handler(key(kind), HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain()))).unwrap();
+    }
+    let mut random = 1_u64;
+    let mut interval = || {
+        for kind in 0..40_usize {
+            // Knuth's generator; three percent up or down.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let noise = usize::try_from(random >> 33).unwrap() % 61;
+            let items = (200 + 100 * (kind % 7)) * (970 + noise) / 1_000;
+            let mut items = vec![sent(kind, 0, 0); items].into_iter();
+            queue.produce_many(&mut items, None, &mut Wait).unwrap();
+        }
+        queue.rebalance()
+    };
+    let settling = interval() + interval();
+    let moves: usize = (0..12).map(|_| interval()).sum();
+    assert_eq!(moves, 0, "after {settling} to settle");
+    assert!(queue.stats().load_ratio < 1.15);
+    shut_down(&queue);
+}
+
+/// 3.0 M items were outstanding, and 1.26 M reported.
+#[test]
+fn r10_items_in_hand_count_as_used() {
+    let (hold, entered, release) = holding();
+    let queue = start(Config { buffer_size: 1_000, min_idle: Duration::from_millis(1), ..config(1) });
+    queue.add_handler(key(0), hold).unwrap();
+    let mut items = vec![sent(0, 0, 0); 800].into_iter();
+    queue.produce_many(&mut items, None, &mut Wait).unwrap();
+    entered.wait();
+    let in_hand = queue.stats().in_flight;
+    let mut items = vec![sent(0, 0, 0); 100].into_iter();
+    queue.produce_many(&mut items, None, &mut Wait).unwrap();
+    let stats = queue.stats();
+    assert!(in_hand > 0);
+    assert_eq!((stats.total_used(), stats.partitions[0].used), (900, 900));
+    assert_eq!((stats.queued, stats.in_flight), (900 - in_hand, in_hand));
+    release.open();
+    shut_down(&queue);
+}
+
+/// Says that it was asked, and answers when it is let go.
+struct Thinking(Arc<Latch>, Arc<Latch>);
+
+impl Assign for Thinking {
+    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+        self.0.open();
+        self.1.wait();
+        Ok(None)
+    }
+}
+
+/// A ranking of 350 partitions cost 33 µs, on the path of every batch. Here nobody ranks unless somebody asks; and who asks
+/// waits for no handler, producer or balancer, so that none of these can hold a snapshot's locks for long.
+#[test]
+fn r11_a_snapshot_waits_for_nobody() {
+    let (asked, answer) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let balancer = Some(DrainBalancer::custom(Arc::new(Thinking(asked.clone(), answer.clone()))));
+    let queue = start(Config { balancer, rebalance_interval: Duration::ZERO, buffer_size: 1, ..config(2) });
+    let (hold, entered, release) = holding();
+    queue.add_handler(key(0), hold).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    let snapshot = Latch::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.produce(sent(0, 1, 2)).unwrap());
+        scope.spawn(|| queue.remove_handler(key(0)));
+        scope.spawn(|| queue.rebalance());
+        asked.wait();
+        scope.spawn(|| {
+            // A producer waits, a handler is inside, its removal waits for it, and the balancer thinks.
+            wait_until("all of them to be there", || {
+                let stats = queue.stats();
+                stats.attempts == 3 && stats.handlers.is_empty()
+            });
+            snapshot.open();
+        });
+        snapshot.wait();
+        answer.open();
+        release.open();
+    });
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}
+
+/// One class of items had one partition, and four threads worked one after the other.
+#[test]
+fn r12_one_class_of_items_keeps_four_consumers_busy_at_once() {
+    let all = Arc::new(Barrier::new(4));
+    let config = Config { selector: Selector::RoundRobin, partitions: PartitionPolicy::fixed(4).unwrap(), ..config(4) };
+    let met = Arc::new(AtomicUsize::new(0));
+    let count = met.clone();
+    let queue = BatchQueue::builder("test", config)
+        .consumer_per_thread(move |_| {
+            let (all, met) = (all.clone(), count.clone());
+            HandlerRef::new(move |batch: &mut Batch<Sent>| {
+                drop(batch.drain());
+                all.wait();
+                met.fetch_add(1, SeqCst);
+            })
+        })
+        .start()
+        .unwrap();
+    for number in 0..4 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    wait_until("four consumers to meet", || met.load(SeqCst) == 4);
+    shut_down(&queue);
+}
