@@ -10,6 +10,8 @@ PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 CONTENDER_ARGS ?=
+SOAK_ACTIONS ?= 10000000
+STRESS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,8 +26,8 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults bench contenders \
-	wheel lock clean require-toolchain require-components
+.PHONY: help demo test test-rust loom test-python soak-python stress check format lint types stubs check-stubs faults bench \
+	contenders wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +46,12 @@ loom: require-toolchain ## the protocols in loom's scheduler, every interleaving
 
 test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak-python: $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
+	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/test_model_threads.py
+
+stress: $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
+	$(BIN)/python scripts/stress.py $(STRESS_ARGS)
 
 check: lint check-stubs types test ## the one command before a commit
 

@@ -55,6 +55,8 @@ pub(crate) struct Balancing {
     meter: Mutex<Meter>,
     figures: Mutex<BalanceFigures>,
     oversized_log: Throttle<usize>,
+    /// Threads that did not hand over in time.
+    pub(crate) late_log: Throttle<usize>,
     refused_log: Throttle<()>,
 }
 
@@ -65,6 +67,7 @@ impl Balancing {
             meter: Mutex::new(Meter::default()),
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
+            late_log: Throttle::new(),
             refused_log: Throttle::new(),
         }
     }

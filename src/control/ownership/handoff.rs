@@ -66,7 +66,11 @@ impl<T: Item> Shared<T> {
                 Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
                 Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
             };
-            self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+            if matches!(seen, Owner::Owned(_)) {
+                // Aimed elsewhere, it has been under way since it was first revoked.
+                self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+                control.handoffs.under_way.insert(partition, now);
+            }
             match word.exchange(seen, next) {
                 Ok(()) => break next,
                 Err(now) => seen = now,
@@ -75,7 +79,6 @@ impl<T: Item> Shared<T> {
         match revoked {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
-                control.handoffs.under_way.insert(partition, now);
                 let slot = &self.threads[from];
                 // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark finds the word.
                 slot.asked_to_hand_over.store(true, Ordering::Release);
@@ -140,7 +143,12 @@ impl<T: Item> Shared<T> {
             false
         });
         late.sort_unstable();
+        let said = |thread: usize| {
+            let log = self.balancing.as_ref().map(|balancing| &balancing.late_log);
+            log.is_none_or(|log| log.note(thread, 1, now).is_some())
+        };
         late.chunk_by(PartialEq::eq)
+            .filter(|partitions| said(partitions[0]))
             .map(|partitions| {
                 let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
                 let inside = self.threads[thread].tally.counts().calling;

@@ -54,13 +54,6 @@ class Producer:
         except (ProduceTimeoutError, ReentrantProduceError):
             assert timeout < WAIT_S, "P4: no space for all that time"
             accepted = False
-        except BaseException as interrupt:
-            if not hasattr(interrupt, "accepted"):
-                # A signal between the call's end and its result: what became of the item, the handlers know.
-                interrupt.unknown = [item]
-            else:
-                self.note([item], 0)
-            raise
         self.note([item], accepted)
         return accepted
 
@@ -142,6 +135,8 @@ class Run:
         """`order` is what keeps its order: "type", "key" or "nothing"."""
         self.queue, self.order = queue, order
         self.got = []
+        self.unknown = []
+        """Items of which their producer does not know whether they are in: a signal came before it could note it."""
         self.wrong = []
         self.handlers = []
         self.producers = []
@@ -179,19 +174,19 @@ class Run:
 
     # ---- what must hold at rest --------------------------------------------------------------------------------
 
-    def check(self, unknown=()):
-        """The queue is shut down. `unknown`: items of which their producers do not know whether they are in."""
+    def check(self):
+        """The queue is shut down."""
         stats = self.queue.stats()
         if stats.abandoned:
             eventually(lambda: not any(one.inside.locked() for one in self.handlers), "the last batches")
         assert self.wrong == []
         assert_conserved(stats)
-        self.check_counts(stats, {(one.producer, one.number) for one in unknown})
+        self.check_counts(stats, {(one.producer, one.number) for one in self.unknown})
         self.check_order()
         if not stats.abandoned:
             eventually(lambda: all(one.closed >= bool(one.added) for one in self.handlers), "on_close of all")
             for one in self.handlers:
-                assert one.closed <= max(one.added, 0), f"{one.behaviour} handler closed {one.closed} times"
+                assert one.closed <= one.added, f"{one.behaviour} handler closed {one.closed} times"
 
     def check_counts(self, stats, unknown):
         accepted = {(item.producer, item.number) for one in self.producers for item in one.accepted}

@@ -9,12 +9,11 @@ import faulthandler
 import itertools
 import os
 import sys
-import threading
 from collections import Counter
 
 import hypothesis.strategies as st
 import pytest
-from core_support import HANG_S, WAIT_S, run_threads
+from core_support import HANG_S, WAIT_S, eventually, run_threads
 from hypothesis import HealthCheck, Phase, given, settings
 from model_support import PLAIN, SPREAD, TYPES, Run
 
@@ -221,6 +220,10 @@ class Threads:
         assert not self.queue.running
 
 
+def native_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
 @pytest.fixture
 def quick_switches():
     """Threads take turns often: more orders in less time."""
@@ -231,7 +234,7 @@ def quick_switches():
 
 
 def test_random_programs_of_several_threads_keep_every_promise(quick_switches):
-    tally = Counter()
+    tally, before = Counter(), native_threads()
 
     @settings(
         max_examples=BATCH,
@@ -251,4 +254,6 @@ def test_random_programs_of_several_threads_keep_every_promise(quick_switches):
     print(f"{sum(tally.values())} actions:", dict(tally))
     assert tally["produce"] <= sum(tally.values()) / 2
     assert set(tally) >= {name for name in vars(Threads) if not name.startswith("_")} - {"go", "register"}
-    assert threading.active_count() < 20
+    eventually(
+        lambda: native_threads() <= before, "the end of all drain threads, pools and the control thread"
+    )
