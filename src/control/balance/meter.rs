@@ -29,15 +29,24 @@ impl Reading {
         self.attempts.iter().zip(&self.weight).map(|(attempts, weight)| attempts * weight).collect()
     }
 
-    /// Whether chance alone may have made the threads as different as they are. Attempts are counts, so their variance is
-    /// about their number (Poisson), and that of a load its weights' squares times the attempts. Without this a queue
-    /// with little traffic would move partitions at every run.
-    pub(super) fn is_noise(&self, owner: &[usize], threads: usize) -> bool {
+    /// What the reading says about the threads. Attempts are counts, so their variance is about their number (Poisson), and
+    /// that of a load its weights' squares times the attempts. Without this a queue with little traffic would move
+    /// partitions at every run.
+    pub(super) fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
         const DEVIATIONS: f64 = 3.0;
+        /// A chance difference below this share of the largest load hides nothing that would be worth a move.
+        const CLOSE_ENOUGH: f64 = 0.1;
         let variance: Vec<f64> = self.load().iter().zip(&self.weight).map(|(load, weight)| load * weight).collect();
         let (smallest, largest) = extremes(&thread_loads(&self.load(), owner, threads));
         let (less, more) = extremes(&thread_loads(&variance, owner, threads));
-        largest - smallest < DEVIATIONS * (less + more).sqrt()
+        let by_chance = DEVIATIONS * (less + more).sqrt();
+        if largest - smallest >= by_chance && largest > 0.0 {
+            Evidence::Uneven
+        } else if by_chance <= CLOSE_ENOUGH * largest {
+            Evidence::Even
+        } else {
+            Evidence::TooLittle
+        }
     }
 
     /// Weighs each partition by its handlers' moving average of nanoseconds per item. Waiting for the interpreter, for an
@@ -71,6 +80,16 @@ impl Reading {
     }
 }
 
+/// What a reading says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// The threads differ by more than chance explains.
+    Uneven,
+    Even,
+    /// Chance alone may have made the threads as different as they are.
+    TooLittle,
+}
+
 /// The base line: the counts of an earlier reading.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -95,7 +114,7 @@ impl Meter {
         self.kept = 0;
     }
 
-    /// The reading said nothing: the next one begins where it began, unless that is long ago.
+    /// The reading said too little: the next one begins where it began, unless that is long ago.
     pub(super) fn keep(&mut self, reading: Reading) {
         self.kept += 1;
         if self.kept >= MOST_KEPT {
@@ -113,17 +132,19 @@ mod tests {
     }
 
     #[test]
-    fn small_differences_of_small_counts_are_noise() {
-        let even = [1.0; 2];
-        assert!(reading(&[10.0, 4.0], &even).is_noise(&[0, 1], 2));
-        assert!(!reading(&[1_000.0, 400.0], &even).is_noise(&[0, 1], 2));
-        assert!(!reading(&[1_000.0, 0.0], &even).is_noise(&[0, 1], 2));
+    fn small_differences_of_small_counts_say_too_little() {
+        let of = |attempts: [f64; 2]| reading(&attempts, &[1.0; 2]).evidence(&[0, 1], 2);
+        assert_eq!(of([10.0, 4.0]), Evidence::TooLittle);
+        assert_eq!(of([0.0, 0.0]), Evidence::Even);
+        assert_eq!(of([10_000.0, 10_100.0]), Evidence::Even);
+        assert_eq!(of([1_000.0, 400.0]), Evidence::Uneven);
+        assert_eq!(of([1_000.0, 0.0]), Evidence::Uneven);
     }
 
     #[test]
-    fn equal_counts_of_unequal_cost_are_no_noise() {
-        let (counts, owner) = ([1_000.0; 4], [0, 1, 0, 1]);
-        assert!(reading(&counts, &[1.0; 4]).is_noise(&owner, 2));
-        assert!(!reading(&counts, &[200.0, 1.0, 200.0, 1.0]).is_noise(&owner, 2));
+    fn equal_counts_of_unequal_cost_are_uneven() {
+        let (counts, owner) = ([10_000.0; 4], [0, 1, 0, 1]);
+        assert_eq!(reading(&counts, &[1.0; 4]).evidence(&owner, 2), Evidence::Even);
+        assert_eq!(reading(&counts, &[200.0, 1.0, 200.0, 1.0]).evidence(&owner, 2), Evidence::Uneven);
     }
 }

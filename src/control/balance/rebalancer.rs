@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::config::Selector;
 use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
-use crate::control::balance::meter::Meter;
+use crate::control::balance::meter::{Evidence, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
 use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
@@ -140,13 +140,23 @@ impl<T: Item> Shared<T> {
         let plan = if balancing.balancer.is_custom() {
             meter.begin_anew(reading);
             self.ask_custom(balancing, &load, &owner)
-        } else if reading.is_noise(&owner, threads) && !faults::off(Fault::ChurnOnNoise) {
-            meter.keep(reading);
-            return None;
         } else {
-            meter.begin_anew(reading);
-            self.report_oversized(balancing, &load);
-            plan_around(&away, &load, &owner, |load, owner, threads| balancing.balancer.plan(load, owner, threads))
+            match reading.evidence(&owner, threads) {
+                Evidence::TooLittle if !faults::off(Fault::ChurnOnNoise) => {
+                    meter.keep(reading);
+                    return None;
+                }
+                Evidence::Even if !faults::off(Fault::ChurnOnNoise) => {
+                    meter.begin_anew(reading);
+                    return None;
+                }
+                _ => {
+                    meter.begin_anew(reading);
+                    self.report_oversized(balancing, &load);
+                    let plan = |load: &[f64], owner: &[usize], threads| balancing.balancer.plan(load, owner, threads);
+                    plan_around(&away, &load, &owner, plan)
+                }
+            }
         };
         let mut plan = match plan {
             Ok(plan) => plan?,
