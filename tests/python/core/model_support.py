@@ -137,6 +137,8 @@ class Run:
         self.got = []
         self.unknown = []
         """Items of which their producer does not know whether they are in: a signal came before it could note it."""
+        self.certain = set()
+        """Classes that had a handler before their first item and never lost it."""
         self.wrong = []
         self.handlers = []
         self.producers = []
@@ -205,6 +207,9 @@ class Run:
         else:
             assert (stats.consumed, stats.failed) == (consumed, failed)
             assert stats.unhandled == stats.produced - consumed - failed
+            certain = [item for one in self.producers for item in one.accepted if type(item) in self.certain]
+            missing = [item for item in certain if (item.producer, item.number) not in got]
+            assert missing == [], "P2: unhandled although their class had a handler before"
 
     def check_order(self):
         if self.order == "nothing":

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from core_support import HANG_S, WAIT_S, eventually, run_threads
 from hypothesis import HealthCheck, Phase, given, settings
-from model_support import PLAIN, SPREAD, TYPES, Run
+from model_support import PLAIN, SPREAD, TYPES, Item, Run
 
 from batchqueue import (
     BatchQueue,
@@ -101,6 +101,7 @@ others = st.one_of(
     st.tuples(st.just("add"), plain, behaviours),
     st.tuples(st.just("add_for_two"), plain, behaviours),
     st.tuples(st.just("add_factory"), st.integers(0, len(SPREAD) - 1), behaviours),
+    st.tuples(st.just("fresh"), st.integers(1, 5)),
     st.tuples(st.just("remove"), kinds),
     st.tuples(st.just("rebalance")),
     st.tuples(st.just("flush"), st.sampled_from([0, 0.001, WAIT_S])),
@@ -199,6 +200,13 @@ class Threads:
             # Another selector has no partitions of one class, and one partition is too few.
             for handler in made:
                 handler.added = 0
+
+    def fresh(self, producer, count):
+        """A class that nobody has seen before: the queue may grow, and its items find their handler at once."""
+        item_type = type("Fresh", (Item,), {"__slots__": ()})
+        self.register(self.run.handler("plain"), item_type)
+        self.run.certain.add(item_type)
+        producer.put_many([item_type] * count)
 
     def remove(self, producer, kind):
         self.queue.remove_handler(TYPES[kind])
