@@ -16,7 +16,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use crate::config::{Config, Selector};
+use crate::config::{Config, Selector, available_cores};
 use crate::control::balance::Balancing;
 use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
@@ -248,6 +248,8 @@ pub(crate) struct Shared<T: Item> {
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     pub(crate) next_partition: AtomicUsize,
+    /// Drain threads of this queue for each core of the process, rounded up.
+    pub(crate) threads_per_core: u32,
     pub(crate) dispatch_log: DispatchLog,
 }
 
@@ -265,6 +267,7 @@ impl<T: Item> Shared<T> {
         let route = Route::new();
         route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running::new(threads.len()));
+        let threads_per_core = u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         Self {
             name,
@@ -292,6 +295,7 @@ impl<T: Item> Shared<T> {
             running,
             to_close: Mutex::new(None),
             next_partition: AtomicUsize::new(0),
+            threads_per_core,
             dispatch_log: DispatchLog::new(),
         }
     }

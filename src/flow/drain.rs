@@ -93,7 +93,14 @@ impl<T: Item> DrainTask<T> {
         if worked {
             self.empty_cycles = 0;
             let took = began.map_or(Duration::ZERO, |began| began.elapsed());
-            let rest = after_thin_cycle(&self.shared.config, items, served.len(), took, self.thin_rest);
+            let rest = after_thin_cycle(
+                &self.shared.config,
+                self.shared.threads_per_core,
+                items,
+                served.len(),
+                took,
+                self.thin_rest,
+            );
             match rest.filter(|_| !closing) {
                 Some(rest) => {
                     self.thin_rest = rest;

@@ -364,7 +364,6 @@ impl<T> Partition<T> {
                 Opened::Last(open) => {
                     taken += open.len();
                     if !open.is_empty() {
-                        self.tell_waiting();
                         segments.push(open);
                     }
                     return taken;
@@ -412,6 +411,10 @@ impl<T> Partition<T> {
             drop(gate);
         }
         self.store_taken(open.len());
+        // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
+        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
+            self.not_full.notify_all();
+        }
         Opened::Last(open)
     }
 
