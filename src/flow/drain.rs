@@ -8,6 +8,8 @@
 //!                             └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
+use rustc_hash::FxHashSet;
+
 use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
@@ -297,14 +299,21 @@ impl<T: Item> DrainTask<T> {
     fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
         if let Consumption::ByHandler = self.shared.consumption {
             let route = &self.shared.route;
-            let mine = |home: usize| self.is_inside(home);
-            if !route.idlers().iter().any(|one| mine(one.home)) {
+            let homes = route.idlers();
+            let mine: FxHashSet<usize> =
+                homes.iter().map(|one| one.home).filter(|&home| self.is_inside(home)).collect();
+            if mine.is_empty() {
                 return Vec::new();
             }
-            // SeqCst: pairs with the fence in `retire`. The list is read again after the owner words: a handler that was
-            // removed while another thread owned its home is not on it.
+            // SeqCst: pairs with the fence in `retire`. The list is read again after the owner words, and these are not: a
+            // handler that was removed while another thread owned its home is not on it, or its home is not among mine.
             fence(Ordering::SeqCst);
-            return route.idlers().iter().filter(|one| mine(one.home)).map(|one| one.handler.clone()).collect();
+            return route
+                .idlers()
+                .iter()
+                .filter(|one| mine.contains(&one.home))
+                .map(|one| one.handler.clone())
+                .collect();
         }
         self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
     }
