@@ -10,7 +10,7 @@ use loom::thread;
 use crate::config::{Config, PartitionPolicy, Selector};
 use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
 use crate::sync::{Arc, Duration, Instant};
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Wait};
+use crate::{BatchQueue, Wait};
 
 /// Two drain threads, two partitions, one consumer per thread; items name their partition.
 fn queue(seen: &Arc<Seen>) -> Arc<BatchQueue<Number>> {
@@ -192,42 +192,5 @@ fn loom_remove_while_the_partition_moves() {
         seen.inside.with_mut(|_| ());
         queue.shutdown(None);
         control.join().unwrap();
-    });
-}
-
-/// Wants to be told when it is idle, and is entered for that.
-struct Idle(Arc<Seen>);
-
-impl Handler<Number> for Idle {
-    fn consume(&self, _: &mut Batch<Number>) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn has_on_idle(&self) -> bool {
-        true
-    }
-
-    fn on_idle(&self) -> Result<(), Failure> {
-        self.0.inside.with_mut(|_| ());
-        Ok(())
-    }
-}
-
-/// The new owner of a removed handler's partition does not call its `on_idle` from a list that it read before.
-#[test]
-fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
-    model(1, || {
-        let (seen, other) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-        let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        queue.add_handler(ONE, HandlerRef::new(Idle(seen.clone()))).unwrap();
-        // Keeps the second thread looking, whatever becomes of the first partition.
-        let another = Idle(other.clone());
-        queue.add_handler(TWO, HandlerRef::new(another)).unwrap();
-        queue.produce(Number(TWO, 1)).unwrap();
-        queue.flush(None, &mut Wait).unwrap();
-        hand_over(&queue, 0, 1);
-        assert!(queue.remove_handler(ONE));
-        seen.inside.with_mut(|_| ());
-        queue.shutdown(None);
     });
 }
