@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
 
@@ -88,6 +89,17 @@ def in_background(body):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, outcome
+
+
+def native_threads(start="batchqueue"):
+    """How many threads have such a name. The system's, as native threads have no other; it ends after 15 characters."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:
+            continue  # it has ended meanwhile
+    return sum(name.startswith(start[:15]) for name in names)
 
 
 class Recorder:

@@ -81,9 +81,12 @@ class Handler:
         self.calls = itertools.count()
         self.closed = 0
         self.added = 0
+        self.gone = False
 
     def consume(self, batch):
         with Alone(self):
+            if self.gone:
+                self.run.wrong.append(f"P1: {self.behaviour} handler was entered after its removal")
             call = next(self.calls)
             if self.behaviour == "raises" and call % 3 == 0:
                 raise ValueError("as planned")

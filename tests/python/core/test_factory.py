@@ -1,6 +1,7 @@
 """A hot type on several partitions: `add_handler_factory` makes one handler for each."""
 
 import threading
+import time
 
 import pytest
 from core_support import WAIT_S, Recorder, assert_conserved, config, eventually
@@ -19,6 +20,8 @@ class Made(Recorder):
     def consume(self, batch):
         assert self._inside.acquire(blocking=False), "P1: entered twice"
         try:
+            for _ in range(3):
+                time.sleep(0)  # gives the interpreter away, so that another thread could come in
             super().consume(batch)
         finally:
             self._inside.release()

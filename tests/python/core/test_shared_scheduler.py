@@ -3,7 +3,6 @@
 import itertools
 import logging
 import threading
-from pathlib import Path
 
 import pytest
 from core_support import (
@@ -12,6 +11,7 @@ from core_support import (
     Recorder,
     assert_conserved,
     eventually,
+    native_threads,
     run_threads,
 )
 
@@ -37,15 +37,7 @@ def on_pool(pool, threads=2, partitions=1, **settings):
 
 
 def threads_of(pool):
-    """Native threads have no name but the system's, which is cut off after 15 characters."""
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            names.append((task / "comm").read_text().strip())
-        except OSError:
-            continue  # it has ended meanwhile
-    start = f"batchqueue-{pool}"[:15]
-    return sum(name.startswith(start) for name in names)
+    return native_threads(f"batchqueue-{pool}")
 
 
 @pytest.fixture
