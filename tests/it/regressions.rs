@@ -83,7 +83,9 @@ fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
         .collect();
     let before = queue.stats().rebalances;
     wait_until("five more runs", || queue.stats().rebalances >= before + 5);
-    held.iter().for_each(|release| release.open());
+    for release in &held {
+        release.open();
+    }
     shut_down(&queue);
 }
 

@@ -66,6 +66,7 @@ impl Steered {
 }
 
 /// `config` with a balancer that runs only when it is asked.
+#[allow(clippy::needless_pass_by_value)] // so that a test can build on it
 pub fn steered(config: Config) -> (Config, Arc<Steered>) {
     let steered = Arc::new(Steered::default());
     let balancer = Some(DrainBalancer::custom(steered.clone()));

@@ -181,16 +181,12 @@ fn loom_remove_while_the_owner_dispatches() {
 fn loom_remove_while_the_partition_moves() {
     model(1, || {
         let seen = Arc::new(Seen::default());
-        let queue = Arc::new(BatchQueue::builder("q", config(2)).start().unwrap());
+        let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
-        let control = {
-            let queue = queue.clone();
-            thread::spawn(move || hand_over(&queue, 0, 1))
-        };
+        hand_over(&queue, 0, 1);
         assert!(queue.remove_handler(ONE));
         seen.inside.with_mut(|_| ());
         queue.shutdown(None);
-        control.join().unwrap();
     });
 }
