@@ -290,13 +290,10 @@ impl<T: Item> DrainTask<T> {
     fn close_handlers(&mut self) {
         let shared = self.shared.clone();
         let threads = shared.threads.len();
-        let mut handlers: Vec<_> = match &shared.consumption {
-            Consumption::ByHandler => {
-                let instances = shared.route.instances().into_iter();
-                instances.filter(|one| one.home % threads == self.index).map(|one| one.handler).collect()
-            }
-            _ => self.consumer().into_iter().collect(),
-        };
+        // Also where a consumer took their items: they were added, so they have an end.
+        let instances = shared.route.instances().into_iter().filter(|one| one.home % threads == self.index);
+        let mut handlers: Vec<_> = instances.map(|one| one.handler).filter(|one| !shared.consumes_all(one)).collect();
+        handlers.extend(self.consumer());
         shared.host.enter(&mut || {
             // First those that nobody is inside: one that hangs must not keep the others from their end.
             handlers.sort_by_key(|handler| handler.token.is_held());
