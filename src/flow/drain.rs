@@ -327,6 +327,10 @@ impl<T: Item> DrainTask<T> {
             }
             self.shared.host.leave(&mut || entered = Some(token.enter()));
         }
+        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
+        if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
+            return;
+        }
         let name = handler.handler.name();
         let tally = &self.slot().tally;
         tally.side_call(Some((name.as_str().into(), Instant::now())));

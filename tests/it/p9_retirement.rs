@@ -167,7 +167,9 @@ fn an_instance_that_loses_two_types_at_once_is_closed_once() {
     for kind in 2..4 {
         queue.produce(sent(kind, 0, 0)).unwrap();
     }
-    held.iter().for_each(|(entered, _)| entered.wait());
+    for (entered, _) in &held {
+        entered.wait();
+    }
     std::thread::scope(|scope| {
         for kind in 0..2 {
             scope.spawn({
@@ -176,7 +178,9 @@ fn an_instance_that_loses_two_types_at_once_is_closed_once() {
             });
         }
         wait_until("both to be gone", || queue.stats().handlers.len() == 2);
-        held.iter().for_each(|(_, release)| release.open());
+        for (_, release) in &held {
+            release.open();
+        }
     });
     shut_down(&queue);
     assert_eq!(life.events(), [0]);
