@@ -9,6 +9,7 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+ACTIONS ?= 10000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults bench wheel lock \
+.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults soak bench wheel lock \
 	clean require-toolchain require-components
 
 help: ## list the targets
@@ -67,6 +68,9 @@ stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi
 
 check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
+
+soak: require-toolchain ## ten million random actions on the core; fewer: make soak ACTIONS=1000000
+	BATCHQUEUE_MODEL_ACTIONS=$(ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
 faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red
 	$(BIN)/python scripts/faults.py

@@ -16,3 +16,4 @@ mod p9_retirement;
 
 mod model;
 mod regressions;
+mod regressions_of_moves;

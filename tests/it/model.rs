@@ -28,7 +28,7 @@ use random::Random;
 use settings::{ACTORS, End, Mode, Settings};
 use world::World;
 
-const ACTIONS_IN_CI: usize = 100_000;
+const ACTIONS_IN_CI: usize = 200_000;
 const STEPS: usize = 250;
 /// Runs at the same time, so that queues meet on their shared pools and at the control thread.
 const LANES: usize = 2;

@@ -16,12 +16,15 @@ fn retrying(attempts: u32, backoff: Duration) -> Config {
     Config { retry: Some(retry), ..config(1) }
 }
 
-/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether it was the last try.
+/// The numbers of a call's items, and whether it was the last try.
+type Call = (Vec<usize>, bool);
+
+/// Fails its first `failures` calls, as it is told to, and notes every call.
 #[derive(Clone)]
 struct Fickle {
     failures: usize,
     failure: fn(&mut Batch<Sent>) -> Failure,
-    calls: Arc<Mutex<Vec<(Vec<usize>, bool)>>>,
+    calls: Arc<Mutex<Vec<Call>>>,
 }
 
 impl Fickle {
@@ -29,7 +32,7 @@ impl Fickle {
         Self { failures, failure, calls: Arc::default() }
     }
 
-    fn calls(&self) -> Vec<(Vec<usize>, bool)> {
+    fn calls(&self) -> Vec<Call> {
         self.calls.lock().unwrap().clone()
     }
 }

@@ -71,6 +71,9 @@ impl<'a> Actor<'a> {
     /// `shutdown_at`: the step at which this actor shuts the queue down.
     pub fn run(mut self, steps: usize, shutdown_at: Option<usize>) -> [usize; ACTIONS.len()] {
         for step in 0..steps {
+            if self.world.is_wrong() {
+                break;
+            }
             let mut lot = self.random.below(100);
             let mut action = Action::Shutdown;
             if shutdown_at != Some(step) {
@@ -196,22 +199,22 @@ impl<'a> Actor<'a> {
     }
 
     fn remove(&self, kind: usize) -> bool {
-        match self.queue.remove_handler_with(key(kind), &mut Impatient::default()) {
-            Ok(removed) => removed,
-            Err(Hung) => {
-                self.world.violation("a removal hung");
-                false
-            }
+        let removed = self.queue.remove_handler_with(key(kind), &mut Impatient::default());
+        if removed == Err(Hung) {
+            self.world.violation("a removal hung");
         }
+        removed == Ok(true)
     }
 
     fn add_factory(&mut self) {
         let kind = spread_kind(&mut self.random);
         let count = self.random.within(2..5);
         let probes: Vec<_> = (0..count).map(|_| Probe::new(self.world, &[kind], true, &mut self.random)).collect();
-        let handlers = probes.iter().map(|probe| probe.handler()).collect();
+        let handlers = probes.iter().map(Probe::handler).collect();
         let answer = self.queue.add_handler_with(Self::named(kind), handlers, &mut Impatient::default());
-        probes.iter().for_each(|probe| probe.note(&answer));
+        for probe in &probes {
+            probe.note(&answer);
+        }
         if matches!(answer, Err(AddHandlerError::Interrupted(Hung))) {
             self.world.violation("the replacement of a factory hung");
         }

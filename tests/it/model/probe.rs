@@ -106,7 +106,7 @@ impl Probe {
             Some(failure) if failure.retry && !batch.is_last_attempt() => Err(failure),
             failure => {
                 self.end(world, &items, failure.is_none());
-                if mood % 2 == 0 {
+                if mood.is_multiple_of(2) {
                     drop(batch.drain());
                 }
                 failure.map_or(Ok(()), Err)
@@ -190,13 +190,13 @@ impl Handler<Sent> for Entrance {
 
     fn on_idle(&self) -> Result<(), Failure> {
         self.0.watch("on_idle", |_| std::thread::yield_now());
-        if self.0.id % 2 == 0 { Ok(()) } else { Err(Failure::new("idle")) }
+        if self.0.id.is_multiple_of(2) { Ok(()) } else { Err(Failure::new("idle")) }
     }
 
     fn on_close(&self) -> Result<(), Failure> {
         self.0.watch("on_close", |_| std::thread::yield_now());
         self.0.closed.fetch_add(1, SeqCst);
-        if self.0.id % 2 == 0 { Ok(()) } else { Err(Failure::new("closed")) }
+        if self.0.id.is_multiple_of(2) { Ok(()) } else { Err(Failure::new("closed")) }
     }
 
     fn name(&self) -> String {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Sebastiano Vigna's SplitMix64 (public domain): a counter, well mixed.
+/// Sebastiano Vigna's `SplitMix64` (public domain): a counter, well mixed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -58,6 +58,11 @@ impl World {
         self.settings.end == End::OutOfTime
     }
 
+    /// Once something is, a run says so and does not go on.
+    pub fn is_wrong(&self) -> bool {
+        !self.violations.lock().unwrap().is_empty()
+    }
+
     pub fn violation(&self, what: impl Into<String>) {
         self.violations.lock().unwrap().push(what.into());
     }
@@ -86,7 +91,7 @@ impl World {
 
     /// Puts many in, and notes what became of them.
     pub fn produce_many(&self, queue: &BatchQueue<Sent>, items: &[Sent]) {
-        let mut left = items.to_vec().into_iter();
+        let mut left = Vec::from(items).into_iter();
         let result = queue.produce_many(&mut left, None, &mut Impatient::default());
         let accepted = items.len() - left.len();
         self.accepted.lock().unwrap().extend(&items[..accepted]);
