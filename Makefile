@@ -9,7 +9,9 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-ACTIONS ?= 10000000
+CONTENDER_ARGS ?=
+SOAK_ACTIONS ?= 10000000
+STRESS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,8 +26,8 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python check format lint types stubs check-stubs faults soak bench wheel lock \
-	clean require-toolchain require-components
+.PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
+	faults bench contenders wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +46,17 @@ loom: require-toolchain ## the protocols in loom's scheduler, every interleaving
 
 test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: soak-rust soak-python ## the two that follow
+
+soak-rust: require-toolchain ## ten million random actions on the core; fewer: make soak-rust SOAK_ACTIONS=1000000
+	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
+
+soak-python: $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
+	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/test_model_threads.py
+
+stress: $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
+	$(BIN)/python scripts/stress.py $(STRESS_ARGS)
 
 check: lint check-stubs types test ## the one command before a commit
 
@@ -69,14 +82,14 @@ stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi
 check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
 
-soak: require-toolchain ## ten million random actions on the core; fewer: make soak ACTIONS=1000000
-	BATCHQUEUE_MODEL_ACTIONS=$(ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
-
 faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red
 	$(BIN)/python scripts/faults.py
 
 bench: require-toolchain ## produce to handler, items per second; needs no Python
 	cargo bench --locked
+
+contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
+	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl
 

@@ -26,7 +26,7 @@ FAULTS: dict[str, list[str]] = {
         "it:p1_factory::an_instance_that_serves_all_partitions_is_entered_by_one_thread_at_a_time",
         "it:regressions::r07_on_idle_does_not_overlap_consume_with_a_custom_selector",
     ],
-    "SecondLook": ["loom:loom_seal_while_the_owner_takes"],
+    "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
     "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
     "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep"],

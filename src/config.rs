@@ -10,6 +10,9 @@ const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 const MAX_BUFFER_SIZE: usize = 100_000_000;
 
+/// Times beyond this are as good as for ever, and safe to add to a moment.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
+
 /// How many drain threads a queue has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ThreadPolicy {
@@ -260,6 +263,16 @@ impl Config {
             )));
         }
         Ok(())
+    }
+
+    /// The same settings with times that a clock can add to now.
+    pub(crate) fn with_bounded_times(mut self) -> Self {
+        let times = [&mut self.min_idle, &mut self.max_idle, &mut self.rebalance_interval];
+        let waits = self.retry.iter_mut().flat_map(|retry| [&mut retry.backoff, &mut retry.max_backoff]);
+        for time in times.into_iter().chain(waits) {
+            *time = (*time).min(LONGEST);
+        }
+        self
     }
 
     /// The same settings for a queue whose one drain task runs on a shared pool.

@@ -10,8 +10,8 @@
 pub(crate) enum Fault {
     /// P1: `dispatch` enters a handler without its entry token.
     EntryToken,
-    /// P3: a take swaps the open segment out without a second look at the sealed ones.
-    SecondLook,
+    /// P3: a take swaps the open segment out before the sealed ones.
+    SealedFirst,
     /// P5: a put does not compare with the bound.
     Bound,
     /// P2: a refusal is not counted.

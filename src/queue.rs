@@ -69,6 +69,7 @@ impl<T: Item> Builder<T> {
     /// A setting is out of range, or the system has no thread left.
     pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
         self.config.validate()?;
+        self.config = std::mem::take(&mut self.config).with_bounded_times();
         let share = self.take_share()?;
         let (threads, partitions, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
@@ -76,10 +77,10 @@ impl<T: Item> Builder<T> {
         }
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,
-            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(consumer)),
-            Consumers::PerThread(mut factory) => {
-                Consumption::PerThread((0..threads).map(|thread| consumer_of_all_types(factory(thread))).collect())
-            }
+            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(0, consumer)),
+            Consumers::PerThread(mut factory) => Consumption::PerThread(
+                (0..threads).map(|thread| consumer_of_all_types(thread, factory(thread))).collect(),
+            ),
         };
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
@@ -117,8 +118,8 @@ impl<T: Item> Builder<T> {
     }
 }
 
-fn consumer_of_all_types<T>(handler: HandlerRef<T>) -> Arc<Registered<T>> {
-    Arc::new(Registered::new(TypeKey(0), &handler.handler.name(), vec![handler]))
+fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<Registered<T>> {
+    Arc::new(Registered::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
 }
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.
@@ -323,7 +324,7 @@ impl<T: Item> BatchQueue<T> {
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions whose wanted owner
     /// changed; 0 without a balancer. They move at the next quiescent point of their owners.
     ///
-    /// On a drain thread, and inside a balancer, it only asks for a run and returns 0.
+    /// On a drain thread it only asks for a run, and inside a balancer it does nothing; both return 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
             self.shared.rebalance_soon();

@@ -16,21 +16,22 @@
 use std::cell::Cell;
 use std::fmt;
 
-use crate::config::{Config, Selector};
+use crate::config::{Config, Selector, available_cores};
 use crate::control::balance::Balancing;
 use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
 use crate::control::retire::Retirements;
-use crate::control::scheduler::{Compensation, Pool, Waker};
+use crate::control::scheduler::{Compensation, Limit, Pool, Waker};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
-use crate::flow::handler::{EntryToken, HandlerRef, Item};
+use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Access, Partition, Signal};
 use crate::flow::route::{Registered, Route, TypeRoute};
 use crate::observe::ThreadTally;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, thread_local, wait_for,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, panicking,
+    thread_local, wait_for,
 };
 
 thread_local! {
@@ -61,6 +62,23 @@ impl Drop for DrainMark {
     }
 }
 
+/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's own code, like its drop or
+/// its type. Its partitions have no owner any more, so the queue closes and counts what is left as abandoned.
+pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
+
+impl<T: Item> Drop for GiveUp<T> {
+    fn drop(&mut self) {
+        if panicking() {
+            let name = &self.0.name;
+            self.0
+                .host
+                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
+            self.0.close();
+            self.0.expire();
+        }
+    }
+}
+
 /// While it lives, this thread is inside the handler with that entry token.
 #[derive(Debug)]
 pub(crate) struct Holding(());
@@ -76,6 +94,11 @@ impl Drop for Holding {
     fn drop(&mut self) {
         HOLDS.with(|holds| holds.set(0));
     }
+}
+
+/// The queue that the calling thread drains, as an address.
+pub(crate) fn drained_queue() -> Option<usize> {
+    Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
 /// Whether the calling thread is a drain thread of any queue.
@@ -222,7 +245,11 @@ pub(crate) struct Shared<T: Item> {
     flushed: (Mutex<()>, Condvar),
     closed: (Mutex<()>, Condvar),
     pub(crate) running: Arc<Running>,
+    /// The instances whose `on_close` is due; filled when the first drain thread ends.
+    to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     pub(crate) next_partition: AtomicUsize,
+    /// Drain threads of this queue for each core of the process, rounded up.
+    pub(crate) threads_per_core: u32,
     pub(crate) dispatch_log: DispatchLog,
 }
 
@@ -240,6 +267,7 @@ impl<T: Item> Shared<T> {
         let route = Route::new();
         route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running::new(threads.len()));
+        let threads_per_core = u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         Self {
             name,
@@ -265,7 +293,9 @@ impl<T: Item> Shared<T> {
             flushed: (Mutex::new(()), Condvar::new()),
             closed: (Mutex::new(()), Condvar::new()),
             running,
+            to_close: Mutex::new(None),
             next_partition: AtomicUsize::new(0),
+            threads_per_core,
             dispatch_log: DispatchLog::new(),
         }
     }
@@ -343,9 +373,17 @@ impl<T: Item> Shared<T> {
     /// another one takes its place meanwhile. `Err`: none can, so it must not wait.
     pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
-            Some(pool) if pool.runs_current_thread() => pool.begin_blocking().map(Some).ok_or(NoWorkerLeft),
+            Some(pool) if pool.runs_current_thread() => pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft),
             _ => Ok(None),
         }
+    }
+
+    /// Waits for a handler that another thread is inside. On a shared pool that thread may itself wait for a drain there,
+    /// so another worker takes this one's place; at most one for each queue of the pool.
+    pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Entered<'a> {
+        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
+        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
+        token.enter()
     }
 
     pub(crate) fn one_finished(&self) {
@@ -353,6 +391,17 @@ impl<T: Item> Shared<T> {
         if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake_all();
         }
+    }
+
+    /// A handler instance that has not had its `on_close`, and is not a consumer; first those that nobody is inside.
+    pub(crate) fn next_to_close(&self) -> Option<HandlerRef<T>> {
+        let mut to_close = self.to_close.lock();
+        let left = to_close.get_or_insert_with(|| {
+            let instances = self.route.instances().into_iter().map(|one| one.handler);
+            instances.filter(|one| !self.consumes_all(one)).collect()
+        });
+        let free = left.iter().position(|handler| !handler.token.is_held());
+        if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }
 
     // ---- close and flush -------------------------------------------------------------------------------------
@@ -383,6 +432,9 @@ impl<T: Item> Shared<T> {
 
     /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
     pub(crate) fn back_off(&self, delay: Duration) {
+        // On a shared pool another worker takes this one's place meanwhile.
+        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
+        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
         let until = Instant::now() + delay;
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();

@@ -10,6 +10,7 @@ pub(crate) use real::*;
 #[cfg(loom)]
 pub(crate) use model::*;
 
+pub(crate) use std::thread::panicking;
 pub(crate) use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -45,10 +46,10 @@ impl<V: Default> Forgettable<V> {
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use arc_swap::ArcSwap;
+    pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use std::sync::{Arc, OnceLock, Weak};
     pub(crate) use std::thread::JoinHandle;
     pub(crate) use std::thread_local;
@@ -75,6 +76,24 @@ mod real {
 
         pub(crate) fn publish(&self, value: V) {
             self.0.store(Arc::new(value));
+        }
+    }
+
+    /// The same for a value that may be there or not.
+    #[derive(Debug)]
+    pub(crate) struct PublishedOption<V>(ArcSwapOption<V>);
+
+    impl<V> PublishedOption<V> {
+        pub(crate) fn new(value: Arc<V>) -> Self {
+            Self(ArcSwapOption::new(Some(value)))
+        }
+
+        pub(crate) fn load(&self) -> Option<Arc<V>> {
+            self.0.load_full()
+        }
+
+        pub(crate) fn publish(&self, value: Option<Arc<V>>) {
+            self.0.store(value);
         }
     }
 
@@ -168,7 +187,7 @@ mod model {
     use std::sync::PoisonError;
 
     pub(crate) use loom::sync::MutexGuard;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::thread::JoinHandle;
     pub(crate) use loom::thread_local;
     pub(crate) use std::sync::{Arc, OnceLock, Weak};
@@ -276,6 +295,23 @@ mod model {
                 versions.len() - 1
             };
             self.current.store(newest, Ordering::Release);
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct PublishedOption<V>(Published<Option<Arc<V>>>);
+
+    impl<V> PublishedOption<V> {
+        pub(crate) fn new(value: Arc<V>) -> Self {
+            Self(Published::new(Some(value)))
+        }
+
+        pub(crate) fn load(&self) -> Option<Arc<V>> {
+            (*self.0.load()).clone()
+        }
+
+        pub(crate) fn publish(&self, value: Option<Arc<V>>) {
+            self.0.publish(value);
         }
     }
 

@@ -90,7 +90,8 @@ class DrainBalancer:
             assign: Takes the load per partition (items since the last run), the drain thread per partition, and the
                 number of drain threads; returns the wanted drain thread per partition, or None to leave all where
                 they are. A list of another length, or with a thread that does not exist, is refused with a line in
-                the log. It is called on a thread of its own, never on a drain thread.
+                the log. It is called on the control thread, or on the thread that calls `rebalance`; never on a
+                drain thread.
 
         Raises:
             ConfigError: `assign` is not callable.

@@ -64,6 +64,9 @@ class BatchQueue(_core.Queue, Generic[T]):
         queue.config = config
         return queue
 
+    def __init__(self, name: str, config: BatchQueueConfig[T]) -> None:
+        """Do nothing: the queue runs already. A subclass may call it as any other `__init__`."""
+
     def add_handler(
         self,
         item_type: type[H],

@@ -82,7 +82,7 @@ class BatchQueueStats:
         abandoned: Items that a shutdown left behind when its time ran out.
         in_flight: Items that drain threads have in hand.
         rebalances: Runs of the balancer, skipped and refused plans included.
-        moves: Partitions that it gave to another drain thread.
+        moves: Partitions that it gave to another drain thread, those included that were taken back.
         load_ratio: Largest load of a drain thread over the smallest, in the interval before the balancer's last run;
             1.0 before the first, infinite when a thread had nothing to do.
         longest_handoff_ms: Longest time from the decision to move a partition until its new drain thread had it.

@@ -1,11 +1,12 @@
 //! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
+use crate::control::waits::WaitForEnd;
 use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
-use crate::shared::Shared;
+use crate::shared::{Shared, drained_queue};
 use crate::sync::{Arc, Instant, Ordering};
 
 impl<T: Item> Shared<T> {
@@ -47,7 +48,11 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        if (!self.on_own_drain_thread() || faults::off(Fault::ShutdownWaitsForItself))
+        // On a drain thread it waits where that can end: not for its own queue, nor for one that needs the handler which
+        // it is inside, nor for one that waits for its own.
+        let waits = drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
+        let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
+        if (may_wait || faults::off(Fault::ShutdownWaitsForItself))
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

@@ -57,6 +57,19 @@ impl Growth {
     }
 }
 
+fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
+    let HandledType { name, weight, .. } = item_type;
+    if !(1..=MAX_PARTITIONS).contains(&handlers) {
+        return Err(ConfigError(format!(
+            "{name} has {handlers} handlers; give 1 to {MAX_PARTITIONS}, one per partition"
+        )));
+    }
+    if !(weight.is_finite() && *weight > 0.0) {
+        return Err(ConfigError(format!("{name}: weight is {weight}; give a finite number above 0")));
+    }
+    Ok(())
+}
+
 impl<T: Item> Shared<T> {
     /// Gives a type its handler, or its handlers, one for each of as many partitions. Where it had some before: what to
     /// wait for until no thread can be inside them.
@@ -65,13 +78,16 @@ impl<T: Item> Shared<T> {
         item_type: &HandledType,
         handlers: Vec<HandlerRef<T>>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
+        check_numbers(item_type, handlers.len()).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
         if control.access != Access::Open {
             return Err(AddHandlerError::Closed(Closed));
         }
         let route = &self.route;
-        let registered = Arc::new(Registered::new(item_type.key, &item_type.name, handlers));
-        if let Some(known) = route.find(item_type.key) {
+        let known = route.find(item_type.key);
+        let number = known.map_or(route.type_count(), |known| known.number);
+        let registered = Arc::new(Registered::new(item_type.key, number, &item_type.name, handlers));
+        if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
                 return Err(AddHandlerError::Config(ConfigError(format!(
@@ -111,8 +127,6 @@ impl<T: Item> Shared<T> {
     fn check_spread(&self, name: &str, spread: usize) -> Result<(), ConfigError> {
         let problem = if spread == 1 {
             return Ok(());
-        } else if spread == 0 || spread > MAX_PARTITIONS {
-            format!("{name} is to be spread over {spread} partitions; give 1 to {MAX_PARTITIONS}")
         } else if self.config.selector != Selector::ByType {
             format!(
                 "{name} cannot have a factory: only the selector by_type has partitions of one type; use add_handler"

@@ -7,8 +7,9 @@ use rustc_hash::FxHashMap;
 use crate::config::Selector;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey};
+use crate::flow::partition::{Segments, keep_spare};
 use crate::flow::route::{Registered, Route, Target};
-use crate::observe::{Outcome, ThreadTally, Throttle};
+use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
 use crate::shared::{Holding, Shared};
 use crate::sync::{Arc, Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::sync::{Arc, Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Taken<T> {
     pub(crate) partition: usize,
-    pub(crate) segments: Vec<Vec<T>>,
+    pub(crate) segments: Segments<T>,
 }
 
 /// The items of one cycle that go to one handler, or to nobody.
@@ -34,15 +35,15 @@ pub(crate) fn group_by_type<T: Item>(
     taken: Vec<Taken<T>>,
     known_before: usize,
 ) -> Vec<Group<T>> {
-    let mut groups: Vec<Group<T>> = Vec::new();
-    // With `ByType` the partitions of a type are its own, or shared with types that are not spread: a group never
-    // gathers from two.
-    let by_partition = selector == Selector::ByType;
-    let mut group_of: FxHashMap<(TypeKey, usize), usize> = FxHashMap::default();
+    let mut groups: Vec<Group<T>> = Vec::with_capacity(taken.len());
+    let mut known = Known::default();
     for Taken { partition, segments } in taken {
-        let place = if by_partition { partition } else { 0 };
+        if selector == Selector::ByType {
+            // The partitions of a type are its own, or shared with types that are not spread: no group gathers from two.
+            known.forget();
+        }
         let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
-            *group_of.entry((key, place)).or_insert_with(|| {
+            known.group_of(key, || {
                 let target = route.target(key, partition, selector, known_before);
                 groups.push(Group { target, batch: Batch::default() });
                 groups.len() - 1
@@ -62,6 +63,34 @@ pub(crate) fn group_by_type<T: Item>(
         }
     }
     groups
+}
+
+/// Which group a type has. Most partitions hold one type, for which nothing is hashed.
+#[derive(Default)]
+struct Known {
+    first: Option<(TypeKey, usize)>,
+    others: FxHashMap<TypeKey, usize>,
+}
+
+impl Known {
+    fn forget(&mut self) {
+        self.first = None;
+        if !self.others.is_empty() {
+            self.others.clear();
+        }
+    }
+
+    fn group_of(&mut self, key: TypeKey, make: impl FnOnce() -> usize) -> usize {
+        match self.first {
+            Some((first, group)) if first == key => group,
+            Some(_) => *self.others.entry(key).or_insert_with(make),
+            None => {
+                let group = make();
+                self.first = Some((key, group));
+                group
+            }
+        }
+    }
 }
 
 /// One group for the one consumer of the queue.
@@ -116,6 +145,8 @@ pub(crate) struct Dispatcher<'a, T: Item> {
     pub(crate) tally: &'a ThreadTally,
     /// Lines to log once the thread has left the host: a logging handler may be slow, or produce into a queue.
     pub(crate) lines: &'a mut Vec<String>,
+    /// Emptied segments, for later takes.
+    pub(crate) spares: &'a mut Vec<Vec<T>>,
 }
 
 impl<T: Item> Dispatcher<'_, T> {
@@ -173,6 +204,10 @@ impl<T: Item> Dispatcher<'_, T> {
             let (queue, name) = (&self.shared.name, &registered.name);
             self.lines.push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
         }
+        for mut segment in batch.into_segments() {
+            segment.clear();
+            keep_spare(self.spares, segment);
+        }
     }
 
     /// Inside the handler's entry token: `consume`. `None`: the time is over, and nobody is called any more.
@@ -185,10 +220,10 @@ impl<T: Item> Dispatcher<'_, T> {
     ) -> Option<Result<(), Failure>> {
         let (handler, name) = (target.handler(), &target.registered.name);
         if entered.is_none() {
-            self.shared.host.leave(&mut || entered = Some(handler.token.enter()));
+            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&handler.token)));
         }
         let start = Instant::now();
-        if !self.tally.begin_call(name, start) {
+        if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
             return None;
         }
         let holding = Holding::of(&handler.token);

@@ -8,13 +8,17 @@
 //!                             └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
+use rustc_hash::FxHashSet;
+
 use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
 use crate::flow::handler::{HandlerRef, Item};
+use crate::flow::partition::Segments;
 use crate::flow::ready::ready_after;
-use crate::flow::rest::after_empty_cycle;
+use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
+use crate::observe::Calling;
 use crate::shared::{Consumption, Holding, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 
@@ -22,6 +26,8 @@ use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cycle {
     Worked,
+    /// It worked, but on so little that a rest is worth more than another cycle at once.
+    Thin,
     Empty,
     /// The queue has ended; [`DrainTask::end`] is next.
     Over,
@@ -35,13 +41,26 @@ pub(crate) struct DrainTask<T: Item> {
     /// The partition that was served last; the next scan starts after it.
     last_served: usize,
     empty_cycles: u32,
+    /// The rest after the last thin cycle.
+    thin_rest: Duration,
     /// Lines to log outside the host.
     lines: Vec<String>,
+    /// Emptied segments.
+    spares: Vec<Vec<T>>,
 }
 
 impl<T: Item> DrainTask<T> {
     pub(crate) fn new(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) -> Self {
-        Self { index, shared, sleeper, last_served: 0, empty_cycles: 0, lines: Vec::new() }
+        Self {
+            index,
+            shared,
+            sleeper,
+            last_served: 0,
+            empty_cycles: 0,
+            thin_rest: Duration::ZERO,
+            lines: Vec::new(),
+            spares: Vec::new(),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared<T>> {
@@ -58,10 +77,11 @@ impl<T: Item> DrainTask<T> {
         // Only for a switched-off rule: the types that are known before the cycle takes anything.
         let known = if faults::off(Fault::RouteAfterTake) { self.shared.route.types().count() } else { usize::MAX };
         let first = self.partitions_to_take(closing).next();
-        let mut served = Vec::new();
+        let (mut served, mut items, mut began) = (Vec::new(), 0, None);
         if let Some(first) = first {
+            began = Some(Instant::now());
             let shared = self.shared.clone();
-            shared.host.enter(&mut || self.take_and_dispatch(first, closing, known, &mut served));
+            shared.host.enter(&mut || items = self.take_and_dispatch(first, closing, known, &mut served));
         }
         let worked = !served.is_empty();
         if !worked && !closing {
@@ -72,7 +92,22 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         if worked {
             self.empty_cycles = 0;
-            Cycle::Worked
+            let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+            let rest = after_thin_cycle(
+                &self.shared.config,
+                self.shared.threads_per_core,
+                items,
+                served.len(),
+                took,
+                self.thin_rest,
+            );
+            match rest.filter(|_| !closing) {
+                Some(rest) => {
+                    self.thin_rest = rest;
+                    Cycle::Thin
+                }
+                None => Cycle::Worked,
+            }
         } else if self.shared.is_over() {
             Cycle::Over
         } else {
@@ -103,21 +138,30 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    fn take_and_dispatch(&mut self, first: usize, closing: bool, known_before: usize, served: &mut Vec<usize>) {
+    /// Returns how many items that were.
+    fn take_and_dispatch(
+        &mut self,
+        first: usize,
+        closing: bool,
+        known_before: usize,
+        served: &mut Vec<usize>,
+    ) -> usize {
         let shared = self.shared.clone();
-        let mut budget = shared.config.max_batch_items;
+        let mut items = 0;
         let mut taken = Vec::new();
+        let mut spares = std::mem::take(&mut self.spares);
         let others = self.partitions_to_take(closing).filter(|&index| index != first);
         for index in std::iter::once(first).chain(others) {
-            let mut segments = Vec::new();
-            let items = shared.route.partition(index).take(budget, &mut segments);
-            if items == 0 {
+            let mut segments = Segments::new();
+            let budget = shared.config.max_batch_items - items;
+            let from_here = shared.route.partition(index).take(budget, &mut segments, &mut spares);
+            if from_here == 0 {
                 continue;
             }
             taken.push(Taken { partition: index, segments });
             served.push(index);
-            budget = budget.saturating_sub(items);
-            if budget == 0 {
+            items += from_here;
+            if items >= shared.config.max_batch_items {
                 break;
             }
         }
@@ -131,8 +175,11 @@ impl<T: Item> DrainTask<T> {
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
-        let mut dispatcher = Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines };
+        let mut dispatcher =
+            Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines, spares: &mut spares };
         dispatcher.dispatch(groups);
+        self.spares = spares;
+        items
     }
 
     // ---- the quiescent point ---------------------------------------------------------------------------------
@@ -200,9 +247,17 @@ impl<T: Item> DrainTask<T> {
         self.sleeper.wake_up();
     }
 
-    /// After an empty cycle. `None`: there is something to do after all.
-    pub(crate) fn prepare_sleep(&mut self) -> Option<(SleepAttempt<'_>, Duration)> {
+    /// After a thin or an empty cycle. `None`: there is something to do after all.
+    pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        if after == Cycle::Thin {
+            if self.shared.flush_waits() {
+                return None;
+            }
+            let attempt = self.sleeper.prepare(SleepKind::Rest);
+            let awake = self.has_reason_to_stay_awake(SleepKind::Rest);
+            return (!awake).then_some((attempt, self.thin_rest));
+        }
         if kind == SleepKind::Rest && self.shared.flush_waits() {
             kind = SleepKind::Sleep;
         }
@@ -251,14 +306,16 @@ impl<T: Item> DrainTask<T> {
     fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
         if let Consumption::ByHandler = self.shared.consumption {
             let route = &self.shared.route;
-            let mine = |home: usize| self.is_inside(home);
-            if !route.idlers().iter().any(|one| mine(one.home)) {
+            let homes: Vec<usize> = route.idlers().iter().map(|one| one.home).collect();
+            let mine: FxHashSet<usize> = homes.into_iter().filter(|&home| self.is_inside(home)).collect();
+            if mine.is_empty() {
                 return Vec::new();
             }
-            // SeqCst: pairs with the fence in `retire`. The list is read again after the owner words: a handler that was
-            // removed while another thread owned its home is not on it.
+            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a handler that was removed
+            // while another thread owned its home is not on it, or its home was not this thread's.
             fence(Ordering::SeqCst);
-            return route.idlers().iter().filter(|one| mine(one.home)).map(|one| one.handler.clone()).collect();
+            let idlers = route.idlers();
+            return idlers.iter().filter(|one| mine.contains(&one.home)).map(|one| one.handler.clone()).collect();
         }
         self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
     }
@@ -286,18 +343,16 @@ impl<T: Item> DrainTask<T> {
         self.note_cpu_time();
     }
 
-    /// The last call into each handler. Every thread sees the same list and calls its share of it, whoever owns what.
+    /// The last call into each handler. The threads that are left take one after the other from a common list, so none
+    /// of them waits for a thread that hangs.
     fn close_handlers(&mut self) {
         let shared = self.shared.clone();
-        let threads = shared.threads.len();
-        // Also where a consumer took their items: they were added, so they have an end.
-        let instances = shared.route.instances().into_iter().filter(|one| one.home % threads == self.index);
-        let mut handlers: Vec<_> = instances.map(|one| one.handler).filter(|one| !shared.consumes_all(one)).collect();
-        handlers.extend(self.consumer());
         shared.host.enter(&mut || {
-            // First those that nobody is inside: one that hangs must not keep the others from their end.
-            handlers.sort_by_key(|handler| handler.token.is_held());
-            for handler in handlers.drain(..) {
+            if let Some(consumer) = self.consumer() {
+                self.call_alone(&consumer, SideCall::OnClose);
+            }
+            // Also where a consumer took their items: they were added, so they have an end.
+            while let Some(handler) = shared.next_to_close() {
                 self.call_alone(&handler, SideCall::OnClose);
             }
         });
@@ -311,9 +366,9 @@ impl<T: Item> DrainTask<T> {
             return;
         }
         shared.host.enter(&mut || {
-            let mut abandoned = Vec::new();
+            let (mut abandoned, mut spares) = (Segments::new(), Vec::new());
             for partition in shared.route.partitions().filter(|one| self.is_inside(one.index)) {
-                partition.take(usize::MAX, &mut abandoned);
+                partition.take(usize::MAX, &mut abandoned, &mut spares);
             }
         });
     }
@@ -325,7 +380,7 @@ impl<T: Item> DrainTask<T> {
             if method == SideCall::OnIdle {
                 return; // Somebody is inside, so the handler is not idle.
             }
-            self.shared.host.leave(&mut || entered = Some(token.enter()));
+            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
         }
         // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
         if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
@@ -333,7 +388,7 @@ impl<T: Item> DrainTask<T> {
         }
         let name = handler.handler.name();
         let tally = &self.slot().tally;
-        tally.side_call(Some((name.as_str().into(), Instant::now())));
+        tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
         let holding = Holding::of(&handler.token);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::faults::{self, Fault};
+use crate::flow::partition::Segments;
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
 
 /// The type of an item: items with the same key go to the same handler.
@@ -36,14 +37,14 @@ pub trait Item: Send + 'static {
 /// The items of one type that one cycle took, in order, as the segments they travelled in.
 #[derive(Debug)]
 pub struct Batch<T> {
-    segments: Vec<Vec<T>>,
+    segments: Segments<T>,
     len: usize,
     last_attempt: bool,
 }
 
 impl<T> Default for Batch<T> {
     fn default() -> Self {
-        Self { segments: Vec::new(), len: 0, last_attempt: true }
+        Self { segments: Segments::new(), len: 0, last_attempt: true }
     }
 }
 
@@ -72,10 +73,15 @@ impl<T> Batch<T> {
         self.segments.iter().flatten()
     }
 
-    /// Takes all items out, in order.
-    pub fn drain(&mut self) -> Drain<T> {
+    /// Takes all items out, in order. What the iterator is dropped with is dropped too.
+    pub fn drain(&mut self) -> Drain<'_, T> {
         let left = std::mem::take(&mut self.len);
-        Drain { segments: std::mem::take(&mut self.segments).into_iter(), current: Vec::new().into_iter(), left }
+        Drain { segments: self.segments.iter_mut(), current: None, left }
+    }
+
+    /// The segments, for what they are worth to a later take.
+    pub(crate) fn into_segments(self) -> Segments<T> {
+        self.segments
     }
 
     pub(crate) fn push_segment(&mut self, segment: Vec<T>) {
@@ -94,23 +100,23 @@ impl<T> Batch<T> {
 
 /// The items of a batch, in order; it knows how many are left.
 #[derive(Debug)]
-pub struct Drain<T> {
-    segments: std::vec::IntoIter<Vec<T>>,
-    current: std::vec::IntoIter<T>,
+pub struct Drain<'a, T> {
+    segments: std::slice::IterMut<'a, Vec<T>>,
+    current: Option<std::vec::Drain<'a, T>>,
     left: usize,
 }
 
-impl<T> Iterator for Drain<T> {
+impl<T> Iterator for Drain<'_, T> {
     type Item = T;
 
     #[inline]
     fn next(&mut self) -> Option<T> {
         loop {
-            if let Some(item) = self.current.next() {
+            if let Some(item) = self.current.as_mut().and_then(Iterator::next) {
                 self.left -= 1;
                 return Some(item);
             }
-            self.current = self.segments.next()?.into_iter();
+            self.current = Some(self.segments.next()?.drain(..));
         }
     }
 
@@ -119,7 +125,15 @@ impl<T> Iterator for Drain<T> {
     }
 }
 
-impl<T> ExactSizeIterator for Drain<T> {}
+impl<T> Drop for Drain<'_, T> {
+    fn drop(&mut self) {
+        for segment in &mut self.segments {
+            segment.clear();
+        }
+    }
+}
+
+impl<T> ExactSizeIterator for Drain<'_, T> {}
 
 /// Why a handler could not handle a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,21 +3,23 @@
 //! ```text
 //!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
 //!     │
-//!  place.rs      type → partition, for the queue's life
-//!  route.rs      partitions, their owners, the handlers of the types
+//!  place.rs      type → partition, for the queue's life        a hot type: several, in turn
+//!  route.rs      partitions, their owners, the handlers of the types; it only grows
 //!     │
 //!  partition.rs  open segment ──sealed when full──▶ channel    the bound, the closed mark, the counts
 //!     │
 //!  ready.rs      "partition 7 has items"                       one bit; wakes the owner if it sleeps
 //!     │
-//!  drain.rs      the owner's cycle: take, dispatch, quiescent point
+//!  drain.rs      the owner's cycle: take, dispatch, quiescent point, where a partition may change its owner
 //!     │
-//!  dispatch.rs   group by type, enter each handler alone
+//!  dispatch.rs   group by type, enter each handler alone       tries again as the retry policy says
 //!     │
 //!  handler.rs    consume(batch)
 //!     │
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
+//!
+//! Beside the way stands `host.rs`: the world that the handlers live in, such as the interpreter.
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;

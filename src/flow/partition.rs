@@ -6,9 +6,7 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `gate.*` | producers, closer, thread inside (under the lock) | the same |
-//! | `pushed` | whoever holds the gate, by a plain store of `gate.pushed` | thread inside |
-//! | `attempts` | whoever holds the gate, by a plain store | the meter of the balancer, statistics |
+//! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics and the meter of the balancer |
 //! | `waiting` | producers that wait, under the gate | thread inside |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
@@ -16,14 +14,19 @@
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
+use smallvec::SmallVec;
+
 use crate::faults::{self, Fault};
 use crate::flow::ready::ReadyBit;
 use crate::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, SegmentChannel, fence, wait_for,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, SegmentChannel, fence, wait_for,
 };
 
 /// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
 const KEPT_CAPACITY: usize = 256;
+
+/// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
+const MOST_SPARES: usize = 128;
 
 /// Slots of the channel of the largest buffers, 24 bytes and a stamp each.
 const MOST_SEGMENTS: usize = 8_192;
@@ -47,12 +50,36 @@ pub(crate) enum Access {
     Closed,
 }
 
+/// What a put reads and writes, in one cache line together with the lock.
 #[derive(Debug)]
+#[repr(C)]
 struct Gate<T> {
     open: Vec<T>,
-    access: Access,
     pushed: u64,
-    refused: u64,
+    /// `taken` at the last look: never more than it is now. While the partition has room by this, and an open segment, a
+    /// put need not look at the line that the thread inside writes.
+    taken_seen: u64,
+    buffer_size: u32,
+    segment_size: u32,
+    /// Segments in the channel, less those that the thread inside received since it last held the gate.
+    sealed: u32,
+    access: Access,
+}
+
+/// What a put reads and writes when it does not succeed at once. Under the gate.
+#[derive(Debug, Default)]
+struct SlowCounts {
+    refused: AtomicU64,
+    /// Puts that did not succeed at once.
+    late: AtomicU64,
+    /// Those of them that did in the end.
+    late_pushed: AtomicU64,
+}
+
+/// Adds under the gate, which makes a read-modify-write unnecessary.
+fn add(count: &AtomicU64, items: usize) {
+    // Relaxed: written and read under the gate.
+    count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
 }
 
 /// What a put made true, for whoever must wake the drain thread.
@@ -81,62 +108,105 @@ pub(crate) enum Stop {
 }
 
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Partition<T> {
-    pub(crate) index: usize,
-    pub(crate) buffer_size: usize,
-    segment_size: usize,
     gate: Mutex<Gate<T>>,
-    not_full: Condvar,
-    sealed: SegmentChannel<Vec<T>>,
-    ready: ReadyBit,
-    pushed: AtomicU64,
-    attempts: AtomicU64,
-    waiting: AtomicUsize,
-    taken: AtomicU64,
+    // The thread inside writes from here …
+    taken: Aligned<AtomicU64>,
     completed: AtomicU64,
     finished: AtomicBool,
+    /// Segments received that `gate.sealed` still counts.
+    received: AtomicU32,
     revoked_at_ns: AtomicU64,
+    // … to here.
+    pub(crate) index: usize,
+    pub(crate) buffer_size: usize,
+    sealed: SegmentChannel<Vec<T>>,
+    ready: ReadyBit,
+    waiting: AtomicUsize,
+    not_full: Condvar,
+    slow: SlowCounts,
+}
+
+/// What a take found in the open segment's place.
+enum Opened<T> {
+    /// The open segment, perhaps empty: nothing is left behind it.
+    Last(Vec<T>),
+    /// So many sealed segments come before it.
+    After(u32),
+}
+
+/// The segments of one take: mostly one.
+pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
+
+/// Keeps an emptied segment for a later take, if it is of the size that takes leave behind.
+pub(crate) fn keep_spare<T>(spares: &mut Vec<Vec<T>>, segment: Vec<T>) {
+    if spares.len() < MOST_SPARES && (1..=KEPT_CAPACITY).contains(&segment.capacity()) {
+        spares.push(segment);
+    }
+}
+
+/// Begins a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Aligned<V>(V);
+
+impl<T> Gate<T> {
+    /// Queued items: never fewer than there are.
+    #[inline]
+    fn queued(&self) -> usize {
+        usize::try_from(self.pushed - self.taken_seen).unwrap_or(usize::MAX)
+    }
 }
 
 impl<T> Partition<T> {
     pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
+        let short = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
         Self {
+            gate: Mutex::new(Gate {
+                open: Vec::new(),
+                pushed: 0,
+                taken_seen: 0,
+                buffer_size: short(buffer_size),
+                segment_size: short(segment_size),
+                sealed: 0,
+                access: Access::Open,
+            }),
+            taken: Aligned(AtomicU64::new(0)),
+            completed: AtomicU64::new(0),
+            finished: AtomicBool::new(false),
+            received: AtomicU32::new(0),
+            revoked_at_ns: AtomicU64::new(0),
             index,
             buffer_size,
-            segment_size,
-            gate: Mutex::new(Gate { open: Vec::new(), access: Access::Open, pushed: 0, refused: 0 }),
-            not_full: Condvar::new(),
             // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
             // `buffer_size / segment_size` are never in the channel.
             sealed: SegmentChannel::bounded(buffer_size / segment_size + 2),
             ready,
-            pushed: AtomicU64::new(0),
-            attempts: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            taken: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
-            finished: AtomicBool::new(false),
-            revoked_at_ns: AtomicU64::new(0),
+            not_full: Condvar::new(),
+            slow: SlowCounts::default(),
         }
     }
 
     // ---- producers -------------------------------------------------------------------------------------------
 
     /// Puts one item in. What does not fit comes back in `item`.
+    #[inline]
     pub(crate) fn put(&self, item: &mut Option<T>, attempt: Attempt, inside_pool: bool) -> Result<Signal, Stop> {
         let mut gate = self.gate.lock();
-        if attempt == Attempt::New {
-            self.count_attempts(1);
+        if let Err(stop) = self.check(&mut gate, inside_pool) {
+            self.count_slow(attempt, 0);
+            return Err(stop);
         }
-        Self::check_access(&gate, inside_pool)?;
-        let queued = self.queued(&gate);
-        if queued >= self.buffer_size && !faults::off(Fault::Bound) {
-            return Err(Stop::Full);
-        }
+        let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
         if let Some(item) = item.take() {
             self.append(&mut gate, item);
         }
-        Ok(self.announce(queued, 1))
+        if attempt == Attempt::Again {
+            self.count_slow(attempt, 1);
+        }
+        Ok(self.announce(&mut gate, was_empty, 1))
     }
 
     /// Puts the first `run` of `items` in, as many as fit, under one lock. What does not fit stays in `items`.
@@ -148,92 +218,132 @@ impl<T> Partition<T> {
         inside_pool: bool,
     ) -> (usize, Signal, Option<Stop>) {
         let mut gate = self.gate.lock();
-        let (put, signal, stop) = if let Err(stop) = Self::check_access(&gate, inside_pool) {
-            (0, Signal::Nothing, Some(stop))
-        } else {
-            let queued = self.queued(&gate);
-            let room = if faults::off(Fault::Bound) { run } else { self.buffer_size - queued.min(self.buffer_size) };
-            let put = run.min(room);
-            for item in items.take(put) {
-                self.append(&mut gate, item);
-            }
-            let signal = if put > 0 { self.announce(queued, put) } else { Signal::Nothing };
-            (put, signal, (put < run).then_some(Stop::Full))
-        };
-        // The item that stopped the run was tried; what stands behind it was not.
-        let tried = put + usize::from(stop.is_some());
-        self.count_attempts(tried - usize::from(attempt == Attempt::Again));
-        (put, signal, stop)
+        if let Err(stop) = self.check(&mut gate, inside_pool) {
+            self.count_slow(attempt, 0);
+            return (0, Signal::Nothing, Some(stop));
+        }
+        let was_empty = self.is_empty(&mut gate);
+        let room = if faults::off(Fault::Bound) { run } else { self.buffer_size - gate.queued() };
+        let put = run.min(room);
+        for item in items.take(put) {
+            self.append(&mut gate, item);
+        }
+        // The first item may be one that was late; the one that stopped the run was tried, what stands behind was not.
+        if attempt == Attempt::Again {
+            self.count_slow(attempt, 1);
+        }
+        if put < run {
+            self.count_slow(Attempt::New, 0);
+        }
+        let signal = self.announce(&mut gate, was_empty, put);
+        (put, signal, (put < run).then_some(Stop::Full))
     }
 
-    /// Under the gate, when a put begins: so a balancer sees the demand, also of what will wait.
-    fn count_attempts(&self, items: usize) {
-        // Relaxed: written under the gate only, and a reading needs no order.
-        self.attempts.store(self.attempts.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
+    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at last.
+    fn count_slow(&self, attempt: Attempt, put: usize) {
+        match attempt {
+            Attempt::New => add(&self.slow.late, 1),
+            Attempt::Again => add(&self.slow.late_pushed, put),
+        }
     }
 
-    /// Puts begun so far.
+    /// Puts begun so far: also those that wait, so that a balancer sees the demand.
     pub(crate) fn attempts(&self) -> u64 {
-        // Relaxed: a count that only grows.
-        self.attempts.load(Ordering::Relaxed)
+        let gate = self.gate.lock();
+        self.attempts_of(&gate)
+    }
+
+    fn attempts_of(&self, gate: &Gate<T>) -> u64 {
+        // Relaxed: under the gate.
+        gate.pushed - self.slow.late_pushed.load(Ordering::Relaxed) + self.slow.late.load(Ordering::Relaxed)
     }
 
     /// Counts `items` attempts that gave up.
-    pub(crate) fn refuse(&self, items: u64) {
+    pub(crate) fn refuse(&self, items: usize) {
         if !faults::off(Fault::CountRefused) {
-            self.gate.lock().refused += items;
+            let _gate = self.gate.lock();
+            add(&self.slow.refused, items);
         }
     }
 
     /// Waits until there is space, the access changes, or `limit` has passed; may return early.
     pub(crate) fn wait_for_space(&self, limit: Option<Duration>, inside_pool: bool) {
-        let gate = self.gate.lock();
+        let mut gate = self.gate.lock();
         // Relaxed: under the gate; the fence below orders it against the look at `taken`.
         self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`, or that one sees it
         // waiting and takes the gate to tell it.
         fence(Ordering::SeqCst);
-        let full = self.queued(&gate) >= self.buffer_size && Self::check_access(&gate, inside_pool).is_ok();
+        let full = self.check(&mut gate, inside_pool) == Err(Stop::Full);
         let gate = if full { wait_for(&self.not_full, gate, limit) } else { gate };
         self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         drop(gate);
     }
 
-    fn check_access(gate: &Gate<T>, inside_pool: bool) -> Result<(), Stop> {
+    /// Whether a put may go on: the access, then the bound.
+    #[inline]
+    fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
         let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
-        if gate.access > limit && !faults::off(Fault::ClosedFlag) { Err(Stop::Closed) } else { Ok(()) }
+        if gate.access > limit && !faults::off(Fault::ClosedFlag) {
+            return Err(Stop::Closed);
+        }
+        if gate.queued() >= self.buffer_size {
+            self.look_at_taken(gate);
+            if gate.queued() >= self.buffer_size && !faults::off(Fault::Bound) {
+                return Err(Stop::Full);
+            }
+        }
+        Ok(())
     }
 
-    /// Queued items as the gate's holder sees them: never fewer than there are.
-    fn queued(&self, gate: &Gate<T>) -> usize {
+    /// Whether nothing is queued, exactly.
+    fn is_empty(&self, gate: &mut Gate<T>) -> bool {
+        self.look_at_taken(gate);
+        gate.queued() == 0
+    }
+
+    fn look_at_taken(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition look fuller.
-        let taken = self.taken.load(Ordering::Acquire);
-        usize::try_from(gate.pushed - taken).unwrap_or(usize::MAX)
+        gate.taken_seen = self.taken.0.load(Ordering::Acquire);
     }
 
+    #[inline]
     fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
         gate.pushed += 1;
-        // Relaxed: a hint for `is_half_full`; who must know exactly reads it under the gate.
-        self.pushed.store(gate.pushed, Ordering::Relaxed);
-        if gate.open.len() >= self.segment_size {
-            let full = std::mem::replace(&mut gate.open, Vec::with_capacity(self.segment_size));
-            if let Err(segment) = self.sealed.try_send(full) {
-                // The bound makes this unreachable; without the bound (a switched-off rule) nothing may be lost.
-                gate.open = segment;
-            }
+        if gate.open.len() >= gate.segment_size as usize {
+            self.seal(gate);
         }
     }
 
-    /// Under the gate, after `put` items joined `queued`: sets the ready bit on the step from empty to non-empty.
-    fn announce(&self, queued: usize, put: usize) -> Signal {
-        if queued == 0 {
+    #[cold]
+    fn seal(&self, gate: &mut Gate<T>) {
+        let full = std::mem::replace(&mut gate.open, Vec::with_capacity(gate.segment_size as usize));
+        match self.sealed.try_send(full) {
+            Ok(()) => gate.sealed += 1,
+            // The bound makes this unreachable; without the bound (a switched-off rule) nothing may be lost.
+            Err(segment) => gate.open = segment,
+        }
+    }
+
+    /// Under the gate, after `put` items went in: sets the ready bit on the step from empty to non-empty.
+    #[inline]
+    fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
+        if put == 0 {
+            return Signal::Nothing;
+        }
+        if was_empty {
             self.ready.set();
         }
-        let half = self.buffer_size.div_ceil(2);
-        if queued < half && queued + put >= half {
+        let half = (gate.buffer_size as usize).div_ceil(2);
+        if gate.queued() >= half {
+            // By an old `taken` it may only look so.
+            self.look_at_taken(gate);
+        }
+        let queued = gate.queued();
+        if queued >= half && queued < half + put {
             Signal::Pressure
-        } else if queued == 0 {
+        } else if was_empty {
             Signal::FirstItem
         } else {
             Signal::Nothing
@@ -242,27 +352,35 @@ impl<T> Partition<T> {
 
     // ---- the thread inside -----------------------------------------------------------------------------------
 
-    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many.
-    pub(crate) fn take(&self, budget: usize, segments: &mut Vec<Vec<T>>) -> usize {
+    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An emptied segment from
+    /// `spares` takes the place of the open one.
+    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Vec<Vec<T>>) -> usize {
         self.ready.clear();
         // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit cleared and sets it.
         fence(Ordering::SeqCst);
         let mut taken = 0;
         while taken < budget {
-            let (segment, last) = match self.sealed.try_recv() {
-                Some(sealed) => {
-                    self.store_taken(sealed.len());
-                    (sealed, false)
+            let sealed = match self.take_open(spares) {
+                Opened::Last(open) => {
+                    taken += open.len();
+                    if !open.is_empty() {
+                        segments.push(open);
+                    }
+                    return taken;
                 }
-                None => self.take_under_gate(),
+                Opened::After(sealed) => sealed,
             };
-            taken += segment.len();
-            if !segment.is_empty() {
+            for _ in 0..sealed {
+                let Some(segment) = self.sealed.try_recv() else { break };
+                // Relaxed: only the thread inside touches it.
+                self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.store_taken(segment.len());
                 self.tell_waiting();
+                taken += segment.len();
                 segments.push(segment);
-            }
-            if last {
-                return taken;
+                if taken >= budget {
+                    break;
+                }
             }
         }
         // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and set no bit.
@@ -272,32 +390,37 @@ impl<T> Partition<T> {
         taken
     }
 
-    /// No sealed segment was seen: looks once more under the gate, then takes the open one, which is the last.
-    fn take_under_gate(&self) -> (Vec<T>, bool) {
+    /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
+    fn take_open(&self, spares: &mut Vec<Vec<T>>) -> Opened<T> {
         let mut gate = self.gate.lock();
-        if !faults::off(Fault::SecondLook)
-            && let Some(sealed) = self.sealed.try_recv()
-        {
-            self.store_taken(sealed.len());
-            return (sealed, false);
+        // Relaxed: only the thread inside touches it.
+        gate.sealed -= self.received.load(Ordering::Relaxed);
+        self.received.store(0, Ordering::Relaxed);
+        if gate.sealed > 0 && !faults::off(Fault::SealedFirst) {
+            return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() {
-            return (Vec::new(), true);
+            return Opened::Last(Vec::new());
         }
-        let kept = KEPT_CAPACITY.min(self.segment_size);
-        let open = std::mem::replace(&mut gate.open, Vec::with_capacity(kept));
+        let kept = KEPT_CAPACITY.min(gate.segment_size as usize);
+        let next = spares.pop().unwrap_or_else(|| Vec::with_capacity(kept));
+        let open = std::mem::replace(&mut gate.open, next);
         // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
         // no bit.
         if faults::off(Fault::TakenLate) {
             drop(gate);
         }
         self.store_taken(open.len());
-        (open, true)
+        // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
+        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
+            self.not_full.notify_all();
+        }
+        Opened::Last(open)
     }
 
     fn store_taken(&self, items: usize) {
         // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `queued`.
-        self.taken.store(self.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
+        self.taken.0.store(self.taken.0.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
     fn tell_waiting(&self) {
@@ -313,15 +436,15 @@ impl<T> Partition<T> {
 
     /// Whether a producer waits or soon will: the partition is half full.
     pub(crate) fn is_half_full(&self) -> bool {
-        // Relaxed `pushed`: the caller has fenced; a producer that put before its own fence is seen.
-        let queued = self.pushed.load(Ordering::Relaxed) - self.taken.load(Ordering::Relaxed);
-        queued >= self.buffer_size.div_ceil(2) as u64
+        let mut gate = self.gate.lock();
+        self.look_at_taken(&mut gate);
+        gate.queued() >= self.buffer_size.div_ceil(2)
     }
 
     /// At the quiescent point: everything taken so far is handled.
     pub(crate) fn complete(&self) {
         // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in `completed`.
-        self.completed.store(self.taken.load(Ordering::Relaxed), Ordering::Release);
+        self.completed.store(self.taken.0.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
@@ -330,8 +453,8 @@ impl<T> Partition<T> {
         if self.finished.load(Ordering::Relaxed) {
             return false;
         }
-        let gate = self.gate.lock();
-        let empty = self.queued(&gate) == 0 || faults::off(Fault::LastLook);
+        let mut gate = self.gate.lock();
+        let empty = self.is_empty(&mut gate) || faults::off(Fault::LastLook);
         let done = gate.access == Access::Closed && empty;
         if done {
             self.finished.store(true, Ordering::Relaxed);
@@ -389,16 +512,23 @@ impl<T> Partition<T> {
         const TRIES: usize = 16;
         let gate = self.gate.lock();
         let mut completed = self.completed();
-        let mut taken = self.taken.load(Ordering::Acquire);
+        let mut taken = self.taken.0.load(Ordering::Acquire);
         for _ in 0..TRIES {
             let again = self.completed();
             if again == completed {
                 break;
             }
             completed = again;
-            taken = self.taken.load(Ordering::Acquire);
+            taken = self.taken.0.load(Ordering::Acquire);
         }
-        PartitionCounts { attempts: self.attempts(), pushed: gate.pushed, refused: gate.refused, taken, completed }
+        PartitionCounts {
+            attempts: self.attempts_of(&gate),
+            pushed: gate.pushed,
+            // Relaxed: under the gate.
+            refused: self.slow.refused.load(Ordering::Relaxed),
+            taken,
+            completed,
+        }
     }
 }
 

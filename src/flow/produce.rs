@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use crate::config::{BufferStrategy, Selector};
+use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
@@ -86,9 +87,9 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let inside_pool = on_drain_thread();
-        let mut item = Some(item);
+        let (mut item, mut standing_in) = (Some(item), None);
         loop {
-            if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
+            if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause, &mut standing_in) {
                 return item.map_or(Ok(()), |item| Err(self.refuse(&item, refusal, partition).with(item, partition)));
             }
             match partition.put(&mut item, Attempt::Again, inside_pool) {
@@ -122,14 +123,14 @@ impl<T: Item> Shared<T> {
                 run = run.min(SPREAD_RUN);
             }
             let partition = self.route.partition(index);
-            let (mut left, mut attempt) = (run, Attempt::New);
+            let (mut left, mut attempt, mut standing_in) = (run, Attempt::New, None);
             while left > 0 {
                 let (put, signal, stop) = partition.put_run(items, left, attempt, inside_pool);
                 self.wake_inside(partition, signal);
                 left -= put;
                 let Some(stop) = stop else { break };
                 attempt = Attempt::Again;
-                if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause) {
+                if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause, &mut standing_in) {
                     let refusal = match items.as_slice().first() {
                         Some(item) => self.refuse(item, refusal, partition),
                         None => refusal,
@@ -172,6 +173,7 @@ impl<T: Item> Shared<T> {
         stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
+        standing_in: &mut Option<Compensation>,
     ) -> Result<(), Refusal<P::Interrupt>> {
         if stop == Stop::Closed {
             return Err(Refusal::Closed);
@@ -187,7 +189,11 @@ impl<T: Item> Shared<T> {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
         }
-        let Ok(_standing_in) = self.stand_in() else { return Err(Refusal::Reentrant) };
+        if standing_in.is_none() {
+            // Held over the whole wait: what was given back after each slice might not be had again.
+            let Ok(worker) = self.stand_in() else { return Err(Refusal::Reentrant) };
+            *standing_in = worker;
+        }
         let inside_pool = on_drain_thread();
         pause
             .pause(&mut |limit| partition.wait_for_space(slice(limit, deadline), inside_pool))

@@ -22,6 +22,36 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
 }
 
+/// A batch below this costs more to hand over than its items cost to queue.
+const THIN_BATCH_ITEMS: usize = 64;
+
+/// A handler that takes longer than this for a batch sets the pace itself.
+const QUICK_BATCH: Duration = Duration::from_micros(50);
+
+/// The rest after a cycle that handed over `items` in `batches` within `took`; `before`: the rest after the thin cycle
+/// before, or zero. `None`: the next cycle follows at once.
+///
+/// Many types with a steady trickle each keep a drain thread in cycles of tiny batches, each with the full price of a
+/// batch, and take the processor and the cache lines from the producers. After a rest the batches are larger. It begins
+/// with `min_idle` and doubles, up to `max_idle`, while such cycles would take more than a fifth of the cores, of which
+/// each has `threads_per_core` drain threads. Handlers that are slow for their few items are not made to wait: that would
+/// only add to the latency.
+pub(crate) fn after_thin_cycle(
+    config: &Config,
+    threads_per_core: u32,
+    items: usize,
+    batches: usize,
+    took: Duration,
+    before: Duration,
+) -> Option<Duration> {
+    let quick = QUICK_BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX));
+    if config.min_idle.is_zero() || items >= batches * THIN_BATCH_ITEMS || took >= quick {
+        return None;
+    }
+    let rest = if took.saturating_mul(4 * threads_per_core) > before { before * 2 } else { before / 2 };
+    Some(rest.clamp(config.min_idle, config.max_idle))
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -34,6 +64,37 @@ mod tests {
         assert_eq!(after_empty_cycle(&config, 0).0, SleepKind::Rest);
         assert_eq!(after_empty_cycle(&config, 1).0, SleepKind::Sleep);
         assert_eq!(after_empty_cycle(&config, u32::MAX).1, config.max_idle);
+    }
+
+    #[test]
+    fn small_quick_cycles_rest_and_slow_or_full_ones_do_not() {
+        let (config, quick) = (Config::default(), Duration::from_micros(49));
+        let rest = |items, batches, took| after_thin_cycle(&config, 1, items, batches, took, Duration::ZERO);
+        assert_eq!(rest(63, 1, quick), Some(config.min_idle));
+        assert_eq!(rest(640, 11, quick * 11), Some(config.min_idle));
+        assert_eq!(rest(64, 1, quick), None);
+        assert_eq!(rest(63, 1, quick * 2), None);
+        let no_rest = Config { min_idle: Duration::ZERO, ..Config::default() };
+        assert_eq!(after_thin_cycle(&no_rest, 1, 1, 1, Duration::ZERO, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn rests_grow_while_thin_cycles_take_the_threads_time() {
+        let config = Config::default();
+        let after =
+            |took: u64, before| after_thin_cycle(&config, 1, 1_000, 500, Duration::from_millis(took), before).unwrap();
+        let mut rest = Duration::ZERO;
+        let grown: Vec<_> = (0..7)
+            .map(|_| {
+                rest = after(20, rest);
+                rest.as_millis()
+            })
+            .collect();
+        assert_eq!(grown, [5, 10, 20, 40, 80, 40, 80], "20 ms are a fifth of the time at a rest of 80");
+        assert_eq!(after(0, config.min_idle), config.min_idle);
+        let crowded = after_thin_cycle(&config, 4, 1_000, 500, Duration::from_millis(20), Duration::from_millis(100));
+        assert_eq!(crowded.unwrap(), config.max_idle);
+        assert_eq!(after(20, config.max_idle), config.max_idle / 2);
     }
 
     #[test]

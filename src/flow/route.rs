@@ -23,11 +23,13 @@ use crate::flow::partition::{Partition, segment_size};
 use crate::flow::place::{Place, Places};
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::observe::HandlerTally;
-use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published};
+use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
 /// The handler, or the handlers, of one type.
 pub(crate) struct Registered<T> {
     pub(crate) key: TypeKey,
+    /// Of the type, in order of registration; of a consumer, among the consumers.
+    pub(crate) number: usize,
     pub(crate) name: Arc<str>,
     /// One for all partitions of the type, or one for each of them.
     pub(crate) handlers: Vec<HandlerRef<T>>,
@@ -35,8 +37,8 @@ pub(crate) struct Registered<T> {
 }
 
 impl<T> Registered<T> {
-    pub(crate) fn new(key: TypeKey, name: &str, handlers: Vec<HandlerRef<T>>) -> Self {
-        Self { key, name: name.into(), handlers, tally: HandlerTally::default() }
+    pub(crate) fn new(key: TypeKey, number: usize, name: &str, handlers: Vec<HandlerRef<T>>) -> Self {
+        Self { key, number, name: name.into(), handlers, tally: HandlerTally::default() }
     }
 }
 
@@ -62,12 +64,14 @@ pub(crate) struct TypeRoute<T> {
     pub(crate) partitions: Vec<usize>,
     /// Which of them the next item goes to.
     next: AtomicUsize,
-    registered: Published<Option<Arc<Registered<T>>>>,
+    registered: PublishedOption<Registered<T>>,
+    name: Arc<str>,
+    pub(crate) number: usize,
 }
 
 impl<T> TypeRoute<T> {
     pub(crate) fn registered(&self) -> Option<Arc<Registered<T>>> {
-        (*self.registered.load()).clone()
+        self.registered.load()
     }
 
     /// Under the control lock.
@@ -90,7 +94,8 @@ impl<T> Clone for Idler<T> {
 }
 
 pub(crate) struct Route<T> {
-    partitions: AppendOnly<Partition<T>>,
+    /// Boxed: the list of pointers is dense and never written again, and each partition keeps to its own cache lines.
+    partitions: AppendOnly<Box<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,
     places: Places,
@@ -184,10 +189,13 @@ impl<T> Route<T> {
     ) -> Option<Target<T>> {
         let place = self.places.find(key).filter(|place| place.type_number() < known_before)?;
         let type_route = self.type_route(place);
-        let registered = type_route.registered()?;
         if selector != Selector::ByType || faults::off(Fault::GrowthMovesTypes) {
-            return Some(Target { registered, instance: 0 });
+            return type_route.registered().map(Target::only);
         }
+        if !place.is_spread() {
+            return type_route.registered().filter(|_| place.partition() == partition).map(Target::only);
+        }
+        let registered = type_route.registered()?;
         let position = type_route.partitions.iter().position(|&one| one == partition)?;
         let instance = if registered.handlers.len() == 1 { 0 } else { position };
         Some(Target { registered, instance })
@@ -210,9 +218,17 @@ impl<T> Route<T> {
         }
     }
 
+    pub(crate) fn type_count(&self) -> usize {
+        self.types.len()
+    }
+
+    pub(crate) fn name_of(&self, number: usize) -> String {
+        self.types.get(number).map_or_else(String::new, |one| one.name.to_string())
+    }
+
     /// All types that were ever registered, in order of registration.
     pub(crate) fn types(&self) -> impl Iterator<Item = &TypeRoute<T>> {
-        (0..self.types.len()).filter_map(|number| self.types.get(number))
+        (0..self.type_count()).filter_map(|number| self.types.get(number))
     }
 
     /// Every handler instance that serves a type now, once, with the partition that is its home.
@@ -241,21 +257,25 @@ impl<T> Route<T> {
             }
             let Some(word) = self.words.get(index / BITS).cloned() else { unreachable!("just added") };
             self.owners.push(OwnerWord::owned(index % threads));
-            self.partitions.push(Partition::new(index, ReadyBit::new(word, index), config.buffer_size, segment));
+            let ready = ReadyBit::new(word, index);
+            self.partitions.push(Box::new(Partition::new(index, ready, config.buffer_size, segment)));
         }
     }
 
     /// Adds a type that was never there, with its partitions for life.
     pub(crate) fn add_type(&self, registered: Arc<Registered<T>>, partitions: Vec<usize>) {
-        let (key, number) = (registered.key, self.types.len());
+        let (key, number, name) = (registered.key, registered.number, registered.name.clone());
         let place = Place::new(number, partitions[0], partitions.len() > 1);
-        let registered = Published::new(Some(registered));
-        self.types.push(TypeRoute { partitions, next: AtomicUsize::new(0), registered });
+        let registered = PublishedOption::new(registered);
+        self.types.push(TypeRoute { partitions, next: AtomicUsize::new(0), registered, name, number });
         self.places.insert(key, place, number);
     }
 
     /// Lists the new handlers among those that want `on_idle`.
     pub(crate) fn add_idlers(&self, registered: &Registered<T>, partitions: &[usize]) {
+        if !registered.handlers.iter().any(|one| one.handler.has_on_idle()) {
+            return;
+        }
         let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
         let before = idlers.len();
         for (handler, &home) in registered.handlers.iter().zip(partitions) {
@@ -270,6 +290,9 @@ impl<T> Route<T> {
 
     /// Takes those that serve no type any more off the list.
     pub(crate) fn drop_idlers(&self, gone: &[HandlerRef<T>]) {
+        if !gone.iter().any(|one| one.handler.has_on_idle()) {
+            return;
+        }
         let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
         idlers.retain(|one| !gone.iter().any(|handler| handler.is(&one.handler)));
         self.idlers.publish(idlers);

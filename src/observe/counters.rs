@@ -17,13 +17,21 @@ pub(crate) enum Outcome {
     Unhandled,
 }
 
+/// A call into a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Calling {
+    /// For a type, by its number; no name is looked up on the path of a batch.
+    Type(usize),
+    Named(Arc<str>),
+}
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadCounts {
     pub(crate) consumed: u64,
     pub(crate) failed: u64,
     pub(crate) unhandled: u64,
-    /// The handler that the thread is inside, and since when.
-    pub(crate) calling: Option<(Arc<str>, Instant)>,
+    /// What the thread is inside of, and since when.
+    pub(crate) calling: Option<(Calling, Instant)>,
     /// After this, nothing the thread settles counts: it was counted as abandoned.
     expired: bool,
 }
@@ -38,17 +46,17 @@ impl ThreadTally {
     }
 
     /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be entered.
-    pub(crate) fn begin_call(&self, name: &Arc<str>, now: Instant) -> bool {
+    pub(crate) fn begin_call(&self, calling: Calling, now: Instant) -> bool {
         let mut counts = self.0.lock();
         if counts.expired {
             return false;
         }
-        counts.calling = Some((name.clone(), now));
+        counts.calling = Some((calling, now));
         true
     }
 
     /// Marks the thread as inside a call that carries no items, or as out of it.
-    pub(crate) fn side_call(&self, calling: Option<(Arc<str>, Instant)>) {
+    pub(crate) fn side_call(&self, calling: Option<(Calling, Instant)>) {
         self.0.lock().calling = calling;
     }
 

@@ -5,6 +5,7 @@ mod snapshot;
 mod stats;
 mod throttle;
 
-pub(crate) use counters::{HandlerTally, Outcome, ThreadTally};
+pub(crate) use counters::{Calling, HandlerTally, Outcome, ThreadTally};
+pub(crate) use snapshot::STUCK_AFTER;
 pub use stats::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 pub(crate) use throttle::Throttle;

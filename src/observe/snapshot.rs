@@ -5,14 +5,25 @@ use rustc_hash::FxHashMap;
 use crate::control::balance::Balancing;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
-use crate::observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
-use crate::shared::Shared;
+use crate::observe::{Calling, DrainThreadStats, HandlerStats, PartitionStats, Stats};
+use crate::shared::{Consumption, Shared};
 use crate::sync::{Duration, Instant, Ordering};
 
 /// A handler that a thread has been inside for longer counts as stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 impl<T: Item> Shared<T> {
+    /// What a thread is inside of, for people.
+    pub(crate) fn name_of(&self, calling: &Calling) -> String {
+        match (calling, &self.consumption) {
+            (Calling::Named(name), _) => name.to_string(),
+            (Calling::Type(number), Consumption::ByHandler) => self.route.name_of(*number),
+            // A consumer's number is its place among them.
+            (Calling::Type(_), Consumption::OneConsumer(consumer)) => consumer.name.to_string(),
+            (Calling::Type(number), Consumption::PerThread(consumers)) => consumers[*number].name.to_string(),
+        }
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let route = &self.route;
         let abandoned = self.control.lock().abandoned;
@@ -44,10 +55,10 @@ impl<T: Item> Shared<T> {
             stats.consumed += counts.consumed;
             stats.failed += counts.failed;
             stats.unhandled += counts.unhandled;
-            if let Some((name, since)) = counts.calling
+            if let Some((calling, since)) = counts.calling
                 && now.duration_since(since) > STUCK_AFTER
             {
-                stats.stuck_handlers.push(name.to_string());
+                stats.stuck_handlers.push(self.name_of(&calling));
             }
             // Relaxed, as below: figures of each thread, ordered by nothing.
             let handoff = Duration::from_nanos(slot.longest_handoff_ns.load(Ordering::Relaxed));

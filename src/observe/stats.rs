@@ -30,7 +30,7 @@ pub struct Stats {
     pub in_flight: u64,
     /// Runs of the balancer, skipped and refused plans included.
     pub rebalances: u64,
-    /// Partitions that it gave to another drain thread.
+    /// Partitions that it gave to another drain thread, those included that were taken back.
     pub moves: u64,
     /// Largest load of a drain thread over the smallest, in the interval before the last run; 1 before the first.
     pub load_ratio: f64,

@@ -6,6 +6,8 @@
 //! on a drain thread everything that may run the user's Python code goes through this file: calls, and the release of
 //! objects whose `__del__` may be the user's.
 
+use std::ops::Deref;
+
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -82,4 +84,32 @@ pub(crate) fn release(object: Bound<'_, PyAny>) {
         release(object);
     }
     std::mem::forget(guard);
+}
+
+/// A reference to the user's object that is released through the guard, wherever it is dropped.
+pub(crate) struct Held(Option<Py<PyAny>>);
+
+impl Held {
+    pub(crate) fn new(object: Py<PyAny>) -> Self {
+        Self(Some(object))
+    }
+}
+
+impl Deref for Held {
+    type Target = Py<PyAny>;
+
+    fn deref(&self) -> &Py<PyAny> {
+        match &self.0 {
+            Some(object) => object,
+            None => unreachable!("taken by the drop only"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take() {
+            Python::try_attach(|py| release(object.into_bound(py)));
+        }
+    }
 }

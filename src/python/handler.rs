@@ -8,7 +8,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::call::{call_handler, release};
+use super::call::{Held, call_handler, release};
 use super::item::PyItem;
 use crate::{Batch, EntryToken, Failure, Handler};
 
@@ -38,17 +38,17 @@ pub(crate) fn forget_tokens() {
 /// One handler instance on one queue. The methods were looked up when it was registered; `None`: not defined.
 pub(crate) struct PyHandler {
     /// The object given as the handler.
-    pub(crate) instance: Py<PyAny>,
+    pub(crate) instance: Held,
     /// Whom no two threads may be in: the handler, or the object that it is a method of.
-    pub(crate) protected: Py<PyAny>,
-    pub(crate) consume: Py<PyAny>,
-    pub(crate) on_idle: Option<Py<PyAny>>,
-    pub(crate) on_error: Option<Py<PyAny>>,
-    pub(crate) on_close: Option<Py<PyAny>>,
+    pub(crate) protected: Held,
+    pub(crate) consume: Held,
+    pub(crate) on_idle: Option<Held>,
+    pub(crate) on_error: Option<Held>,
+    pub(crate) on_close: Option<Held>,
     /// The queue's `error_handler`, for handlers without `on_error`.
-    pub(crate) error_handler: Option<Py<PyAny>>,
+    pub(crate) error_handler: Option<Held>,
     /// The exceptions that the queue's retry policy is for, as a tuple.
-    pub(crate) retry_on: Option<Py<PyAny>>,
+    pub(crate) retry_on: Option<Held>,
     pub(crate) name: String,
     pub(crate) token: Arc<EntryToken>,
 }
@@ -56,17 +56,16 @@ pub(crate) struct PyHandler {
 impl PyHandler {
     /// Each of these references is owned here and nowhere else, so the garbage collector may count them.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.instance)?;
-        visit.call(&self.protected)?;
-        visit.call(&self.consume)?;
-        visit.call(&self.on_idle)?;
-        visit.call(&self.on_error)?;
-        visit.call(&self.on_close)?;
-        visit.call(&self.error_handler)?;
-        visit.call(&self.retry_on)
+        for object in [&self.instance, &self.protected, &self.consume] {
+            visit.call(&**object)?;
+        }
+        for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler, &self.retry_on] {
+            visit.call(object.as_deref())?;
+        }
+        Ok(())
     }
 
-    fn call0(method: Option<&Py<PyAny>>) -> Result<(), Failure> {
+    fn call0(method: Option<&Held>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
         Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)) {
             Ok(result) => {
@@ -158,7 +157,7 @@ impl Handler<PyItem> for PyHandler {
 }
 
 /// The exception with its traceback, as Python would print it.
-fn describe(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
+pub(super) fn describe(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
     let text = py.import("batchqueue._callbacks").and_then(|module| {
         let args = PyTuple::new(py, [&error])?;
         let text = call_handler(&module.getattr("describe_error")?, &args)?;

@@ -11,6 +11,7 @@ use super::item::PyItem;
 use super::pause::{InterpreterPause, deadline_of};
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
+use crate::control::waits;
 use crate::flow::produce::slice;
 use crate::shared::forget_drain_thread;
 use crate::{Pause, WeakQueue};
@@ -88,6 +89,7 @@ pub(crate) fn after_fork_in_child() {
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_pools();
     control_thread::forget();
+    waits::forget();
     forget_tokens();
     forget_drain_thread();
 }

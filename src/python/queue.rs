@@ -1,5 +1,6 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -8,7 +9,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyTuple, PyType};
 
-use super::balancer::BalancerSettings;
+use super::balancer::{BalancerSettings, PyAssign, run_for_caller};
 use super::host::Interpreter;
 use super::item::PyItem;
 use super::lifecycle::{generation, is_exiting, register};
@@ -93,6 +94,8 @@ pub(crate) struct Queue {
     generation: u32,
     select: Select,
     common: CommonCallbacks,
+    /// The custom balancer's function, which the core holds.
+    assign: Option<Arc<PyAssign>>,
     registered: Mutex<Registered>,
 }
 
@@ -177,6 +180,10 @@ impl Queue {
             )));
         }
         let select = Select::new(selector, select);
+        let (balancer, assign) = match config.balancer.map(BalancerSettings::core).transpose()? {
+            Some((balancer, assign)) => (Some(balancer), assign),
+            None => (None, None),
+        };
         let threads = config.threads.as_ref().map_or(Config::default().threads, |policy| policy.0);
         let settings = Config {
             threads,
@@ -191,7 +198,7 @@ impl Queue {
             max_idle: millis("max_idle_ms", config.max_idle_ms)?,
             max_batch_items: at_least_one("max_batch_items", config.max_batch_items)?,
             retry: config.retry.as_ref().map(RetrySettings::core).transpose()?,
-            balancer: config.balancer.map(BalancerSettings::core).transpose()?,
+            balancer,
             rebalance_interval: millis("rebalance_interval_ms", config.rebalance_interval_ms)?,
         };
         let retry_on = config.retry.map(|retry| retry.retry_on);
@@ -216,7 +223,14 @@ impl Queue {
         // Detached: a new drain thread attaches as its first act, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
         register(queue.downgrade(), config.shutdown_timeout);
-        Ok(Self { core: Some(queue), generation: generation(), select, common, registered: Mutex::new(registered) })
+        Ok(Self {
+            core: Some(queue),
+            generation: generation(),
+            select,
+            common,
+            assign,
+            registered: Mutex::new(registered),
+        })
     }
 
     #[getter]
@@ -406,7 +420,7 @@ impl Queue {
     ///     QueueForkedError: The queue was made before a fork.
     fn rebalance(&self, py: Python<'_>) -> PyResult<usize> {
         let queue = self.core()?;
-        Ok(py.detach(|| queue.rebalance()))
+        run_for_caller(py, || queue.rebalance())
     }
 
     /// The core's snapshot, for the facade's `BatchQueueStats`.
@@ -436,6 +450,9 @@ impl Queue {
                 visit.call(class)?;
             }
             self.select.traverse(&visit)?;
+            if let Some(assign) = &self.assign {
+                assign.traverse(&visit)?;
+            }
             visit.call(&self.common.error_handler)?;
             visit.call(&self.common.retry_on)?;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::call::Held;
 use super::handler::{PyHandler, token_of};
 use super::item::PyItem;
 use crate::{HandlerRef, TypeKey};
@@ -46,14 +47,14 @@ impl Registered {
         let handler = Arc::new(PyHandler {
             name,
             token: token_of(&protected),
-            protected: protected.unbind(),
-            instance: instance.unbind(),
-            consume,
-            on_idle,
-            on_error,
-            on_close,
-            error_handler: common.error_handler.as_ref().map(|handler| handler.clone_ref(py)),
-            retry_on: common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py)),
+            protected: Held::new(protected.unbind()),
+            instance: Held::new(instance.unbind()),
+            consume: Held::new(consume),
+            on_idle: on_idle.map(Held::new),
+            on_error: on_error.map(Held::new),
+            on_close: on_close.map(Held::new),
+            error_handler: common.error_handler.as_ref().map(|handler| Held::new(handler.clone_ref(py))),
+            retry_on: common.retry_on.as_ref().map(|kinds| Held::new(kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
         self.handlers.push((handler, reference.clone()));

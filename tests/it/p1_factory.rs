@@ -1,6 +1,6 @@
 //! P1: parallelism for one type is asked for, with one handler instance for each of several partitions.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use batchqueue::{AddHandlerError, Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, Selector, Wait};
@@ -86,7 +86,7 @@ fn a_factory_may_be_replaced_by_as_many_or_by_one() {
     queue.add_handler(key(0), handlers.remove(0)).unwrap();
     put(200);
     shut_down(&queue);
-    let mut numbers = HashSet::new();
+    let mut numbers = BTreeSet::new();
     for item in first.iter().chain(&second).chain(&last).flat_map(Collector::items) {
         assert!(numbers.insert(item.number), "{item:?} came twice");
     }
@@ -109,7 +109,7 @@ fn what_cannot_be_spread_is_refused_with_value_limit_and_remedy() {
         refusal(&fixed, 0, 4),
         "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use PartitionPolicy.adaptive"
     );
-    assert_eq!(refusal(&fixed, 0, 0), "type 16 is to be spread over 0 partitions; give 1 to 65536");
+    assert_eq!(refusal(&fixed, 0, 0), "type 16 has 0 handlers; give 1 to 65536, one per partition");
     // Nothing of it stays behind.
     fixed.add_handlers(key(0), factory(3).1).unwrap();
     assert_eq!(

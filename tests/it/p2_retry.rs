@@ -16,10 +16,10 @@ fn retrying(attempts: u32, backoff: Duration) -> Config {
     Config { retry: Some(retry), ..config(1) }
 }
 
-/// The numbers of a call's items, and whether it was the last try.
+/// The items of a call, and whether it was the last try.
 type Call = (Vec<usize>, bool);
 
-/// Fails its first `failures` calls, as it is told to, and notes every call.
+/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether it was the last try.
 #[derive(Clone)]
 struct Fickle {
     failures: usize,

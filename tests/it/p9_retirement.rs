@@ -117,7 +117,8 @@ fn a_replaced_handler_gets_what_was_taken_before_and_then_on_close_once() {
     std::thread::scope(|scope| {
         let replacement = scope.spawn(|| {
             queue.add_handler(key(0), new.handler()).unwrap();
-            assert_eq!(old.events(), [1, 0]);
+            // One batch or two, as it came; and then the end, before the call returned.
+            assert_eq!((old.events()[0], old.events().last()), (1, Some(&0)));
         });
         queue.produce(sent(0, 0, 2)).unwrap();
         release.open();

@@ -1,6 +1,9 @@
 """The presets are the table of the design, and every size is an argument."""
 
 import inspect
+import subprocess
+import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -8,54 +11,130 @@ from batchqueue import (
     BatchQueue,
     BatchQueueConfig,
     BufferStrategy,
+    DrainBalancer,
     HandlerConsumer,
     PartitionPolicy,
     ThreadPolicy,
     presets,
 )
 
+BLOCKING, IF_POSSIBLE = BufferStrategy.BLOCKING, BufferStrategy.IF_POSSIBLE
+ONE, ADAPTIVE = PartitionPolicy.fixed(1), PartitionPolicy.adaptive()
+BY_THROUGHPUT = DrainBalancer.throughput_weighted()
+HALF_OF_CORES = ThreadPolicy.cpu_cores(0.5)
 HANDLERS = [presets.l1_aggregation, presets.l2_persistence, presets.top_n]
 
 
-@pytest.mark.parametrize(
-    ("config", "threads_on_8_cores", "buffer_size", "strategy", "idle_ms"),
-    [
-        (presets.l1_aggregation(), 8, 20_000, BufferStrategy.IF_POSSIBLE, (1, 50)),
-        (presets.l2_persistence(), 3, 2_000, BufferStrategy.BLOCKING, (1, 50)),
-        (presets.top_n(), 1, 1_000, BufferStrategy.BLOCKING, (10, 100)),
-        (presets.sql_batch(HandlerConsumer), 4, 10_000, BufferStrategy.BLOCKING, (1, 20)),
-    ],
-)
-def test_defaults(config, threads_on_8_cores, buffer_size, strategy, idle_ms):
-    assert config.threads.resolve(8) == threads_on_8_cores
-    assert (config.buffer_size, config.strategy) == (buffer_size, strategy)
-    assert (config.min_idle_ms, config.max_idle_ms) == idle_ms
+class Row(NamedTuple):
+    """One row of the table."""
+
+    threads: ThreadPolicy | None
+    shared_scheduler: tuple[str, ThreadPolicy] | None
+    partitions: PartitionPolicy
+    buffer_size: int
+    strategy: BufferStrategy
+    min_idle_ms: float
+    max_idle_ms: float
+    balancer: DrainBalancer | None
+    consumer: object
+    consumer_factory: object
 
 
-@pytest.mark.parametrize("preset", HANDLERS)
-def test_handler_presets_are_adaptive_and_have_no_consumer(preset):
-    config = preset()
-    assert config.partitions.resolve(4, 10) == 10
-    assert config.consumer is None
-    assert config.consumer_factory is None
+def send(batch):
+    """A consumer."""
 
 
-@pytest.mark.parametrize("preset", [*HANDLERS, presets.sql_batch])
-def test_every_argument_reaches_the_config(preset):
-    given = {
-        "threads": ThreadPolicy.fixed(3),
-        "partitions": PartitionPolicy.fixed(7),
-        "buffer_size": 5,
-        "strategy": BufferStrategy.IF_POSSIBLE
-        if preset is not presets.l1_aggregation
-        else BufferStrategy.BLOCKING,
-        "min_idle_ms": 2,
-        "max_idle_ms": 3,
-        "consumer_factory": HandlerConsumer,
-    }
-    names = [name for name in inspect.signature(preset).parameters if name != "writers"]
+def own(threads, *settings, consumer=None, consumer_factory=None):
+    return Row(threads, None, *settings, consumer, consumer_factory)
+
+
+def on_pool(*settings):
+    return Row(None, ("IO_POOL", HALF_OF_CORES), *settings, send, None)
+
+
+FIXED, CORES = ThreadPolicy.fixed, ThreadPolicy.cpu_cores
+TABLE = {
+    "l1_aggregation": (
+        presets.l1_aggregation(),
+        own(CORES(1.0), ADAPTIVE, 20_000, IF_POSSIBLE, 1, 50, BY_THROUGHPUT),
+    ),
+    "l2_persistence": (
+        presets.l2_persistence(),
+        own(ThreadPolicy.cpu_cores_with_base(1, 0.25), ADAPTIVE, 2_000, BLOCKING, 1, 50, BY_THROUGHPUT),
+    ),
+    "top_n": (presets.top_n(), own(FIXED(1), ADAPTIVE, 1_000, BLOCKING, 10, 100, None)),
+    "remote_client": (
+        presets.remote_client(send),
+        own(FIXED(1), ONE, 10_000, BLOCKING, 1, 50, None, consumer=send),
+    ),
+    "remote_client, shared": (
+        presets.remote_client(send, shared=True),
+        on_pool(ONE, 10_000, BLOCKING, 1, 50, None),
+    ),
+    "exporter, gRPC": (
+        presets.exporter(send),
+        own(FIXED(1), ONE, 20_000, BLOCKING, 1, 200, None, consumer=send),
+    ),
+    "exporter, gRPC, shared": (
+        presets.exporter(send, shared=True),
+        on_pool(ONE, 20_000, BLOCKING, 1, 200, None),
+    ),
+    "exporter, Kafka": (
+        presets.exporter(send, strategy=IF_POSSIBLE),
+        own(FIXED(1), ONE, 20_000, IF_POSSIBLE, 1, 200, None, consumer=send),
+    ),
+    "exporter, Kafka, shared": (
+        presets.exporter(send, strategy=IF_POSSIBLE, shared=True),
+        on_pool(ONE, 20_000, IF_POSSIBLE, 1, 200, None),
+    ),
+    "sql_batch": (
+        presets.sql_batch(HandlerConsumer),
+        own(
+            FIXED(4),
+            PartitionPolicy.fixed(4),
+            10_000,
+            BLOCKING,
+            1,
+            20,
+            None,
+            consumer_factory=HandlerConsumer,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "row"), TABLE.values(), ids=TABLE.keys())
+def test_defaults_are_the_row_of_the_table(config, row):
+    assert Row(*(getattr(config, name) for name in Row._fields)) == row
+
+
+GIVEN = {
+    "threads": FIXED(3),
+    "partitions": PartitionPolicy.fixed(7),
+    "buffer_size": 5,
+    "min_idle_ms": 2,
+    "max_idle_ms": 3,
+    "balancer": DrainBalancer.cost_weighted(),
+    "rebalance_interval_ms": 7,
+    "consumer": send,
+    "consumer_factory": HandlerConsumer,
+}
+NOT_SETTINGS = {"writers", "shared", "pool_threads"}
+
+
+@pytest.mark.parametrize("strategy", BufferStrategy)
+@pytest.mark.parametrize("preset", [*HANDLERS, presets.remote_client, presets.exporter, presets.sql_batch])
+def test_every_argument_reaches_the_config(preset, strategy):
+    given = {"strategy": strategy, **GIVEN}
+    names = inspect.signature(preset).parameters.keys() - NOT_SETTINGS
     config = preset(**{name: given[name] for name in names})
     assert {name: getattr(config, name) for name in names} == {name: given[name] for name in names}
+
+
+@pytest.mark.parametrize("preset", [presets.remote_client, presets.exporter])
+def test_the_size_of_the_pool_is_an_argument(preset):
+    config = preset(send, shared=True, pool_threads=FIXED(3))
+    assert (config.threads, config.shared_scheduler) == (None, (presets.IO_POOL, FIXED(3)))
 
 
 def test_sql_batch_has_one_consumer_and_partition_per_writer():
@@ -73,7 +152,62 @@ def test_sql_batch_has_one_consumer_and_partition_per_writer():
     assert len(made) == 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("preset", [presets.remote_client, presets.exporter])
+def test_a_queue_for_the_network_delivers_in_order(preset, shared):
+    sent = []
+    with BatchQueue("peer", preset(sent.extend, shared=shared)) as queue:
+        assert queue.produce_many(list(range(100))) == 100
+        assert (queue.stats().thread_count, queue.stats().partition_count) == (1, 1)
+    assert sent == list(range(100))
+
+
 def test_presets_are_plain_configs():
-    assert all(isinstance(preset(), BatchQueueConfig) for preset in HANDLERS)
+    assert all(type(config) is BatchQueueConfig for config, _ in TABLE.values())
+
+
+def test_names_of_queues_and_pool():
     names = {presets.METRICS_L1_AGGREGATION, presets.METRICS_L2_PERSISTENCE, presets.TOPN_WORKER}
     assert names == {"METRICS_L1_AGGREGATION", "METRICS_L2_PERSISTENCE", "TOPN_WORKER"}
+    assert presets.IO_POOL == "IO_POOL"
+
+
+TYPED = """
+from typing import Any, assert_type
+from batchqueue import BatchQueueConfig, HandlerConsumer
+from batchqueue.presets import exporter, l1_aggregation, l2_persistence, remote_client, sql_batch, top_n
+
+class Sender(HandlerConsumer[bytes]): ...
+def send(batch: list[int]) -> None: ...
+
+assert_type(l1_aggregation(), BatchQueueConfig[Any])
+assert_type(l2_persistence(), BatchQueueConfig[Any])
+assert_type(top_n(), BatchQueueConfig[Any])
+assert_type(remote_client(send), BatchQueueConfig[int])
+assert_type(remote_client(Sender(), shared=True), BatchQueueConfig[bytes])
+assert_type(exporter(send), BatchQueueConfig[int])
+assert_type(sql_batch(Sender), BatchQueueConfig[bytes])
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("", None),
+        ("exporter(send, shared=1)", "arg-type"),
+        ("remote_client(3)", "arg-type"),
+        ("sql_batch(Sender())", "arg-type"),
+        ("top_n(balancer=None)", "call-arg"),
+    ],
+    ids=["right", "no bool", "no consumer", "no factory", "no such argument"],
+)
+def test_a_type_checker_knows_the_items_of_a_preset(tmp_path, wrong, complaint):
+    page = tmp_path / "page.py"
+    page.write_text(TYPED + wrong)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", tmp_path, page]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if complaint is None:
+        assert checked.returncode == 0, checked.stdout
+    else:
+        assert checked.returncode == 1
+        assert checked.stdout.count("error:") == checked.stdout.count(f"[{complaint}]") == 1, checked.stdout

@@ -37,7 +37,8 @@ class AggregationJob:
             callable that takes the handler's partials (lists of `metrics`), at the latest in `on_close`.
             Types in `metrics` that have no entry here are merged.
         l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default: two drain
-            threads, for every core of an executor runs an attempt of its own.
+            threads, for every core of an executor runs an attempt of its own, and no balancer: a queue that lives
+            for one attempt ends before its loads are known.
         l2: Config of each commit's queue; the same holds.
 
     Raises:
@@ -68,10 +69,10 @@ class AggregationJob:
     handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
     l1: BatchQueueConfig[Any] = field(
         default_factory=lambda: l1_aggregation(
-            threads=ThreadPolicy.fixed(2), strategy=BufferStrategy.BLOCKING
+            threads=ThreadPolicy.fixed(2), strategy=BufferStrategy.BLOCKING, balancer=None
         )
     )
-    l2: BatchQueueConfig[Any] = field(default_factory=l2_persistence)
+    l2: BatchQueueConfig[Any] = field(default_factory=lambda: l2_persistence(balancer=None))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(self.metrics))

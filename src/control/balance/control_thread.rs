@@ -186,10 +186,11 @@ impl ControlThread {
         }
         let queue = entry.queue.clone();
         drop(agenda);
+        // First what has a deadline: a balancer of the user's may take its time.
+        let again = if settles { queue.upgrade().and_then(Controlled::settle) } else { None };
         if balances && let Some(queue) = queue.upgrade() {
             queue.balance();
         }
-        let again = if settles { queue.upgrade().and_then(Controlled::settle) } else { None };
         let mut agenda = self.agenda.lock();
         if let Some(again) = again
             && let Some(entry) = agenda.entries.iter_mut().find(|entry| entry.queue.ptr_eq(&queue))

@@ -72,7 +72,7 @@ pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
 }
 
 /// The smallest and the largest of the threads' loads; zeros when there is none.
-pub(crate) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
+pub(super) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
     let ordered = |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
     let first = thread_loads.first().copied().unwrap_or(0.0);
     thread_loads.iter().fold((first, first), ordered)

@@ -1,15 +1,16 @@
 //! One run of a queue's balancer: read the meter, plan, move.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
 use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
-use crate::control::balance::meter::{Meter, weigh_by_cost};
-use crate::control::balance::plan::{extremes, load_ratio, moves, oversized, spread, thread_loads};
+use crate::control::balance::meter::{Evidence, Meter};
+use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
 use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
-use crate::observe::Throttle;
+use crate::observe::{STUCK_AFTER, Throttle};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Mutex, thread_local};
 
@@ -54,6 +55,8 @@ pub(crate) struct Balancing {
     meter: Mutex<Meter>,
     figures: Mutex<BalanceFigures>,
     oversized_log: Throttle<usize>,
+    /// Threads that did not hand over in time.
+    pub(crate) late_log: Throttle<usize>,
     refused_log: Throttle<()>,
 }
 
@@ -64,6 +67,7 @@ impl Balancing {
             meter: Mutex::new(Meter::default()),
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
+            late_log: Throttle::new(),
             refused_log: Throttle::new(),
         }
     }
@@ -76,13 +80,12 @@ impl Balancing {
     }
 }
 
-/// Whether chance alone may have made the threads as different as they are. Attempts are counts: the difference of two of
-/// them has, if their rates are equal, about the square root of their sum as standard deviation (Poisson). Without this
-/// a queue with little traffic would move partitions at every run.
-fn is_noise(attempts: &[f64], owner: &[usize], threads: usize) -> bool {
-    const DEVIATIONS: f64 = 3.0;
-    let (smallest, largest) = extremes(&thread_loads(attempts, owner, threads));
-    largest - smallest < DEVIATIONS * (largest + smallest).sqrt()
+/// What one run decided on.
+struct Decision {
+    /// The wanted thread of each partition.
+    plan: Vec<usize>,
+    load: Vec<f64>,
+    owner: Vec<usize>,
 }
 
 impl<T: Item> Shared<T> {
@@ -94,43 +97,10 @@ impl<T: Item> Shared<T> {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
         let mut meter = balancing.meter.lock();
-        let threads = self.threads.len();
-        let attempts = meter.read(&self.route);
-        let mut load = attempts.clone();
-        if balancing.balancer.is_cost_weighted() {
-            weigh_by_cost(&mut load, &self.route);
-        }
-        // The wanted owners: a partition that is on its way counts where it goes.
-        let owner: Vec<usize> = (0..load.len()).map(|one| self.route.owner(one).load().wanted()).collect();
-        let loads = thread_loads(&load, &owner, threads);
-        {
-            let mut figures = balancing.figures.lock();
-            figures.rebalances += 1;
-            figures.load_ratio = load_ratio(&loads);
-        }
-        let is_noise = is_noise(&attempts, &owner, threads) && !faults::off(Fault::ChurnOnNoise);
-        let plan = if is_noise && !balancing.balancer.is_custom() {
-            Ok(None)
-        } else {
-            self.plan(balancing, &load, &owner, threads)
-        };
-        let plan = match plan {
-            Ok(Some(plan)) => plan,
-            Ok(None) => {
-                self.report_oversized(balancing, &load, threads);
-                return 0;
-            }
-            Err(problem) => {
-                if let Some(times) = balancing.refused_log.note((), 1, Instant::now()) {
-                    self.host
-                        .log(&format!("queue {}: {times} plans of the balancer were refused: {problem}", self.name));
-                }
-                return 0;
-            }
-        };
+        let Some(decision) = self.decide(balancing, &mut meter) else { return 0 };
         let begun = {
             let mut control = self.control.lock();
-            let wanted = moves(&owner, &plan).into_iter();
+            let wanted = moves(&decision.owner, &decision.plan).into_iter();
             let begun = wanted.filter(|one| self.hand_over(&mut control, one.partition, one.to)).count();
             if let Some(deadline) = control.handoffs.next_deadline() {
                 control_thread::look_again(self, deadline);
@@ -140,54 +110,152 @@ impl<T: Item> Shared<T> {
         balancing.figures.lock().moves += begun as u64;
         drop(meter);
         if begun > 0 {
-            let (before, after) = (spread(&loads), spread(&thread_loads(&load, &plan, threads)));
+            let delta = |owner: &[usize]| spread(&thread_loads(&decision.load, owner, self.threads.len())) * 100.0;
             self.host.inform(&format!(
                 "queue {}: rebalanced {begun} partitions, max thread load delta: {:.0}% -> {:.0}%",
                 self.name,
-                before * 100.0,
-                after * 100.0
+                delta(&decision.owner),
+                delta(&decision.plan)
             ));
         }
-        self.report_oversized(balancing, &load, threads);
         begun
     }
 
-    fn plan(
-        &self,
-        balancing: &Balancing,
-        load: &[f64],
-        owner: &[usize],
-        threads: usize,
-    ) -> Result<Option<Vec<usize>>, String> {
-        if !balancing.balancer.is_custom() {
-            return balancing.balancer.plan(load, owner, threads);
+    /// `None`: everything stays where it is.
+    fn decide(&self, balancing: &Balancing, meter: &mut Meter) -> Option<Decision> {
+        let threads = self.threads.len();
+        let mut reading = meter.read(&self.route);
+        if balancing.balancer.is_cost_weighted() {
+            reading.weigh_by_cost(&self.route, self.config.selector);
         }
+        let load = reading.load();
+        // The wanted owners: a partition that is on its way counts where it goes.
+        let owner: Vec<usize> = (0..load.len()).map(|one| self.route.owner(one).load().wanted()).collect();
+        {
+            let mut figures = balancing.figures.lock();
+            figures.rebalances += 1;
+            figures.load_ratio = load_ratio(&thread_loads(&load, &owner, threads));
+        }
+        let away = self.threads_away();
+        let plan = if balancing.balancer.is_custom() {
+            meter.begin_anew(reading);
+            self.ask_custom(balancing, &load, &owner)
+        } else {
+            match reading.evidence(&owner, threads) {
+                Evidence::TooLittle if !faults::off(Fault::ChurnOnNoise) => {
+                    meter.keep(reading);
+                    return None;
+                }
+                Evidence::Even if !faults::off(Fault::ChurnOnNoise) => {
+                    meter.begin_anew(reading);
+                    return None;
+                }
+                _ => {
+                    meter.begin_anew(reading);
+                    self.report_oversized(balancing, &load);
+                    let plan = |load: &[f64], owner: &[usize], threads| balancing.balancer.plan(load, owner, threads);
+                    plan_around(&away, &load, &owner, plan)
+                }
+            }
+        };
+        let mut plan = match plan {
+            Ok(plan) => plan?,
+            Err(problem) => {
+                if let Some(times) = balancing.refused_log.note((), 1, Instant::now()) {
+                    let queue = &self.name;
+                    self.host.log(&format!("queue {queue}: {times} plans of the balancer were refused: {problem}"));
+                }
+                return None;
+            }
+        };
+        for (partition, thread) in plan.iter_mut().enumerate().filter(|(_, thread)| away[**thread]) {
+            *thread = owner[partition];
+        }
+        Some(Decision { plan, load, owner })
+    }
+
+    /// The threads that have been inside one call for so long that they may not come back: nothing is given to them.
+    fn threads_away(&self) -> Vec<bool> {
+        let interval = self.config.rebalance_interval;
+        let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
+        let is_away = |since: Instant| since.elapsed() > limit;
+        self.threads.iter().map(|slot| slot.tally.counts().calling.is_some_and(|(_, since)| is_away(since))).collect()
+    }
+
+    fn ask_custom(&self, balancing: &Balancing, load: &[f64], owner: &[usize]) -> Result<Option<Vec<usize>>, String> {
         let mut plan = Ok(None);
-        self.host.enter(&mut || plan = balancing.balancer.plan(load, owner, threads));
+        self.host.enter(&mut || {
+            // The control thread serves other queues as well: a balancer's panic must not end it.
+            let asked = catch_unwind(AssertUnwindSafe(|| balancing.balancer.plan(load, owner, self.threads.len())));
+            plan = asked.unwrap_or_else(|_| Err("the balancer panicked".to_owned()));
+        });
         plan
     }
 
     /// Names a partition that no plan can help.
     #[allow(clippy::cast_precision_loss)]
-    fn report_oversized(&self, balancing: &Balancing, load: &[f64], threads: usize) {
+    fn report_oversized(&self, balancing: &Balancing, load: &[f64]) {
+        let threads = self.threads.len();
         let Some(partition) = oversized(load, threads) else { return };
         let (share, fair) = (load[partition] / load.iter().sum::<f64>(), 1.0 / threads as f64);
         if share < fair * OVERSIZED_BY || balancing.oversized_log.note(partition, 1, Instant::now()).is_none() {
             return;
         }
-        let names: Vec<String> = self
-            .route
-            .types()
-            .filter(|one| self.config.selector == Selector::ByType && one.partitions.contains(&partition))
-            .filter_map(|one| Some(one.registered()?.name.to_string()))
-            .collect();
+        let by_type = self.config.selector == Selector::ByType;
+        let here = self.route.types().filter(|one| by_type && one.partitions.contains(&partition));
+        let names: Vec<String> = here.filter_map(|one| Some(one.registered()?.name.to_string())).collect();
         let types = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+        let remedy = if by_type {
+            "spread its type over several partitions with add_handler_factory"
+        } else {
+            "choose keys or partitions that spread more evenly"
+        };
         self.host.log(&format!(
             "queue {}: partition {partition}{types} has {:.0}% of the load, more than the {:.0}% of one of {threads} drain \
-             threads: spread its type over several partitions with add_handler_factory",
+             threads: {remedy}",
             self.name,
             share * 100.0,
             fair * 100.0
         ));
+    }
+}
+
+/// A plan for the threads that are there. The partitions of the others stay: they could not move anyway.
+fn plan_around(
+    away: &[bool],
+    load: &[f64],
+    owner: &[usize],
+    plan: impl FnOnce(&[f64], &[usize], usize) -> Result<Option<Vec<usize>>, String>,
+) -> Result<Option<Vec<usize>>, String> {
+    if !away.contains(&true) {
+        return plan(load, owner, away.len());
+    }
+    let here: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
+    let movable: Vec<usize> = (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
+    let position = |thread: usize| here.iter().position(|&one| one == thread).unwrap_or(0);
+    let loads: Vec<f64> = movable.iter().map(|&partition| load[partition]).collect();
+    let owners: Vec<usize> = movable.iter().map(|&partition| position(owner[partition])).collect();
+    let Some(partial) = plan(&loads, &owners, here.len())? else { return Ok(None) };
+    let mut whole = owner.to_vec();
+    for (&partition, thread) in movable.iter().zip(partial) {
+        whole[partition] = here[thread];
+    }
+    Ok(Some(whole))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_away_gets_nothing_and_gives_nothing() {
+        let balancer = DrainBalancer::throughput_weighted();
+        let plan = |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);
+        let (load, owner) = ([9.0, 9.0, 9.0, 9.0, 1.0, 0.0], [1, 1, 1, 1, 2, 0]);
+        let planned = plan_around(&[true, false, false], &load, &owner, plan).unwrap().unwrap();
+        assert_eq!(planned[5], 0);
+        assert!(planned[..5].iter().all(|&thread| thread != 0), "{planned:?}");
+        assert_eq!(planned[..4].iter().filter(|&&thread| thread == 2).count(), 2, "{planned:?}");
+        assert_eq!(plan_around(&[true, true, false], &load, &owner, plan), Ok(None));
     }
 }

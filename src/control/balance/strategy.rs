@@ -21,7 +21,7 @@ pub trait Assign: Send + Sync {
     /// The wanted thread of each partition, or `None` to leave all where they are.
     ///
     /// `load` and `owner` have one entry per partition; threads are 0 to `threads − 1`. Called on the control thread,
-    /// never on a drain thread.
+    /// or on the thread that asked for a run; never on a drain thread.
     ///
     /// # Errors
     /// A reason, for the log; nothing moves then.

@@ -10,6 +10,8 @@
 //! Nobody waits for anybody. The fence between the two owners is the program order of the first: it hands the partition
 //! over when it has nothing in hand, and not before.
 
+use rustc_hash::FxHashMap;
+
 use crate::control::ownership::Owner;
 use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
@@ -35,13 +37,14 @@ impl QuiescentPoint {
 /// Handoffs that were begun, under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Handoffs {
-    under_way: Vec<(usize, Instant)>,
+    /// By partition, when the last one was begun.
+    under_way: FxHashMap<usize, Instant>,
 }
 
 impl Handoffs {
     /// When the oldest one is to be taken back.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.under_way.iter().map(|(_, since)| *since + TAKE_BACK_AFTER).min()
+        self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
     }
 }
 
@@ -63,7 +66,11 @@ impl<T: Item> Shared<T> {
                 Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
                 Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
             };
-            self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+            if matches!(seen, Owner::Owned(_)) {
+                // Aimed elsewhere, it has been under way since it was first revoked.
+                self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+                control.handoffs.under_way.insert(partition, now);
+            }
             match word.exchange(seen, next) {
                 Ok(()) => break next,
                 Err(now) => seen = now,
@@ -72,8 +79,6 @@ impl<T: Item> Shared<T> {
         match revoked {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
-                control.handoffs.under_way.retain(|(one, _)| *one != partition);
-                control.handoffs.under_way.push((partition, now));
                 let slot = &self.threads[from];
                 // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark finds the word.
                 slot.asked_to_hand_over.store(true, Ordering::Release);
@@ -92,6 +97,10 @@ impl<T: Item> Shared<T> {
         let slot = &self.threads[here.thread];
         // Relaxed look before the swap, which most cycles are spared. A mark that is missed here is seen before sleep.
         if !slot.asked_to_hand_over.load(Ordering::Relaxed) {
+            return;
+        }
+        // Acquire: pairs with the Release in `expire`. Then each thread discards what it is inside of, and leaves.
+        if self.expired.load(Ordering::Acquire) {
             return;
         }
         // AcqRel: pairs with the Release in `hand_over`.
@@ -120,10 +129,10 @@ impl<T: Item> Shared<T> {
     /// to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
         let mut late = Vec::new();
-        control.handoffs.under_way.retain(|&(partition, since)| {
+        control.handoffs.under_way.retain(|&partition, since| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if now < since + TAKE_BACK_AFTER || faults::off(Fault::TakeBack) {
+            if now < *since + TAKE_BACK_AFTER || faults::off(Fault::TakeBack) {
                 return true;
             }
             // Else it was handed over just now, or there is a new handoff with a time of its own.
@@ -134,11 +143,17 @@ impl<T: Item> Shared<T> {
             false
         });
         late.sort_unstable();
+        let said = |thread: usize| {
+            let log = self.balancing.as_ref().map(|balancing| &balancing.late_log);
+            log.is_none_or(|log| log.note(thread, 1, now).is_some())
+        };
         late.chunk_by(PartialEq::eq)
+            .filter(|partitions| said(partitions[0]))
             .map(|partitions| {
                 let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
                 let inside = self.threads[thread].tally.counts().calling;
-                let inside = inside.map_or_else(|| "busy".to_owned(), |(name, _)| format!("inside {name}"));
+                let inside = inside
+                    .map_or_else(|| "busy".to_owned(), |(calling, _)| format!("inside {}", self.name_of(&calling)));
                 format!(
                     "queue {queue}: drain thread {thread} has been {inside} for over a second and keeps {count} \
                      partitions that were to move"

@@ -3,13 +3,18 @@
 //! Where a thread must be somewhere for the race to begin, a latch holds it there: that costs loom no preemption, so that
 //! the few that a bound allows are left for the race itself.
 
+use std::convert::Infallible;
+
 use loom::thread;
 
 use crate::config::{Config, Selector};
 use crate::control::ownership::{Owner, OwnerWord};
-use crate::loom_tests::{Latch, Number, ONE, Seen, config, model};
-use crate::sync::Arc;
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Wait};
+use crate::control::scheduler::sleeper;
+use crate::flow::drain::DrainTask;
+use crate::loom_tests::{Latch, Number, ONE, Seen, TWO, config, model};
+use crate::shared::{Consumption, Shared};
+use crate::sync::{Arc, Ordering};
+use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, Wait};
 
 /// A consumer, or a handler, is inside from the first of these to the second.
 type Hold = (Arc<Latch>, Arc<Latch>);
@@ -173,5 +178,53 @@ fn loom_move_between_the_quiescent_point_and_the_sleep() {
         release.open();
         seen.wait_for(1);
         queue.shutdown(None);
+    });
+}
+
+/// Is entered for `on_idle` alone.
+struct Idle(Arc<Seen>);
+
+impl Handler<Number> for Idle {
+    fn consume(&self, _batch: &mut Batch<Number>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.0.inside.with_mut(|_| ());
+        Ok(())
+    }
+}
+
+/// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list that it read before. One
+/// cycle of each drain thread is enough; the first one's is run by the thread that removes.
+#[test]
+fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
+    model(4, || {
+        let (removed, kept) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+        let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
+        let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
+        let shared = Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+        for (key, seen) in [(ONE, &removed), (TWO, &kept)] {
+            let handler = HandlerRef::new(Idle(seen.clone()));
+            shared.register::<Infallible>(&key.into(), vec![handler]).unwrap();
+        }
+        let mut next = DrainTask::new(1, shared.clone(), sleepers.pop().unwrap());
+        let mut first = DrainTask::new(0, shared.clone(), sleepers.pop().unwrap());
+        let next = thread::spawn(move || {
+            next.cycle();
+        });
+        // A revoke by hand: `hand_over` reads the word first, and then loom does not try the exchange between two reads of
+        // the other thread.
+        shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
+        shared.threads[0].asked_to_hand_over.store(true, Ordering::Release);
+        let retired = shared.unregister(ONE).unwrap();
+        first.cycle();
+        retired.wait_for_end(&mut Wait).unwrap();
+        removed.inside.with_mut(|_| ());
+        next.join().unwrap();
     });
 }

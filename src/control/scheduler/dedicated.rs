@@ -4,7 +4,7 @@ use crate::control::scheduler::Sleeper;
 use crate::error::ConfigError;
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::shared::{DrainMark, Shared};
+use crate::shared::{DrainMark, GiveUp, Running, Shared};
 use crate::sync::{Arc, JoinHandle, spawn};
 
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
@@ -40,7 +40,9 @@ pub(crate) fn start<T: Item>(
 }
 
 fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
-    let (host, running) = (shared.host.clone(), shared.running.clone());
+    // Dropped last: whoever waits for the threads finds nothing of this one left.
+    let _count_out = CountOut(shared.running.clone());
+    let host = shared.host.clone();
     let mut task = Some(DrainTask::new(index, shared, sleeper));
     host.live(&mut || {
         if let Some(task) = &mut task {
@@ -49,17 +51,25 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
         // What is left of the queue may die with its last thread: items and handlers die in their host.
         host.enter(&mut || drop(task.take()));
     });
-    running.one_ended();
+}
+
+struct CountOut(Arc<Running>);
+
+impl Drop for CountOut {
+    fn drop(&mut self) {
+        self.0.one_ended();
+    }
 }
 
 fn run<T: Item>(task: &mut DrainTask<T>) {
     let _mark = DrainMark::of(task.shared());
+    let _unwinding = GiveUp(task.shared().clone());
     loop {
         match task.cycle() {
             Cycle::Worked => {}
             Cycle::Over => break,
-            Cycle::Empty => {
-                if let Some((attempt, limit)) = task.prepare_sleep() {
+            after @ (Cycle::Thin | Cycle::Empty) => {
+                if let Some((attempt, limit)) = task.prepare_sleep(after) {
                     attempt.sleep(limit);
                 }
             }

@@ -10,7 +10,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::support::{FOR_EVER, Latch, end, start, task};
-use super::{After, Pool, PoolTask, TaskHandle};
+use super::{After, Limit, Pool, PoolTask, TaskHandle};
 use crate::sync::{Arc, Mutex};
 
 fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
@@ -188,7 +188,7 @@ fn loom_a_worker_blocks_until_another_task_has_run() {
         let [second, third] = [(); 2].map(|()| Arc::new(Latch::default()));
         let (blocking, waits): (Arc<Pool>, _) = (pool.clone(), second.clone());
         pool.add(task(move || {
-            let compensation = blocking.begin_blocking();
+            let compensation = blocking.begin_blocking(Limit::Twice);
             assert!(compensation.is_some());
             waits.wait();
             After::Done

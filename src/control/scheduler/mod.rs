@@ -18,7 +18,7 @@ mod shared_tests;
 mod support;
 
 pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
-pub(crate) use pool::{Compensation, Live, Pool, TaskHandle};
+pub(crate) use pool::{Compensation, Limit, Live, Pool, TaskHandle};
 pub(crate) use shared::{PoolRef, shared_pool};
 #[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
 pub(crate) use shared::{forget_pools, live_pools};

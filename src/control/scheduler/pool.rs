@@ -17,6 +17,15 @@ use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for}
 /// Wraps the whole life of a worker. If it does not call the body, the pool goes on with one worker less.
 pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
 
+/// How many workers a pool may have while some of them are blocked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Twice as many as places: for waits that may not end by themselves.
+    Twice,
+    /// As many as it takes: for waits of which there is at most one per task.
+    None,
+}
+
 /// Workers and their tasks. It works until it is closed, whoever holds it.
 pub(crate) struct Pool {
     name: String,
@@ -35,6 +44,8 @@ struct State {
     workers: usize,
     /// Those of them that wait inside a [`Compensation`].
     blocked: usize,
+    /// Those of the blocked that need not heed the limit.
+    beyond_limit: usize,
     /// Those of them that wait for work. One that was told and is on its way still counts.
     waiting: usize,
     /// The moment up to which timers are provided for: a waiting worker will wake by itself then.
@@ -44,6 +55,12 @@ struct State {
 }
 
 impl State {
+    /// A worker's wait has ended.
+    fn leave(&mut self, limit: Limit) {
+        self.blocked -= 1;
+        self.beyond_limit -= usize::from(limit == Limit::None);
+    }
+
     /// More workers can run than the pool has places for: one that blocked has come back.
     fn has_surplus(&self, size: usize) -> bool {
         self.workers - self.blocked > size
@@ -59,8 +76,15 @@ impl Pool {
     /// Starts `size` workers, at least one, in threads named `batchqueue-<name>-<n>`.
     pub(crate) fn start(name: &str, size: usize, live: Live) -> io::Result<Arc<Self>> {
         let size = size.max(1);
-        let state =
-            State { tasks: Tasks::default(), workers: size, blocked: 0, waiting: 0, keeper: None, started: size };
+        let state = State {
+            tasks: Tasks::default(),
+            workers: size,
+            blocked: 0,
+            beyond_limit: 0,
+            waiting: 0,
+            keeper: None,
+            started: size,
+        };
         let pool = Arc::new(Self {
             name: name.to_owned(),
             live,
@@ -102,15 +126,16 @@ impl Pool {
     /// Says that the calling worker is about to wait for something that may need a worker of this pool, so that another
     /// one takes its place until the guard is dropped. `None`: there are twice as many workers as places already, or the
     /// system has no thread left; then it must not wait.
-    pub(crate) fn begin_blocking(self: &Arc<Self>) -> Option<Compensation> {
+    pub(crate) fn begin_blocking(self: &Arc<Self>, limit: Limit) -> Option<Compensation> {
         debug_assert!(self.runs_current_thread(), "only a worker of the pool blocks it");
         let mut state = self.state.lock();
         // Without this worker there are still enough, when one has come back and none has left for it yet.
         let enough = state.has_surplus(self.size) || faults::off(Fault::Compensate);
-        if !enough && state.workers == 2 * self.size {
+        if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
         }
         state.blocked += 1;
+        state.beyond_limit += usize::from(limit == Limit::None);
         if !enough {
             let number = state.started;
             state.started += 1;
@@ -120,11 +145,11 @@ impl Pool {
                 log::error!(target: "batchqueue", "pool {}: no thread for a worker that blocks: {cause}", self.name);
                 let mut state = self.state.lock();
                 state.workers -= 1;
-                state.blocked -= 1;
+                state.leave(limit);
                 return None;
             }
         }
-        Some(Compensation { pool: self.clone() })
+        Some(Compensation { pool: self.clone(), limit })
     }
 
     /// Whether the calling thread is a worker of this pool.
@@ -260,12 +285,13 @@ impl TaskHandle {
 #[must_use = "the worker counts as blocked until this is dropped"]
 pub(crate) struct Compensation {
     pool: Arc<Pool>,
+    limit: Limit,
 }
 
 impl Drop for Compensation {
     fn drop(&mut self) {
         let mut state = self.pool.state.lock();
-        state.blocked -= 1;
+        state.leave(self.limit);
         if state.has_surplus(self.pool.size) {
             self.pool.tell_one(&state);
         }

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::support::{FOR_EVER, Latch, PATIENCE, end, live, start, task, wait_for_end};
-use super::{After, Pool, TaskHandle};
+use super::{After, Limit, Pool, TaskHandle};
 use crate::sync::{Arc, AtomicUsize, Deadline, Duration, Mutex, Ordering};
 
 /// Polls, for what no latch can tell.
@@ -191,7 +191,7 @@ fn a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves() {
                 let (tell, told) = mpsc::channel();
                 let (blocking, held) = (pool.clone(), release.clone());
                 pool.add(task(move || {
-                    let compensation = blocking.begin_blocking();
+                    let compensation = blocking.begin_blocking(Limit::Twice);
                     tell.send(compensation.is_some()).unwrap();
                     if compensation.is_some() {
                         held.wait();

@@ -8,7 +8,7 @@ use std::io;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::shared::{DrainMark, Shared};
+use crate::shared::{DrainMark, GiveUp, Shared};
 use crate::sync::{Arc, Mutex};
 
 struct PooledDrain<T: Item>(Mutex<Option<Stage<T>>>);
@@ -44,10 +44,11 @@ impl<T: Item> PoolTask for PooledDrain<T> {
         let mut stage = self.0.lock();
         let Some(Stage { task, .. }) = &mut *stage else { return After::Done };
         let _mark = DrainMark::of(task.shared());
+        let _unwinding = GiveUp(task.shared().clone());
         task.wake_up();
         match task.cycle() {
             Cycle::Worked => After::Again,
-            Cycle::Empty => match task.prepare_sleep() {
+            after @ (Cycle::Thin | Cycle::Empty) => match task.prepare_sleep(after) {
                 Some((attempt, limit)) => {
                     attempt.leave();
                     After::Sleep(limit)

@@ -6,11 +6,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from core_support import config
+from core_support import HANG_S, config
 
 from batchqueue import BatchQueue, BatchQueueManager
-
-HANG_S = 150
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,15 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
 
 WAIT_S = 30.0
 """How long any wait may take before its test fails. Never reached unless something is wrong."""
+
+HANG_S = 150
+"""How long a test, or one example of a long one, may take before it ends the run with the stacks of all threads."""
 
 SCRIPT_S = 60.0
 """How long an interpreter of its own may run."""
@@ -85,6 +89,17 @@ def in_background(body):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, outcome
+
+
+def native_threads(start="batchqueue"):
+    """How many threads have such a name. The system's, as native threads have no other; it ends after 15 characters."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:
+            continue  # it has ended meanwhile
+    return sum(name.startswith(start[:15]) for name in names)
 
 
 class Recorder:

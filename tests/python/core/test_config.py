@@ -372,3 +372,16 @@ def test_the_handler_decorator_takes_functions_and_classes(make_queue):
 def test_a_typed_queue_can_be_made(make_queue):
     queue = BatchQueue[int]("typed", config())
     assert queue.shutdown(5) == 0
+
+
+def test_a_subclass_may_call_init_as_usual():
+    class Counting(BatchQueue):
+        def __init__(self, name, config):
+            super().__init__(name, config)
+            self.seen = []
+            self.add_handler(int, self.seen.extend)
+
+    with Counting("counting", config()) as queue:
+        assert queue.produce(1)
+    assert queue.seen == [1]
+    assert queue.name == "counting"

@@ -7,7 +7,14 @@ import weakref
 import pytest
 from core_support import WAIT_S, Held, Recorder, config, eventually
 
-from batchqueue import BatchQueue, BufferStrategy, PartitionSelector, QueueClosedError
+from batchqueue import (
+    BatchQueue,
+    BufferStrategy,
+    DrainBalancer,
+    PartitionSelector,
+    QueueClosedError,
+    RetryPolicy,
+)
 
 
 class Item:
@@ -112,23 +119,36 @@ def canary_in_a_cycle(through):
         "factory": {"consumer_factory": lambda: lambda batch: box},
         "selector": {"selector": PartitionSelector.custom(lambda item, count: len(box) and 0)},
         "key": {"selector": PartitionSelector.by_key(lambda item: str(len(box)))},
+        "balancer": {"threads": 2, "balancer": DrainBalancer.custom(lambda *_: box and None)},
+        "retry_on": {"retry": RetryPolicy(retry_on=(type("Boxed", (Exception,), {"box": box}),))},
     }.get(through, {})
     queue = BatchQueue("cycle", config(**settings))
     box.append(queue)
-    if through == "function":
+    if through in ("function", "replaced", "removed"):
         queue.add_handler(int, lambda batch: box)
+    if through == "replaced":
+        queue.add_handler(int, lambda batch: None)
+    elif through == "removed":
+        queue.remove_handler(int)
+    elif through == "made_by_factory":
+        queue.add_handler_factory(int, lambda: lambda batch: box, partitions=1)
     elif through in ("item", "type"):
         queue.add_handler(Kept, lambda batch: None)
         item = Kept()
         (item if through == "item" else Kept).box = box
         queue.produce(item)
     queue.produce(1)
+    queue.rebalance()
     queue.shutdown(WAIT_S)
     return weakref.ref(canary)
 
 
 @pytest.mark.parametrize(
-    "through", ["function", "error_handler", "consumer", "factory", "selector", "key", "item", "type"]
+    "through",
+    [
+        *("function", "replaced", "removed", "made_by_factory", "consumer", "factory"),
+        *("error_handler", "selector", "key", "balancer", "retry_on", "item", "type"),
+    ],
 )
 def test_cycles_through_anything_that_a_queue_was_given_are_collected(through):
     assert collected(canary_in_a_cycle(through))

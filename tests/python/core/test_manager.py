@@ -213,3 +213,171 @@ def test_shutdown_all_from_a_handler_ends(manager):
 def test_shutdown_all_without_queues_is_nothing(manager):
     assert manager.shutdown_all() == {}
     assert BatchQueueManager.shutdown_all(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "named"),
+    [
+        (
+            {"shared_scheduler": ("io", ThreadPolicy.fixed(1))},
+            {"threads": ThreadPolicy.fixed(2)},
+            {"threads": ["None", "fixed(2)"]},
+        ),
+        (
+            {"threads": ThreadPolicy.cpu_cores(0.5)},
+            {"threads": ThreadPolicy.cpu_cores_with_base(1, 0.25)},
+            {"threads": ["cpu_cores(0.5)", "cpu_cores_with_base(1, 0.25)"]},
+        ),
+        (
+            {"threads": ThreadPolicy.fixed(1), "buffer_size": 5, "strategy": BufferStrategy.IF_POSSIBLE},
+            {
+                "threads": ThreadPolicy.fixed(1),
+                "partitions": PartitionPolicy.thread_multiply(2),
+                "buffer_size": 6,
+            },
+            {
+                "partitions": ["fixed(1)", "thread_multiply(2)"],
+                "buffer_size": ["5", "6"],
+                "strategy": ["IF_POSSIBLE", "BLOCKING"],
+            },
+        ),
+    ],
+    ids=["shared and own", "other policy", "three at once"],
+)
+def test_each_setting_that_differs_has_a_warning_of_its_own(manager, caplog, has, asked, named):
+    from batchqueue import BatchQueueConfig
+
+    first = manager.create("orders", BatchQueueConfig(**has))
+    assert manager.create_if_absent("orders", BatchQueueConfig(**asked)) is first
+    lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
+    for setting, values in named.items():
+        (line,) = [line for line in lines if f"{setting}=" in line]
+        assert "queue orders" in line
+        assert all(value in line for value in values), line
+
+
+def test_settings_that_may_differ_are_not_warned_about(manager, caplog):
+    first = manager.create("orders", config())
+    other = config(error_handler=lambda *_: None, min_idle_ms=3, max_batch_items=7, rebalance_interval_ms=5)
+    assert manager.create_if_absent("orders", other) is first
+    assert caplog.records == []
+
+
+def test_the_mode_is_compared_as_consumer_or_handlers(manager):
+    """A consumer and a factory are both consumers."""
+    first = manager.create("orders", config(consumer=len))
+    assert manager.create_if_absent("orders", config(consumer_factory=Recorder)) is first
+
+
+@pytest.mark.parametrize("registered_first", ["store", "stage"])
+def test_a_chain_of_two_delivers_the_last_partials(manager, registered_first):
+    """L1's on_close produces into L2, which still takes from drain threads, whoever was created first."""
+    names = [registered_first, "stage" if registered_first == "store" else "store"]
+    queues = {name: manager.create(name, config(min_idle_ms=60_000)) for name in names}
+    kept, accepted = Recorder(), []
+
+    class Partial(Recorder):
+        def on_close(self):
+            super().on_close()
+            accepted.append(queues["store"].produce(sum(self.items)))
+
+    queues["store"].add_handler(int, kept)
+    partial = Partial()
+    queues["stage"].add_handler(int, partial)
+    queues["stage"].produce_many(range(1_000))
+    assert manager.shutdown_all(WAIT_S) == {"store": 0, "stage": 0}
+    assert (sum(partial.items), partial.closed, kept.closed) == (499_500, 1, 1)
+    # The last created ends first: a stage that was made before its store finds it closed, and is told so.
+    assert accepted == [registered_first == "store"]
+    assert kept.items == ([499_500] if registered_first == "store" else [])
+
+
+def test_a_chain_with_full_buffers_drains_through(manager):
+    """The store's buffer holds one item: the stage's drain thread waits for space during the shutdown."""
+    store = manager.create("store", config(buffer_size=1))
+    stage = manager.create("stage", config(min_idle_ms=60_000))
+    kept = Recorder()
+    store.add_handler(int, kept)
+    stage.add_handler(int, store.produce_many)
+    stage.produce_many(range(500))
+    assert manager.shutdown_all(WAIT_S) == {"store": 0, "stage": 0}
+    assert kept.items == list(range(500))
+
+
+def test_shutdown_by_name_from_a_handler(manager):
+    returned, recorder = [], Recorder()
+    other = manager.create("other", config(min_idle_ms=60_000))
+    other.add_handler(int, recorder)
+    queue = manager.create("queue", config())
+    queue.add_handler(
+        int, lambda batch: returned.append((manager.shutdown("other", WAIT_S), manager.shutdown("queue")))
+    )
+    other.produce(1)
+    queue.produce(1)
+    eventually(lambda: returned, "both calls return")
+    assert returned == [(0, 0)]
+    assert recorder.items == [1]
+    assert manager.names() == []
+    assert queue.shutdown(WAIT_S) == 0
+    assert queue.stats().consumed == 1
+
+
+def test_two_shutdowns_at_once(manager):
+    """Of one queue, and of all: each item is delivered once, and the callers agree."""
+    for _ in range(20):
+        recorders = {}
+        for name in ("a", "b", "c"):
+            recorders[name] = Recorder()
+            manager.create(name, config(min_idle_ms=60_000)).add_handler(int, recorders[name])
+            manager.get(name).produce_many([1, 2, 3])
+        results = []
+        run_threads(
+            lambda results=results: results.append(manager.shutdown_all(WAIT_S)),
+            lambda results=results: results.append(manager.shutdown_all(WAIT_S)),
+            lambda results=results: results.append({"b": manager.shutdown("b", WAIT_S)}),
+        )
+        assert all(abandoned == 0 for result in results for abandoned in result.values())
+        assert sum(len(result) for result in results) >= 3
+        assert manager.names() == []
+        for recorder in recorders.values():
+            eventually(lambda recorder=recorder: recorder.closed == 1, "the end")
+            assert recorder.items == [1, 2, 3]
+
+
+def test_a_time_out_says_what_is_left(manager, caplog):
+    """By queue, in the result and in the log; what is not hung is delivered."""
+    held, kept = {}, Recorder()
+    for name, count in (("a", 1), ("b", 4)):
+        held[name] = Held()
+        queue = manager.create(name, config())
+        queue.add_handler(int, held[name])
+        held[name].hold(queue, 0)
+        queue.produce_many(range(1, count))
+    manager.create("fine", config(min_idle_ms=60_000)).add_handler(int, kept)
+    manager.get("fine").produce_many([1, 2])
+    queues = [manager.get(name) for name in ("a", "b")]
+    assert manager.shutdown_all(0.3) == {"a": 1, "b": 4, "fine": 0}
+    assert kept.items == [1, 2]
+    lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
+    for name, count in (("a", 1), ("b", 4)):
+        assert any(f"queue {name}" in line and f"abandoned {count} items" in line for line in lines)
+        held[name].released.set()
+    assert [queue.stats().abandoned for queue in queues] == [1, 4]
+
+
+def test_shutdown_all_with_pools_balancers_and_handlers_that_go(manager):
+    """Everything that has threads of its own ends with it."""
+    from batchqueue import BatchQueueConfig, DrainBalancer
+
+    last = Recorder()
+    pool = {"shared_scheduler": ("manager", ThreadPolicy.fixed(1)), "max_idle_ms": 60_000}
+    manager.create("store", BatchQueueConfig(**pool)).add_handler(int, last)
+    balanced = config(
+        threads=2, partitions=4, balancer=DrainBalancer.cost_weighted(), rebalance_interval_ms=1
+    )
+    manager.create("middle", balanced).add_handler(int, manager.get("store").produce_many)
+    manager.create("first", BatchQueueConfig(**pool)).add_handler(int, manager.get("middle").produce_many)
+    manager.get("first").produce_many(range(2_000))
+    assert manager.shutdown_all(WAIT_S) == {"store": 0, "middle": 0, "first": 0}
+    assert last.items == list(range(2_000))
+    assert last.closed == 1

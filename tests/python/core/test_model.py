@@ -4,6 +4,7 @@ import threading
 from collections import Counter, defaultdict
 
 import hypothesis.strategies as st
+import pytest
 from core_support import WAIT_S, assert_conserved, eventually, run_threads
 from hypothesis import HealthCheck, example, given, settings
 
@@ -11,8 +12,10 @@ from batchqueue import (
     BatchQueue,
     BatchQueueConfig,
     BufferStrategy,
+    DrainBalancer,
     PartitionPolicy,
     ProduceTimeoutError,
+    QueueClosedError,
     ThreadPolicy,
 )
 
@@ -31,6 +34,7 @@ class Handler:
     def __init__(self, gate, fails):
         self.gate, self.fails = gate, fails
         self.consumed, self.failed = [], []
+        self.closed = 0
         self.inside = threading.Lock()
 
     def consume(self, batch):
@@ -45,6 +49,10 @@ class Handler:
         finally:
             self.inside.release()
 
+    def on_close(self):
+        assert not self.inside.locked(), "P1: closed while inside"
+        self.closed += 1
+
 
 class Model:
     """What must be true: which numbers were accepted, in which order, and how many attempts were refused."""
@@ -53,7 +61,10 @@ class Model:
         self.accepted = defaultdict(list)
         self.refused = 0
         self.next_number = 0
-        self.handlers = {}
+        self.handlers = defaultdict(list)
+        """All that a type ever had, the newest last."""
+        self.registered = set()
+        """The types that have one now."""
 
     def numbers(self, count):
         self.next_number += count
@@ -69,19 +80,20 @@ class Model:
         assert stats.produced == sum(len(numbers) for numbers in self.accepted.values())
         consumed = failed = 0
         for item_type, numbers in self.accepted.items():
-            handler = self.handlers.get(item_type)
-            if handler is None:
-                continue
-            seen = sorted(handler.consumed + handler.failed)
-            assert not Counter(seen) - Counter(numbers), "nothing twice, nothing foreign"
-            assert handler.consumed == sorted(handler.consumed), "P3"
-            assert handler.failed == sorted(handler.failed), "P3"
-            consumed += len(handler.consumed)
-            failed += len(handler.failed)
+            mine = [[number for one in self.handlers[item_type] for number in one.consumed]]
+            mine.append([number for one in self.handlers[item_type] for number in one.failed])
+            assert not Counter(mine[0] + mine[1]) - Counter(numbers), "nothing twice, nothing foreign"
+            assert all(one == sorted(one) for one in mine), "P3, also from one handler to the next"
+            consumed += len(mine[0])
+            failed += len(mine[1])
         assert stats.consumed + stats.abandoned >= consumed
         if not stats.abandoned:
             assert (stats.consumed, stats.failed) == (consumed, failed)
             assert stats.unhandled == stats.produced - consumed - failed
+            # A shutdown without patience does not wait for the last calls.
+            handlers = [one for handlers in self.handlers.values() for one in handlers]
+            eventually(lambda: all(one.closed for one in handlers), "on_close of every handler")
+            assert all(one.closed == 1 for one in handlers)
 
 
 kinds = st.integers(0, len(TYPES) - 1)
@@ -91,6 +103,8 @@ actions = st.lists(
         st.tuples(st.just("produce"), kinds),
         st.tuples(st.just("produce_many"), kinds, st.integers(0, 30), st.booleans()),
         st.tuples(st.just("produce_in_threads"), kinds, st.integers(2, 4), st.integers(1, 15)),
+        st.tuples(st.just("remove_handler"), kinds),
+        st.tuples(st.just("rebalance")),
         st.tuples(st.just("hold")),
         st.tuples(st.just("release")),
         st.tuples(st.just("flush")),
@@ -108,6 +122,10 @@ shapes = st.fixed_dictionaries(
         "strategy": st.sampled_from(BufferStrategy),
         "max_batch_items": st.sampled_from([1, 3, 10_000]),
         "min_idle_ms": st.sampled_from([0, 1]),
+        "balancer": st.sampled_from(
+            [None, DrainBalancer.custom(lambda _, owner, threads: [threads - 1] * len(owner))]
+        ),
+        "rebalance_interval_ms": st.sampled_from([0, 1]),
     }
 )
 
@@ -124,9 +142,34 @@ class Run:
         self.gate.set()
 
     def add_handler(self, kind, fails):
-        if self.queue.running and TYPES[kind] not in self.model.handlers:
-            handler = self.model.handlers[TYPES[kind]] = Handler(self.gate, fails)
-            self.queue.add_handler(TYPES[kind], handler)
+        """Also in place of another one, which has to get its last batch first."""
+        item_type, handler = TYPES[kind], Handler(self.gate, fails)
+        if item_type in self.model.registered:
+            self.release()
+        if not self.queue.running:
+            with pytest.raises(QueueClosedError):
+                self.queue.add_handler(item_type, handler)
+            return
+        before = self.model.handlers[item_type][-1:] if item_type in self.model.registered else []
+        self.queue.add_handler(item_type, handler)
+        self.model.handlers[item_type].append(handler)
+        self.model.registered.add(item_type)
+        assert all(one.closed == 1 for one in before)
+
+    def remove_handler(self, kind):
+        self.release()
+        running = self.queue.running
+        item_type = TYPES[kind]
+        assert self.queue.remove_handler(item_type) is (running and item_type in self.model.registered)
+        if running:
+            self.model.registered.discard(item_type)
+            assert set(self.queue.stats().handlers()) == self.model.registered
+            assert all(one.closed == 1 for one in self.model.handlers[item_type])
+
+    def rebalance(self):
+        moved = self.queue.rebalance()
+        assert 0 <= moved <= self.queue.stats().moves
+        assert self.queue.stats().thread_count > 1 or not moved
 
     def produce(self, kind):
         self.produce_many(kind, 1, False)
@@ -179,7 +222,13 @@ class Run:
         self.queue.shutdown(WAIT_S)
         stats = self.queue.stats()
         if stats.abandoned:
-            eventually(lambda: not any(one.inside.locked() for one in self.model.handlers.values()))
+            eventually(
+                lambda: (
+                    not any(
+                        one.inside.locked() for handlers in self.model.handlers.values() for one in handlers
+                    )
+                )
+            )
         self.model.check(stats)
 
 
@@ -271,7 +320,8 @@ def test_several_producers_at_once_agree_with_the_model(shape, producers, close_
     stats = queue.stats()
     assert_conserved(stats)
     for kind in range(3):
-        seen = run.model.handlers[TYPES[kind]].consumed
+        (handler,) = run.model.handlers[TYPES[kind]]
+        seen = handler.consumed
         for base, mine in enumerate(accepted):
             assert [number for number in seen if number // 1_000_000 == base] == mine[kind]
     assert stats.unhandled == sum(len(mine[3]) for mine in accepted)

@@ -168,3 +168,23 @@ say(queue.shutdown(30), len(seen))
     )
     assert code == 0, err
     assert out == ["frozen", "0 6"]
+
+
+def test_ctrl_c_in_a_custom_balancer_is_raised_by_rebalance():
+    """On the control thread it would be a line in the log; the main thread must get its interrupt."""
+    code, out, err = run_script("""
+def assign(load, owner, threads):
+    os.kill(os.getpid(), signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        pass
+settings = dict(partitions=PartitionPolicy.fixed(4), rebalance_interval_ms=0)
+queue = BatchQueue("queue", config(threads=2, balancer=DrainBalancer.custom(assign), **settings))
+try:
+    say(queue.rebalance())
+except KeyboardInterrupt:
+    say("interrupted")
+say(queue.stats().rebalances, queue.running, queue.shutdown(30))
+""")
+    assert code == 0, err
+    assert out == ["interrupted", "1 True 0"]

@@ -44,6 +44,11 @@ def test_setting_that_cannot_be_used_is_refused(
         flight_job(store, **changes)
 
 
+def test_queues_that_live_for_one_attempt_or_commit_have_no_balancer(store: SqliteStore) -> None:
+    job = flight_job(store)
+    assert (job.l1.balancer, job.l2.balancer) == (None, None)
+
+
 @pytest.mark.parametrize("stage", ["l1", "l2"])
 def test_queue_with_a_consumer_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
     job = flight_job(store)

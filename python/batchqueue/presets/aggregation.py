@@ -1,14 +1,8 @@
-"""Ready settings for the usual queues: functions that return a config, every size an argument.
+"""Settings of the queues of a metrics aggregation: L1, L2 and TopN."""
 
-A preset returns a plain `BatchQueueConfig`; `dataclasses.replace` changes the settings that have no argument
-here.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
-from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
-from batchqueue.handlers import SupportsConsume
+from batchqueue.config import BatchQueueConfig, BufferStrategy, DrainBalancer, PartitionPolicy, ThreadPolicy
 
 METRICS_L1_AGGREGATION = "METRICS_L1_AGGREGATION"
 METRICS_L2_PERSISTENCE = "METRICS_L2_PERSISTENCE"
@@ -18,6 +12,7 @@ _ONE_THREAD = ThreadPolicy.fixed(1)
 _ALL_CORES = ThreadPolicy.cpu_cores(1.0)
 _QUARTER_OF_CORES = ThreadPolicy.cpu_cores_with_base(1, 0.25)
 _ADAPTIVE = PartitionPolicy.adaptive()
+_BY_THROUGHPUT = DrainBalancer.throughput_weighted()
 
 
 def l1_aggregation(
@@ -28,6 +23,8 @@ def l1_aggregation(
     strategy: BufferStrategy = BufferStrategy.IF_POSSIBLE,
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
+    balancer: DrainBalancer | None = _BY_THROUGHPUT,
+    rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L1AggregateWorker`s.
 
@@ -41,6 +38,8 @@ def l1_aggregation(
         strategy: What a full partition does to its producer.
         min_idle_ms: Rest after an empty cycle, in milliseconds.
         max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+        balancer: What moves partitions to drain threads with less to do; None: they stay.
+        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on `rebalance()`.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -49,6 +48,8 @@ def l1_aggregation(
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        balancer=balancer,
+        rebalance_interval_ms=rebalance_interval_ms,
     )
 
 
@@ -60,6 +61,8 @@ def l2_persistence(
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
+    balancer: DrainBalancer | None = _BY_THROUGHPUT,
+    rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L2PersistenceWorker`s. It never drops: while it is full, L1 waits.
 
@@ -70,6 +73,8 @@ def l2_persistence(
         strategy: What a full partition does to its producer.
         min_idle_ms: Rest after an empty cycle, in milliseconds.
         max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+        balancer: What moves partitions to drain threads with less to do; None: they stay.
+        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on `rebalance()`.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -78,6 +83,8 @@ def l2_persistence(
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        balancer=balancer,
+        rebalance_interval_ms=rebalance_interval_ms,
     )
 
 
@@ -103,37 +110,6 @@ def top_n(
     return BatchQueueConfig(
         threads=threads,
         partitions=partitions,
-        buffer_size=buffer_size,
-        strategy=strategy,
-        min_idle_ms=min_idle_ms,
-        max_idle_ms=max_idle_ms,
-    )
-
-
-def sql_batch(
-    consumer_factory: Callable[[], SupportsConsume[Any]],
-    *,
-    writers: int = 4,
-    buffer_size: int = 10_000,
-    strategy: BufferStrategy = BufferStrategy.BLOCKING,
-    min_idle_ms: float = 1,
-    max_idle_ms: float = 20,
-) -> BatchQueueConfig[Any]:
-    """Return the settings of a queue that writes into a database, with one writer per drain thread.
-
-    Args:
-        consumer_factory: Makes one writer; called once per drain thread.
-        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a time, as
-            SQLite does.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
-    """
-    return BatchQueueConfig(
-        threads=ThreadPolicy.fixed(writers),
-        partitions=PartitionPolicy.fixed(writers),
-        consumer_factory=consumer_factory,
         buffer_size=buffer_size,
         strategy=strategy,
         min_idle_ms=min_idle_ms,

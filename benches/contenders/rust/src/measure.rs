@@ -1,0 +1,96 @@
+//! The clock: from the first produce to the last handled item. Threads and queue are made before it starts.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use crate::args::Args;
+use crate::tally::{Metric, Tally};
+use crate::workload::Workload;
+
+/// A contender.
+pub trait Contender: Send + Sync + 'static {
+    /// Starts the drain threads, with a handler for each type.
+    fn start(workload: &Workload, tally: &Arc<Tally>) -> Self;
+
+    /// Puts one item in, and waits while its partition is full.
+    fn produce(&self, metric: Metric);
+
+    /// Ends the drain threads, after all was handled.
+    fn stop(&mut self);
+}
+
+/// Warms up, measures, and verifies that what was put in was handled.
+pub fn run<C: Contender>(args: &Args) -> Result<(), String> {
+    let workload = &args.workload;
+    let slots = Arc::new(workload.slots());
+    let per_round = workload.expected(&slots, args.items);
+    let tally = Tally::new(workload.types(), if args.check { args.items } else { 0 });
+    let mut contender = Arc::new(C::start(workload, &tally));
+
+    let mut expected = vec![0; per_round.len()];
+    let mut round = || {
+        for (sum, more) in expected.iter_mut().zip(&per_round) {
+            *sum += more;
+        }
+        one_round(&contender, workload, &slots, args.items, &tally, &expected)
+    };
+    if args.check {
+        round();
+    } else {
+        let warm_up = Instant::now();
+        while warm_up.elapsed() < args.warm_up {
+            round();
+        }
+        for number in 0..args.rounds {
+            report(args, number, round());
+        }
+    }
+    let only = Arc::get_mut(&mut contender).ok_or("a producer is still running")?;
+    only.stop();
+    tally.verify(&expected)?;
+    if args.check {
+        println!("{} {}: {} items, each handled exactly once", args.contender, workload.name, args.items);
+    }
+    Ok(())
+}
+
+fn one_round<C: Contender>(
+    contender: &Arc<C>,
+    workload: &Workload,
+    slots: &Arc<Vec<usize>>,
+    items: usize,
+    tally: &Tally,
+    expected: &[u64],
+) -> Duration {
+    let start_line = Arc::new(Barrier::new(workload.producers));
+    let each = items / workload.producers;
+    let producers: Vec<_> = (0..workload.producers)
+        .map(|producer| {
+            let (contender, slots, start_line) = (contender.clone(), slots.clone(), start_line.clone());
+            let mut slot = producer * slots.len() / workload.producers;
+            std::thread::spawn(move || {
+                start_line.wait();
+                // Here, because the thread that measures may get a core only much later.
+                let began = Instant::now();
+                for value in (producer * each) as u64..((producer + 1) * each) as u64 {
+                    contender.produce(Metric { kind: slots[slot], value });
+                    slot = if slot + 1 == slots.len() { 0 } else { slot + 1 };
+                }
+                began
+            })
+        })
+        .collect();
+    let began = producers.into_iter().map(|producer| producer.join().expect("a producer that does not panic")).min();
+    tally.wait_for(expected);
+    began.map_or(Duration::ZERO, |began| began.elapsed())
+}
+
+fn report(args: &Args, round: usize, took: Duration) {
+    let (contender, workload, items) = (&args.contender, args.workload.name, args.items);
+    let seconds = took.as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let rate = items as f64 / seconds;
+    println!(
+        r#"{{"workload": "{workload}", "contender": "{contender}", "round": {round}, "items": {items}, "seconds": {seconds:.6}, "items_per_second": {rate:.0}}}"#
+    );
+}

@@ -1,0 +1,11 @@
+//! What the contenders keep their items in, one file each.
+
+mod crossbeam;
+mod flume;
+mod kanal;
+mod mutex_vec;
+
+pub use self::crossbeam::Crossbeam;
+pub use self::flume::Flume;
+pub use self::kanal::Kanal;
+pub use self::mutex_vec::MutexVec;

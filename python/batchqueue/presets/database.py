@@ -1,0 +1,39 @@
+"""Settings of queues that write into a database."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
+from batchqueue.handlers import SupportsConsume
+
+T = TypeVar("T")
+
+
+def sql_batch(
+    consumer_factory: Callable[[], SupportsConsume[T]],
+    *,
+    writers: int = 4,
+    buffer_size: int = 10_000,
+    strategy: BufferStrategy = BufferStrategy.BLOCKING,
+    min_idle_ms: float = 1,
+    max_idle_ms: float = 20,
+) -> BatchQueueConfig[T]:
+    """Return the settings of a queue that writes into a database, with one writer per drain thread.
+
+    Args:
+        consumer_factory: Makes one writer; called once per drain thread.
+        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a time, as SQLite does.
+        buffer_size: Items per partition.
+        strategy: What a full partition does to its producer.
+        min_idle_ms: Rest after an empty cycle, in milliseconds.
+        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    """
+    return BatchQueueConfig(
+        threads=ThreadPolicy.fixed(writers),
+        partitions=PartitionPolicy.fixed(writers),
+        consumer_factory=consumer_factory,
+        buffer_size=buffer_size,
+        strategy=strategy,
+        min_idle_ms=min_idle_ms,
+        max_idle_ms=max_idle_ms,
+    )
