@@ -26,8 +26,8 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python soak-python stress check format lint types stubs check-stubs faults bench \
-	contenders wheel lock clean require-toolchain require-components
+.PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
+	faults bench contenders wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,11 @@ loom: require-toolchain ## the protocols in loom's scheduler, every interleaving
 
 test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: soak-rust soak-python ## the two that follow
+
+soak-rust: require-toolchain ## ten million random actions on the core; fewer: make soak-rust SOAK_ACTIONS=1000000
+	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
 soak-python: $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
 	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/test_model_threads.py

@@ -393,10 +393,13 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// A handler instance that has not had its `on_close`; first those that nobody is inside.
+    /// A handler instance that has not had its `on_close`, and is not a consumer; first those that nobody is inside.
     pub(crate) fn next_to_close(&self) -> Option<HandlerRef<T>> {
         let mut to_close = self.to_close.lock();
-        let left = to_close.get_or_insert_with(|| self.route.instances().into_iter().map(|one| one.handler).collect());
+        let left = to_close.get_or_insert_with(|| {
+            let instances = self.route.instances().into_iter().map(|one| one.handler);
+            instances.filter(|one| !self.consumes_all(one)).collect()
+        });
         let free = left.iter().position(|handler| !handler.token.is_held());
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }

@@ -5,12 +5,14 @@
 //! closing (rule 11 of `ownership/README.md`).
 
 use crate::config::{Config, MAX_PARTITIONS, PartitionPolicy, Selector};
+use crate::control::ownership::{Handoffs, Owner};
 use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
+use crate::faults::{self, Fault};
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::partition::Access;
 use crate::flow::route::{Registered, Route};
-use crate::shared::Shared;
+use crate::shared::{Control, Shared};
 use crate::sync::Arc;
 
 /// What growth remembers, under the control lock.
@@ -101,10 +103,25 @@ impl<T: Item> Shared<T> {
         }
         let (config, threads, spread) = (&self.config, self.threads.len(), registered.handlers.len());
         self.check_spread(&item_type.name, spread).map_err(AddHandlerError::Config)?;
+        if faults::off(Fault::GrowthForgetsOwners) {
+            self.forget_moves(&mut control);
+        }
         let partitions = control.growth.place(route, config, threads, item_type.weight, spread);
         route.add_idlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)
+    }
+
+    /// Only for a switched-off rule: what has moved is on its way for ever, and nobody is asked to hand it over.
+    fn forget_moves(&self, control: &mut Control) {
+        control.handoffs = Handoffs::default();
+        for partition in 0..self.route.partition_count() {
+            let word = self.route.owner(partition);
+            let owner = word.load().inside();
+            if owner != partition % self.threads.len() {
+                let _ = word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
+            }
+        }
     }
 
     fn check_spread(&self, name: &str, spread: usize) -> Result<(), ConfigError> {

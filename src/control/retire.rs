@@ -14,7 +14,7 @@ use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::partition::Signal;
 use crate::flow::produce::{Pause, slice};
 use crate::flow::route::{Registered, TypeRoute};
-use crate::shared::Shared;
+use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
 /// Says when a retirement has ended.
@@ -183,9 +183,16 @@ impl<T: Item> Shared<T> {
 
     /// Whether a handler instance still serves some type of this queue.
     pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
-        self.route
-            .types()
-            .filter_map(TypeRoute::registered)
-            .any(|registered| registered.handlers.iter().any(|one| one.is(handler)))
+        let has = |registered: Arc<Registered<T>>| registered.handlers.iter().any(|one| one.is(handler));
+        self.consumes_all(handler) || self.route.types().filter_map(TypeRoute::registered).any(has)
+    }
+
+    /// Whether a handler instance is the queue's consumer, or one of them.
+    pub(crate) fn consumes_all(&self, handler: &HandlerRef<T>) -> bool {
+        match &self.consumption {
+            Consumption::ByHandler => false,
+            Consumption::OneConsumer(consumer) => consumer.handlers[0].is(handler),
+            Consumption::PerThread(consumers) => consumers.iter().any(|one| one.handlers[0].is(handler)),
+        }
     }
 }

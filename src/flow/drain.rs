@@ -347,16 +347,13 @@ impl<T: Item> DrainTask<T> {
     /// of them waits for a thread that hangs.
     fn close_handlers(&mut self) {
         let shared = self.shared.clone();
-        shared.host.enter(&mut || match &shared.consumption {
-            Consumption::ByHandler => {
-                while let Some(handler) = shared.next_to_close() {
-                    self.call_alone(&handler, SideCall::OnClose);
-                }
+        shared.host.enter(&mut || {
+            if let Some(consumer) = self.consumer() {
+                self.call_alone(&consumer, SideCall::OnClose);
             }
-            _ => {
-                if let Some(consumer) = self.consumer() {
-                    self.call_alone(&consumer, SideCall::OnClose);
-                }
+            // Also where a consumer took their items: they were added, so they have an end.
+            while let Some(handler) = shared.next_to_close() {
+                self.call_alone(&handler, SideCall::OnClose);
             }
         });
     }
@@ -384,6 +381,10 @@ impl<T: Item> DrainTask<T> {
                 return; // Somebody is inside, so the handler is not idle.
             }
             self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
+        }
+        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
+        if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
+            return;
         }
         let name = handler.handler.name();
         let tally = &self.slot().tally;

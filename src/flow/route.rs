@@ -16,7 +16,7 @@
 use std::fmt;
 
 use crate::config::{Config, Selector};
-use crate::control::ownership::{Owner, OwnerWord};
+use crate::control::ownership::OwnerWord;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::{Partition, segment_size};
@@ -251,15 +251,6 @@ impl<T> Route<T> {
     /// Adds partitions until there are `wanted`.
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
         let segment = segment_size(config.buffer_size, config.max_batch_items);
-        if faults::off(Fault::GrowthForgetsOwners) {
-            for (index, word) in (0..self.partition_count()).map(|index| (index, self.owner(index))) {
-                let owner = word.load().inside();
-                if owner != index % threads {
-                    // On its way, and nobody is asked to hand it over.
-                    let _ = word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
-                }
-            }
-        }
         for index in self.partition_count()..wanted {
             if index / BITS == self.word_count() {
                 self.words.push(new_word());

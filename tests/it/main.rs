@@ -14,4 +14,6 @@ mod p6_handoff;
 mod p9_clean_ends;
 mod p9_retirement;
 
+mod model;
 mod regressions;
+mod regressions_of_moves;

@@ -1,11 +1,14 @@
 //! P9: shutdown, from wherever it is called, delivers what was accepted and comes back.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use batchqueue::{Batch, BatchQueue, Config, EntryToken, Failure, FlushError, Handler, HandlerRef, ProduceError, Wait};
 
-use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until};
+use crate::support::{
+    Collector, Latch, Sent, assert_conserved, config, key, owners, sent, shut_down, start, steered, wait_until,
+};
 
 #[test]
 fn a_shutdown_delivers_a_backlog() {
@@ -166,4 +169,63 @@ fn two_shutdowns_wait_for_the_same_end() {
             });
         }
     });
+}
+
+/// Runs its hook when it is idle, and notes its calls.
+struct Idler<F> {
+    calls: Arc<Mutex<Vec<&'static str>>>,
+    hook: F,
+}
+
+impl<F: Fn() + Send + Sync> Handler<Sent> for Idler<F> {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        drop(batch.drain());
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.calls.lock().unwrap().push("on_idle");
+        (self.hook)();
+        Ok(())
+    }
+
+    fn on_close(&self) -> Result<(), Failure> {
+        self.calls.lock().unwrap().push("on_close");
+        Ok(())
+    }
+}
+
+/// A drain thread hangs in one handler's `on_idle` with another's to come, when the time runs out and the other thread
+/// closes that one.
+#[test]
+fn on_close_is_the_last_call_also_when_the_time_runs_out() {
+    let (config, steered) =
+        steered(Config { min_idle: Duration::ZERO, max_idle: Duration::from_millis(2), ..config(2) });
+    let queue = start(config);
+    let (armed, entered, release) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (is_armed, inside, hold) = (armed.clone(), entered.clone(), release.clone());
+    let hook = move || {
+        if is_armed.load(SeqCst) {
+            inside.open();
+            hold.wait();
+        }
+    };
+    queue.add_handler(key(0), HandlerRef::new(Idler { calls: Arc::default(), hook })).unwrap();
+    let calls: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+    queue.add_handler(key(1), HandlerRef::new(Idler { calls: calls.clone(), hook: || () })).unwrap();
+    // The first thread is to call both, one after the other; the second one closes the second.
+    steered.rebalance(&queue, &[0, 0]);
+    wait_until("the first thread to own both", || owners(&queue) == [0, 0]);
+    armed.store(true, SeqCst);
+    entered.wait();
+    queue.shutdown(Some(Instant::now()));
+    wait_until("the second to be closed", || calls.lock().unwrap().contains(&"on_close"));
+    release.open();
+    wait_until("the drain threads to end", || queue.has_ended());
+    assert_eq!(calls.lock().unwrap().last(), Some(&"on_close"));
 }

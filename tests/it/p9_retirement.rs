@@ -266,6 +266,20 @@ fn removals_and_a_shutdown_at_once_close_each_handler_once() {
     }
 }
 
+/// A consumer gets all items. A handler beside it gets none, and still its end.
+#[test]
+fn a_handler_beside_a_consumer_is_closed_too() {
+    let (consumer, handler) = (Life::default(), Life::default());
+    let consuming = consumer.handler();
+    let queue = BatchQueue::builder("test", config(2)).consumer(consuming.clone()).start().unwrap();
+    queue.add_handler(key(0), handler.handler()).unwrap();
+    queue.add_handler(key(1), consuming).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    assert!(queue.remove_handler(key(1)));
+    shut_down(&queue);
+    assert_eq!((consumer.events(), handler.events()), (vec![1, 0], vec![0]));
+}
+
 /// The wait for a removed handler ends when the queue's time does.
 #[test]
 fn a_removal_does_not_outlive_a_shutdown_out_of_time() {

@@ -66,11 +66,11 @@ impl Steered {
 }
 
 /// `config` with a balancer that runs only when it is asked.
-#[allow(clippy::needless_pass_by_value)] // so that a test can build on it
-pub fn steered(config: Config) -> (Config, Arc<Steered>) {
+pub fn steered(mut config: Config) -> (Config, Arc<Steered>) {
     let steered = Arc::new(Steered::default());
-    let balancer = Some(DrainBalancer::custom(steered.clone()));
-    (Config { balancer, rebalance_interval: Duration::ZERO, ..config }, steered)
+    config.balancer = Some(DrainBalancer::custom(steered.clone()));
+    config.rebalance_interval = Duration::ZERO;
+    (config, steered)
 }
 
 /// A host that keeps what the queue told the operator.

@@ -1,0 +1,97 @@
+//! What must be true when a run is over.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::SeqCst;
+
+use batchqueue::{BatchQueue, Selector};
+
+use super::actor::is_ordered;
+use super::settings::{Mode, is_spread};
+use super::world::{Ended, World};
+use crate::support::{Sent, assert_conserved};
+
+/// Panics with all that is wrong.
+pub fn check(world: &World, queue: &BatchQueue<Sent>) {
+    assert!(queue.has_ended() && !queue.is_running());
+    let mut wrong = std::mem::take(&mut *world.violations.lock().unwrap());
+    counts(world, queue, &mut wrong);
+    items(world, &mut wrong);
+    lives(world, &mut wrong);
+    assert!(
+        wrong.is_empty(),
+        "{} violations: {:#?}\n{:#?}",
+        wrong.len(),
+        &wrong[..wrong.len().min(10)],
+        world.settings
+    );
+}
+
+/// P2: the law of conservation, against what the actors and the handlers saw.
+fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
+    let stats = queue.stats();
+    assert_conserved(&stats);
+    let (mut consumed, mut failed) = (0, 0);
+    for ended in world.ended.iter().flat_map(|kind| kind.lock().unwrap().clone()) {
+        *(if ended.consumed { &mut consumed } else { &mut failed }) += 1;
+    }
+    let accepted = world.accepted.lock().unwrap().len() as u64;
+    let refused = world.refused.load(SeqCst);
+    if (stats.produced, stats.refused) != (accepted, refused) {
+        wrong.push(format!("{accepted} accepted and {refused} refused: {stats:?}"));
+    }
+    // What came back after the time ran out had been counted as abandoned.
+    let late = world.may_run_out_of_time();
+    if (stats.consumed, stats.failed) != (consumed, failed)
+        && !(late && stats.consumed <= consumed && stats.failed <= failed)
+    {
+        wrong.push(format!("{consumed} consumed and {failed} failed: {stats:?}"));
+    }
+    if stats.abandoned > 0 && !late {
+        wrong.push(format!("abandoned: {stats:?}"));
+    }
+}
+
+/// P2, P3: nothing comes from nowhere, nothing comes twice, and what has an order keeps it.
+fn items(world: &World, wrong: &mut Vec<String>) {
+    let accepted: HashSet<(usize, usize, usize)> =
+        world.accepted.lock().unwrap().iter().map(|item| (item.kind, item.producer, item.number)).collect();
+    let factories: HashSet<usize> =
+        world.probes.lock().unwrap().iter().filter(|probe| probe.of_factory).map(|probe| probe.id).collect();
+    // With a consumer the order is per partition, and a type that gets a handler there may get another partition.
+    let by_type = world.settings.config.selector == Selector::ByType && world.settings.mode == Mode::Handlers;
+    let by_partition = world.settings.config.selector == Selector::Given;
+    let mut known = HashSet::new();
+    for kind in &world.ended {
+        let mut last: HashMap<(usize, usize), usize> = HashMap::new();
+        for &Ended { item, probe, .. } in &*kind.lock().unwrap() {
+            let name = (item.kind, item.producer, item.number);
+            if !accepted.contains(&name) {
+                wrong.push(format!("{item:?} was handled and never accepted"));
+            }
+            if !known.insert(name) {
+                wrong.push(format!("{item:?} was handled twice"));
+            }
+            // By type, also across handlers that replace each other; of a factory, in each of its partitions.
+            let same = match (by_type, is_spread(item.kind)) {
+                (true, false) => (item.producer, 0),
+                (true, true) if factories.contains(&probe) => (item.producer, probe),
+                (false, _) if by_partition && is_ordered(item.producer) => (item.producer, 0),
+                _ => continue,
+            };
+            let before = last.insert(same, item.number);
+            if before.is_some_and(|before| before > item.number) {
+                wrong.push(format!("{item:?} after number {before:?}"));
+            }
+        }
+    }
+}
+
+/// P1, P9: each instance that ever served a type was closed, once. What comes after is a violation that it noted itself.
+fn lives(world: &World, wrong: &mut Vec<String>) {
+    for probe in &*world.probes.lock().unwrap() {
+        let (closed, registered) = (probe.closed.load(SeqCst), probe.registered.load(SeqCst));
+        if closed != usize::from(registered) {
+            wrong.push(format!("{} (registered: {registered}) was closed {closed} times", probe.id));
+        }
+    }
+}

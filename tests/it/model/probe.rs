@@ -1,0 +1,205 @@
+//! The handler of the model: it is in all moods, watches who calls it when, and calls back.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Weak};
+
+use batchqueue::{AddHandlerError, Batch, Failure, FlushError, Handler, HandlerRef, Wait};
+
+use super::random::Random;
+use super::settings::{End, KINDS, common_kind};
+use super::world::{Ended, World};
+use crate::support::{Sent, key};
+
+/// A handler's items are numbered from its own producer number up; actors are below.
+pub const FIRST_PROBE: usize = 1_000;
+
+/// One handler instance, from the outside.
+pub struct Probe {
+    pub id: usize,
+    world: Weak<World>,
+    /// The types that it is registered for; empty: all.
+    kinds: Mutex<Vec<usize>>,
+    handler: Mutex<Option<HandlerRef<Sent>>>,
+    idles: bool,
+    random: Mutex<Random>,
+    inside: AtomicBool,
+    fed: AtomicUsize,
+    pub registered: AtomicBool,
+    pub closed: AtomicUsize,
+    /// Whether it has a partition of its own: one place among the instances of a factory.
+    pub of_factory: bool,
+}
+
+impl Probe {
+    /// A new instance for these types; none: for all.
+    pub fn new(world: &Arc<World>, kinds: &[usize], of_factory: bool, random: &mut Random) -> Arc<Self> {
+        let mut probes = world.probes.lock().unwrap();
+        let probe = Arc::new(Self {
+            id: FIRST_PROBE + probes.len(),
+            world: Arc::downgrade(world),
+            kinds: Mutex::new(kinds.to_vec()),
+            handler: Mutex::new(None),
+            idles: random.once_in(3),
+            random: Mutex::new(Random::new(random.next())),
+            inside: AtomicBool::new(false),
+            fed: AtomicUsize::new(0),
+            registered: AtomicBool::new(false),
+            closed: AtomicUsize::new(0),
+            of_factory,
+        });
+        probes.push(probe.clone());
+        probe
+    }
+
+    /// The same instance at every call.
+    pub fn handler(self: &Arc<Self>) -> HandlerRef<Sent> {
+        self.handler.lock().unwrap().get_or_insert_with(|| HandlerRef::new(Entrance(self.clone()))).clone()
+    }
+
+    /// The instance and its handler hold each other.
+    pub fn let_go(&self) {
+        self.handler.lock().unwrap().take();
+    }
+
+    pub fn also_for(&self, kind: usize) {
+        self.kinds.lock().unwrap().push(kind);
+    }
+
+    /// The answer to its registration.
+    pub fn note<E>(&self, answer: &Result<(), AddHandlerError<E>>) {
+        if answer.is_ok() {
+            self.registered.store(true, SeqCst);
+        }
+    }
+
+    fn consume(&self, world: &Arc<World>, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        let items: Vec<Sent> = batch.iter().copied().collect();
+        if items.len() != batch.len() || items.is_empty() {
+            world.violation(format!("a batch of {} that says {}", items.len(), batch.len()));
+        }
+        {
+            let kinds = self.kinds.lock().unwrap();
+            if !kinds.is_empty() && items.iter().any(|item| !kinds.contains(&item.kind)) {
+                world.violation(format!("{} is for {kinds:?} and got {items:?}", self.id));
+            }
+        }
+        let mut random = self.random.lock().unwrap().clone();
+        if random.once_in(8) {
+            self.act(world, &mut random);
+        }
+        let mood = random.below(40);
+        *self.random.lock().unwrap() = random;
+        if mood < 4 {
+            (0..50).for_each(|_| std::thread::yield_now());
+        }
+        let failure = match mood {
+            4 | 5 => Some(Failure::new("not now")),
+            6 => Some(Failure::last("never")),
+            7 => {
+                self.end(world, &items, false);
+                // As a panic, without its message on the screen.
+                std::panic::resume_unwind(Box::new("in a panic"));
+            }
+            _ => None,
+        };
+        match failure {
+            Some(failure) if failure.retry && !batch.is_last_attempt() => Err(failure),
+            failure => {
+                self.end(world, &items, failure.is_none());
+                if mood.is_multiple_of(2) {
+                    drop(batch.drain());
+                }
+                failure.map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    /// The last that will be heard of these items.
+    fn end(&self, world: &World, items: &[Sent], consumed: bool) {
+        for run in items.chunk_by(|one, next| one.kind == next.kind) {
+            let ended = run.iter().map(|&item| Ended { item, consumed, probe: self.id });
+            world.ended[run[0].kind].lock().unwrap().extend(ended);
+        }
+    }
+
+    /// A control call, or an item, from inside the handler.
+    fn act(&self, world: &Arc<World>, random: &mut Random) {
+        let Some(queue) = world.queue() else { return };
+        match random.below(12) {
+            0 => drop(queue.rebalance()),
+            1 => drop(queue.remove_handler(key(common_kind(random)))),
+            2 => {
+                let kind = common_kind(random);
+                let next = Self::new(world, &[kind], false, random);
+                next.note(&queue.add_handler(key(kind), next.handler()));
+            }
+            3 => {
+                if queue.flush(None, &mut Wait) != Err(FlushError::FromDrainThread) {
+                    world.violation("a flush inside a handler was not refused");
+                }
+            }
+            4 => drop(queue.stats()),
+            5 if world.settings.end == End::FromHandler && random.once_in(4) => {
+                // Returns at once, whatever is left to do.
+                if queue.shutdown(None) != 0 {
+                    world.violation("a shutdown inside a handler abandoned items");
+                }
+            }
+            _ => {
+                let number = self.fed.fetch_add(1, SeqCst);
+                world.feed(&queue, random.below(KINDS), self.id, number);
+            }
+        }
+    }
+
+    /// Every call goes through here: nobody else is inside, and nothing comes after the end.
+    fn watch<R>(&self, call: &str, body: impl FnOnce(&Arc<World>) -> R) -> Option<R> {
+        let world = self.world.upgrade()?;
+        if self.inside.swap(true, SeqCst) {
+            world.violation(format!("{call} of {} while another call was inside", self.id));
+        }
+        if self.closed.load(SeqCst) > 0 {
+            world.violation(format!("{call} of {} after its on_close", self.id));
+        }
+        let leave = Leave(&self.inside);
+        let result = body(&world);
+        drop(leave);
+        Some(result)
+    }
+}
+
+/// Also when the call panics.
+struct Leave<'a>(&'a AtomicBool);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+struct Entrance(Arc<Probe>);
+
+impl Handler<Sent> for Entrance {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.0.watch("consume", |world| self.0.consume(world, batch)).unwrap_or(Ok(()))
+    }
+
+    fn has_on_idle(&self) -> bool {
+        self.0.idles
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.0.watch("on_idle", |_| std::thread::yield_now());
+        if self.0.id.is_multiple_of(2) { Ok(()) } else { Err(Failure::new("idle")) }
+    }
+
+    fn on_close(&self) -> Result<(), Failure> {
+        self.0.watch("on_close", |_| std::thread::yield_now());
+        self.0.closed.fetch_add(1, SeqCst);
+        if self.0.id.is_multiple_of(2) { Ok(()) } else { Err(Failure::new("closed")) }
+    }
+
+    fn name(&self) -> String {
+        format!("probe {}", self.0.id)
+    }
+}

@@ -1,0 +1,131 @@
+//! What queue a seed stands for, and how its run ends.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use batchqueue::{Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy};
+
+use super::random::Random;
+
+/// Producers, each a thread that acts at random.
+pub const ACTORS: usize = 3;
+/// Types that only one actor registers and removes.
+const PRIVATE_KINDS: usize = 3;
+/// Types that every actor and every handler registers and removes, behind the private ones.
+const COMMON_KINDS: usize = 4;
+/// Types that factories serve as well, behind the common ones.
+const SPREAD_KINDS: usize = 2;
+
+pub const KINDS: usize = ACTORS * PRIVATE_KINDS + COMMON_KINDS + SPREAD_KINDS;
+
+pub fn private_kind(actor: usize, random: &mut Random) -> usize {
+    actor * PRIVATE_KINDS + random.below(PRIVATE_KINDS)
+}
+
+pub fn common_kind(random: &mut Random) -> usize {
+    ACTORS * PRIVATE_KINDS + random.below(COMMON_KINDS + SPREAD_KINDS)
+}
+
+pub fn spread_kind(random: &mut Random) -> usize {
+    KINDS - 1 - random.below(SPREAD_KINDS)
+}
+
+pub fn is_spread(kind: usize) -> bool {
+    kind >= KINDS - SPREAD_KINDS
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Handlers,
+    OneConsumer,
+    ConsumerPerThread,
+}
+
+/// When the queue is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// When all actors are through, by several threads at once.
+    After,
+    /// By an actor, while the others go on.
+    Amid,
+    /// By a handler.
+    FromHandler,
+    /// When all actors are through, without the time to deliver.
+    OutOfTime,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub config: Config,
+    pub mode: Mode,
+    pub end: End,
+    /// The threads of the pool that the queue drains on; `None`: it has its own.
+    pub pool: Option<usize>,
+}
+
+/// Moves partitions at random; now and then its plan is none.
+#[derive(Debug)]
+struct Restless(Mutex<Random>);
+
+impl Assign for Restless {
+    fn assign(&self, _load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
+        let mut random = self.0.lock().unwrap();
+        match random.below(20) {
+            0 => Ok(None),
+            1 => Err("no plan today".to_owned()),
+            2 => Ok(Some(vec![threads; owner.len()])),
+            _ => Ok(Some(owner.iter().map(|_| random.below(threads)).collect())),
+        }
+    }
+}
+
+impl Settings {
+    pub fn of(random: &mut Random) -> Self {
+        let threads = random.within(1..5);
+        let selector = random.pick(&[Selector::ByType, Selector::ByType, Selector::RoundRobin, Selector::Given]);
+        let partitions = match random.below(3) {
+            0 => PartitionPolicy::Fixed(random.within(1..7)),
+            1 => PartitionPolicy::ThreadMultiply(random.within(1..4)),
+            _ => PartitionPolicy::Adaptive { multiplier: random.within(1..8) },
+        };
+        let size = |random: &mut Random| match random.below(3) {
+            0 => random.within(1..9),
+            1 => random.within(1..300),
+            _ => 10_000,
+        };
+        let balancer = match random.below(6) {
+            0 => None,
+            1 => Some(DrainBalancer::throughput_weighted().with_skip_ratio(1.0).unwrap()),
+            2 => Some(DrainBalancer::cost_weighted()),
+            _ => Some(DrainBalancer::custom(Arc::new(Restless(Mutex::new(Random::new(random.next())))))),
+        };
+        let retry = random.once_in(2).then(|| RetryPolicy {
+            attempts: u32::try_from(random.within(2..5)).unwrap(),
+            backoff: Duration::from_micros(random.pick(&[0, 50, 300])),
+            ..RetryPolicy::default()
+        });
+        let config = Config {
+            threads: ThreadPolicy::Fixed(threads),
+            partitions,
+            selector,
+            buffer_size: size(random),
+            strategy: random.pick(&[BufferStrategy::Blocking, BufferStrategy::IfPossible]),
+            min_idle: Duration::from_micros(random.pick(&[0, 0, 200, 1_000])),
+            // Mostly endless, so that a lost wake-up is a failure and not a delay.
+            max_idle: Duration::from_millis(random.pick(&[60_000, 60_000, 2])),
+            max_batch_items: size(random),
+            retry,
+            balancer,
+            rebalance_interval: Duration::from_millis(random.pick(&[0, 1])),
+        };
+        let mode = match random.below(6) {
+            0 => Mode::OneConsumer,
+            1 => Mode::ConsumerPerThread,
+            _ => Mode::Handlers,
+        };
+        let end = random.pick(&[End::After, End::After, End::After, End::Amid, End::FromHandler, End::OutOfTime]);
+        let pool = random.once_in(4).then(|| random.within(1..4));
+        Self { config, mode, end, pool }
+    }
+}

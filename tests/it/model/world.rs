@@ -1,0 +1,141 @@
+//! What the actors and the handlers of one run know together.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Instant;
+
+use batchqueue::{BatchQueue, Pause, ProduceError, Selector};
+
+use super::probe::Probe;
+use super::settings::{End, KINDS, Settings};
+use crate::support::{PATIENCE, Sent, sent};
+
+/// An item that a handler was given for the last time.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub item: Sent,
+    pub consumed: bool,
+    pub probe: usize,
+}
+
+pub struct World {
+    pub settings: Settings,
+    queue: OnceLock<Weak<BatchQueue<Sent>>>,
+    pub probes: Mutex<Vec<Arc<Probe>>>,
+    /// By type, in the order in which handlers got them.
+    pub ended: Vec<Mutex<Vec<Ended>>>,
+    pub accepted: Mutex<Vec<Sent>>,
+    pub refused: AtomicU64,
+    /// Items that handlers may still put in.
+    pub feeds: AtomicUsize,
+    pub violations: Mutex<Vec<String>>,
+}
+
+impl World {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            queue: OnceLock::new(),
+            probes: Mutex::default(),
+            ended: (0..KINDS).map(|_| Mutex::default()).collect(),
+            accepted: Mutex::default(),
+            refused: AtomicU64::new(0),
+            feeds: AtomicUsize::new(300),
+            violations: Mutex::default(),
+        }
+    }
+
+    pub fn meet(&self, queue: &Arc<BatchQueue<Sent>>) {
+        self.queue.set(Arc::downgrade(queue)).unwrap();
+    }
+
+    /// For handlers: the queue, unless it is gone or not known yet.
+    pub fn queue(&self) -> Option<Arc<BatchQueue<Sent>>> {
+        self.queue.get().and_then(Weak::upgrade)
+    }
+
+    pub fn may_run_out_of_time(&self) -> bool {
+        self.settings.end == End::OutOfTime
+    }
+
+    /// Once something is, a run says so and does not go on.
+    pub fn is_wrong(&self) -> bool {
+        !self.violations.lock().unwrap().is_empty()
+    }
+
+    pub fn violation(&self, what: impl Into<String>) {
+        self.violations.lock().unwrap().push(what.into());
+    }
+
+    /// Where the selector `Given` sends an item: always to the same partition for one type and producer, so that their
+    /// order can be checked.
+    pub fn partition(&self, queue: &BatchQueue<Sent>, item: Sent) -> Option<usize> {
+        let given = self.settings.config.selector == Selector::Given;
+        // Growth is for `ByType` only: the number of partitions is the same at each call.
+        given.then(|| (item.kind * 7 + item.producer) % queue.partition_count())
+    }
+
+    /// Puts one item in, and notes what became of it.
+    pub fn produce(&self, queue: &BatchQueue<Sent>, item: Sent) {
+        let partition = self.partition(queue, item);
+        match queue.produce_with(item, partition, None, &mut Impatient::default()) {
+            Ok(()) => self.accepted.lock().unwrap().push(item),
+            Err(refused) => {
+                if let ProduceError::Interrupted(item, Hung) = refused {
+                    self.violation(format!("{item:?} waited for space for {PATIENCE:?}"));
+                }
+                self.refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Puts many in, and notes what became of them.
+    pub fn produce_many(&self, queue: &BatchQueue<Sent>, items: &[Sent]) {
+        let mut left = Vec::from(items).into_iter();
+        let result = queue.produce_many(&mut left, None, &mut Impatient::default());
+        let accepted = items.len() - left.len();
+        self.accepted.lock().unwrap().extend(&items[..accepted]);
+        match result {
+            Ok(()) if accepted < items.len() => self.violation("items were left behind without an error"),
+            Ok(()) => {}
+            Err(refused) => {
+                if let ProduceError::Interrupted((), Hung) = refused {
+                    self.violation(format!("{} items waited for space for {PATIENCE:?}", left.len()));
+                }
+                self.refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// What a handler puts in. A handler instance is a producer of its own: its calls come one after the other.
+    pub fn feed(&self, queue: &BatchQueue<Sent>, kind: usize, producer: usize, number: usize) {
+        if self.feeds.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            self.produce(queue, sent(kind, producer, number));
+        }
+    }
+}
+
+/// Somebody waited far too long.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hung;
+
+/// Waits in slices, and not for ever: a test that hangs says nothing.
+pub struct Impatient(Instant);
+
+impl Default for Impatient {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Pause for Impatient {
+    type Interrupt = Hung;
+
+    fn pause(&mut self, wait: &mut (dyn FnMut(Option<std::time::Duration>) + Send)) -> Result<(), Hung> {
+        if self.0.elapsed() > PATIENCE {
+            return Err(Hung);
+        }
+        wait(Some(PATIENCE));
+        Ok(())
+    }
+}
