@@ -70,10 +70,11 @@ mod tests {
     fn small_quick_cycles_rest_and_slow_or_full_ones_do_not() {
         let (config, quick) = (Config::default(), Duration::from_micros(49));
         let rest = |items, batches, took| after_thin_cycle(&config, 1, items, batches, took, Duration::ZERO);
-        assert_eq!(rest(63, 1, quick), Some(config.min_idle));
-        assert_eq!(rest(640, 11, quick * 11), Some(config.min_idle));
-        assert_eq!(rest(64, 1, quick), None);
-        assert_eq!(rest(63, 1, quick * 2), None);
+        let fat = THIN_BATCH_ITEMS;
+        assert_eq!(rest(fat - 1, 1, quick), Some(config.min_idle));
+        assert_eq!(rest(fat * 10, 11, quick * 11), Some(config.min_idle));
+        assert_eq!(rest(fat, 1, quick), None);
+        assert_eq!(rest(fat - 1, 1, quick * 2), None);
         let no_rest = Config { min_idle: Duration::ZERO, ..Config::default() };
         assert_eq!(after_thin_cycle(&no_rest, 1, 1, 1, Duration::ZERO, Duration::ZERO), None);
     }
