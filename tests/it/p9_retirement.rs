@@ -69,7 +69,7 @@ fn a_removal_waits_for_the_batch_in_hand() {
         // From now on the type is unhandled, although the batch before is still in hand.
         wait_until("the type to be without a handler", || queue.stats().handlers.is_empty());
         queue.produce(sent(0, 0, 1)).unwrap();
-        assert_eq!(life.events(), []);
+        assert_eq!(life.events(), [0_usize; 0]);
         release.open();
         assert_eq!(removal.join().unwrap(), [1, 0], "what the handler had got when the removal returned");
     });
@@ -141,7 +141,7 @@ fn the_same_instance_again_is_not_closed() {
         queue.add_handler(key(kind), handler.clone()).unwrap();
     }
     assert!(queue.remove_handler(key(0)));
-    assert_eq!(life.events(), [], "it still serves the other type");
+    assert_eq!(life.events(), [0_usize; 0], "it still serves the other type");
     assert!(queue.remove_handler(key(1)));
     assert_eq!(life.events(), [0]);
     shut_down(&queue);
