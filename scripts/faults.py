@@ -81,7 +81,9 @@ FAULTS: dict[str, list[str]] = {
         "it:regressions_of_moves::r02_a_handoff_under_load_ends_and_drops_nothing",
         "it:p6_handoff::moves_of_saturated_partitions_end_and_refuse_nothing",
     ],
-    "RebalanceOnDrainThreads": ["it:regressions_of_moves::r03_the_balancer_runs_while_all_drain_threads_are_busy"],
+    "RebalanceOnDrainThreads": [
+        "it:regressions_of_moves::r03_the_balancer_runs_while_all_drain_threads_are_busy"
+    ],
     "ShutdownWaitsForItself": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
     "GrowthMovesTypes": ["it:regressions::r06_growth_moves_no_type"],
     "UnvalidatedPlan": ["it:regressions_of_moves::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"],
