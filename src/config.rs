@@ -213,9 +213,11 @@ pub struct Config {
     pub buffer_size: usize,
     /// What a full partition does. Default: the producer waits.
     pub strategy: BufferStrategy,
-    /// How long a drain thread rests after its first empty cycle, so that batches form. Default: 5 ms.
+    /// How long a drain thread rests after its first empty cycle, so that batches form; also between cycles of quick, tiny
+    /// batches. Zero: it never rests. Default: 5 ms.
     pub min_idle: Duration,
-    /// The longest sleep of an idle drain thread between two calls of `on_idle`. Default: 200 ms.
+    /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between cycles of tiny batches grow
+    /// up to it while those would take more than a fifth of the cores. Default: 200 ms.
     pub max_idle: Duration,
     /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
     pub max_batch_items: usize,

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::config::Selector;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey};
-use crate::flow::partition::{Segments, keep_spare};
+use crate::flow::partition::{Segments, keep_spare, room_for_some};
 use crate::flow::route::{Registered, Route, Target};
 use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
 use crate::shared::{Holding, Shared};
@@ -34,6 +34,7 @@ pub(crate) fn group_by_type<T: Item>(
     selector: Selector,
     taken: Vec<Taken<T>>,
     known_before: usize,
+    spares: &mut Vec<Vec<T>>,
 ) -> Vec<Group<T>> {
     let mut groups: Vec<Group<T>> = Vec::with_capacity(taken.len());
     let mut known = Known::default();
@@ -49,16 +50,17 @@ pub(crate) fn group_by_type<T: Item>(
                 groups.len() - 1
             })
         };
-        for segment in segments {
+        for mut segment in segments {
             let Some(first) = segment.first().map(Item::type_key) else { continue };
             if segment.iter().all(|item| item.type_key() == first) {
                 let group = find(&mut groups, first);
                 groups[group].batch.push_segment(segment);
             } else {
-                for item in segment {
+                for item in segment.drain(..) {
                     let group = find(&mut groups, item.type_key());
-                    groups[group].batch.push(item);
+                    groups[group].batch.push(item, || room_for_some(spares));
                 }
+                keep_spare(spares, segment);
             }
         }
     }

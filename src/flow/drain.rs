@@ -171,7 +171,9 @@ impl<T: Item> DrainTask<T> {
         let slot = &shared.threads[self.index];
         // The handlers are looked up after the last take: an item is in a partition only after its handler was published.
         let groups = match &shared.consumption {
-            Consumption::ByHandler => group_by_type(&shared.route, shared.config.selector, taken, known_before),
+            Consumption::ByHandler => {
+                group_by_type(&shared.route, shared.config.selector, taken, known_before, &mut spares)
+            }
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };

@@ -89,11 +89,13 @@ impl<T> Batch<T> {
         self.segments.push(segment);
     }
 
-    pub(crate) fn push(&mut self, item: T) {
+    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>) {
         self.len += 1;
-        match self.segments.last_mut() {
-            Some(segment) => segment.push(item),
-            None => self.segments.push(vec![item]),
+        if self.segments.is_empty() {
+            self.segments.push(room());
+        }
+        if let Some(segment) = self.segments.last_mut() {
+            segment.push(item);
         }
     }
 }

@@ -146,6 +146,11 @@ pub(crate) fn keep_spare<T>(spares: &mut Vec<Vec<T>>, segment: Vec<T>) {
     }
 }
 
+/// An empty segment for part of what a take brought.
+pub(crate) fn room_for_some<T>(spares: &mut Vec<Vec<T>>) -> Vec<T> {
+    spares.pop().unwrap_or_else(|| Vec::with_capacity(KEPT_CAPACITY / 4))
+}
+
 /// Begins a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]

@@ -23,7 +23,7 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
 }
 
 /// A batch below this costs more to hand over than its items cost to queue.
-const THIN_BATCH_ITEMS: usize = 64;
+const THIN_BATCH_ITEMS: usize = 256;
 
 /// A handler that takes longer than this for a batch sets the pace itself.
 const QUICK_BATCH: Duration = Duration::from_micros(50);

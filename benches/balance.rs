@@ -1,0 +1,96 @@
+//! What balancing is worth where handlers wait: the workload *headline*, see `workload`, with handlers that sleep 20 µs per
+//! item, once per batch, and types registered in shuffled order, so that the static owners are uneven.
+//!
+//! Three runs side by side: four bare threads that sleep as long as the same number of items needs (the ideal), static
+//! owners, and `throughput_weighted` every half second. Prints items per second, the share of the ideal, and the load ratio
+//! of each interval. Run with `cargo bench --bench balance`; it takes about a minute.
+
+mod workload;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use batchqueue::{Batch, BatchQueue, Config, DrainBalancer, HandlerRef, TypeKey, Wait};
+use workload::{DRAIN_THREADS, Metric, TYPES, headline_config, produce_all, shuffle, slots};
+
+const PER_ITEM: Duration = Duration::from_micros(20);
+const ITEMS: usize = 1_200_000;
+const INTERVAL: Duration = Duration::from_millis(500);
+/// About the size of the batches that the queue forms here.
+const BARE_BATCH: u32 = 1_000;
+
+fn queue(balancer: Option<DrainBalancer>) -> BatchQueue<Metric> {
+    let config = Config { balancer, rebalance_interval: INTERVAL, ..headline_config() };
+    let queue = BatchQueue::builder("balance", config).start().expect("a valid config");
+    let mut kinds: Vec<usize> = (0..TYPES).collect();
+    shuffle(&mut kinds);
+    for kind in kinds {
+        let sleep = |batch: &mut Batch<Metric>| {
+            std::thread::sleep(PER_ITEM * u32::try_from(batch.len()).unwrap_or(u32::MAX));
+        };
+        queue.add_handler(TypeKey(kind), HandlerRef::new(sleep)).expect("a new type");
+    }
+    queue
+}
+
+/// Items per second of threads that do nothing but sleep.
+#[allow(clippy::cast_precision_loss)]
+fn bare_sleepers() -> f64 {
+    let each = u32::try_from(ITEMS / DRAIN_THREADS).expect("a few million items");
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..DRAIN_THREADS {
+            scope.spawn(|| {
+                for _ in 0..each / BARE_BATCH {
+                    std::thread::sleep(PER_ITEM * BARE_BATCH);
+                }
+            });
+        }
+    });
+    ITEMS as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Items per second, and the load ratio at each look.
+#[allow(clippy::cast_precision_loss)]
+fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
+    let (queue, slots) = (Arc::new(queue), Arc::new(slots()));
+    let observed = Arc::downgrade(&queue);
+    let watcher = std::thread::spawn(move || {
+        let mut ratios = Vec::new();
+        let mut before = vec![0; DRAIN_THREADS];
+        loop {
+            std::thread::sleep(INTERVAL);
+            let Some(queue) = observed.upgrade().filter(|queue| queue.is_running()) else { return ratios };
+            let items: Vec<u64> = queue.stats().drain_threads.iter().map(|thread| thread.items).collect();
+            let done = items.iter().zip(&before).map(|(now, before)| (now - before) as f64);
+            let (least, most) = done.fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
+            ratios.push(most / least.max(1.0));
+            before = items;
+        }
+    });
+    let start = produce_all(&queue, &slots, ITEMS);
+    assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+    let rate = ITEMS as f64 / start.elapsed().as_secs_f64();
+    let moves = queue.stats().moves;
+    assert_eq!(queue.shutdown(None), 0);
+    (rate, watcher.join().expect("a watcher that does not panic"), moves)
+}
+
+fn main() {
+    // What criterion's benches are told as well.
+    if std::env::args().any(|word| word == "--test") {
+        return;
+    }
+    println!("{DRAIN_THREADS} drain threads, {ITEMS} items, {PER_ITEM:?} of sleep each");
+    let ideal = bare_sleepers();
+    println!("{:<22} {ideal:>9.0} items/s", "bare sleepers");
+    for (name, balancer) in [("static", None), ("throughput_weighted", Some(DrainBalancer::throughput_weighted()))] {
+        let (rate, ratios, moves) = run(queue(balancer));
+        let ratios: Vec<String> = ratios.iter().take(10).map(|ratio| format!("{ratio:.2}")).collect();
+        println!(
+            "{name:<22} {rate:>9.0} items/s, {:.3} of bare, {moves} moves, items per thread, max/min of each {INTERVAL:?}: {}",
+            rate / ideal,
+            ratios.join(" ")
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! What a queue allocates: 1,000 types with 20,000 items of room each, never used; then all partitions filled and drained.
+//! The allocator's figure, of live bytes. Run with `cargo bench --bench memory`.
+
+mod workload;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use batchqueue::{Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait};
+use workload::Metric;
+
+const TYPES: usize = 1_000;
+const BUFFER: usize = 20_000;
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter has no part in it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[allow(clippy::cast_precision_loss)]
+fn megabytes_since(before: usize) -> f64 {
+    LIVE.load(Ordering::Relaxed).saturating_sub(before) as f64 / 1e6
+}
+
+/// Resident size of the process, where the system tells it.
+fn resident() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or("VmRSS: unknown").to_owned()
+}
+
+fn main() {
+    let config = Config {
+        threads: ThreadPolicy::fixed(8).expect("a valid count"),
+        partitions: PartitionPolicy::adaptive(125).expect("a valid multiplier"),
+        buffer_size: BUFFER,
+        min_idle: Duration::from_millis(1),
+        ..Config::default()
+    };
+    let queue = BatchQueue::<Metric>::builder("memory", config).start().expect("a valid config");
+    let before = LIVE.load(Ordering::Relaxed);
+    for kind in 0..TYPES {
+        queue.add_handler(TypeKey(kind), HandlerRef::new(|_: &mut Batch<Metric>| {})).expect("a new type");
+    }
+    println!("{} partitions of {BUFFER} items, never used: {:.2} MB", queue.partition_count(), megabytes_since(before));
+    for kind in 0..TYPES {
+        let items: Vec<Metric> = (0..BUFFER as u64).map(|value| Metric { kind, value }).collect();
+        assert!(queue.produce_many(&mut items.into_iter(), None, &mut Wait).is_ok());
+    }
+    assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+    println!("all filled and drained: {:.2} MB still allocated; {}", megabytes_since(before), resident());
+    assert_eq!(queue.shutdown(None), 0);
+}
