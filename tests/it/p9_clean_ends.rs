@@ -4,10 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BatchQueue, Config, EntryToken, Failure, FlushError, Handler, HandlerRef, ProduceError, Wait};
+use batchqueue::{
+    Assign, Batch, BatchQueue, Config, DrainBalancer, EntryToken, Failure, FlushError, Handler, HandlerRef,
+    ProduceError, Wait,
+};
 
 use crate::support::{
-    Collector, Latch, Sent, assert_conserved, config, key, owners, sent, shut_down, start, steered, wait_until,
+    Collector, Latch, Lines, Sent, assert_conserved, config, key, owners, sent, shut_down, start, start_with, steered,
+    wait_until,
 };
 
 #[test]
@@ -228,4 +232,32 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
     release.open();
     wait_until("the drain threads to end", || queue.has_ended());
     assert_eq!(calls.lock().unwrap().last(), Some(&"on_close"));
+}
+
+/// Panics whenever it is asked.
+struct Panicking;
+
+impl Assign for Panicking {
+    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+        // As a panic, without its message on the screen.
+        std::panic::resume_unwind(Box::new("no plan"));
+    }
+}
+
+/// One thread balances all queues of the process: it must outlive what one of them does to it.
+#[test]
+fn a_balancer_that_panics_is_refused_and_others_go_on() {
+    let often =
+        |balancer| Config { balancer: Some(balancer), rebalance_interval: Duration::from_millis(1), ..config(2) };
+    let lines = Lines::default();
+    let panicking = start_with(&lines, often(DrainBalancer::custom(Arc::new(Panicking))));
+    wait_until("the line about its plan", || lines.any("the balancer panicked"));
+    let other = start(often(DrainBalancer::throughput_weighted()));
+    for queue in [&panicking, &other] {
+        let before = queue.stats().rebalances;
+        wait_until("three more runs", || queue.stats().rebalances >= before + 3);
+    }
+    assert_eq!(panicking.rebalance(), 0);
+    shut_down(&panicking);
+    shut_down(&other);
 }
