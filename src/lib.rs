@@ -35,7 +35,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `queue` | [`BatchQueue`]: start, produce, flush, shutdown |
+//! | `builder`, `queue` | [`Builder`], [`BatchQueue`]: start, produce, flush, shutdown |
 //! | `config`, `error` | what is asked for; what can go wrong |
 //! | `flow` | the data plane, in the order in which an item meets its files |
 //! | `control::ownership` | who may take from a partition, and how that changes; the protocol is in its README |
@@ -48,6 +48,7 @@
 //! | `faults` | switches that turn one rule off, to see its tests go red |
 //! | `python` | the bindings; they translate and do nothing else |
 
+mod builder;
 mod config;
 mod control;
 mod error;
@@ -63,6 +64,7 @@ mod sync;
 #[cfg(feature = "python")]
 mod python;
 
+pub use builder::Builder;
 pub use config::{BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores};
 pub use control::balance::{Assign, DrainBalancer};
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
@@ -70,4 +72,4 @@ pub use flow::handler::{Batch, Drain, EntryToken, Failure, HandledType, Handler,
 pub use flow::host::{Host, NoHost};
 pub use flow::produce::{Pause, Wait};
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
-pub use queue::{BatchQueue, Builder, WeakQueue};
+pub use queue::{BatchQueue, WeakQueue};

@@ -1,0 +1,122 @@
+//! How a queue starts: who handles its batches, and whose threads drain it.
+
+use crate::config::{Config, ThreadPolicy, available_cores};
+use crate::control::balance::control_thread;
+use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper, task_sleeper};
+use crate::error::ConfigError;
+use crate::flow::handler::{HandlerRef, Item, TypeKey};
+use crate::flow::host::{Host, NoHost};
+use crate::flow::route::Registered;
+use crate::queue::BatchQueue;
+use crate::shared::{Consumption, Shared};
+use crate::sync::{Arc, Mutex};
+
+type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
+
+enum Consumers<T> {
+    Handlers,
+    One(HandlerRef<T>),
+    PerThread(ConsumerFactory<T>),
+}
+
+/// Settings of a queue that is about to start.
+pub struct Builder<T: Item> {
+    name: String,
+    config: Config,
+    consumers: Consumers<T>,
+    host: Arc<dyn Host<T>>,
+    shared_scheduler: Option<(String, ThreadPolicy)>,
+}
+
+impl<T: Item> Builder<T> {
+    pub(crate) fn new(name: String, config: Config) -> Self {
+        Self { name, config, consumers: Consumers::Handlers, host: Arc::new(NoHost), shared_scheduler: None }
+    }
+
+    /// One consumer for the items of all types. Wins over handlers.
+    #[must_use]
+    pub fn consumer(mut self, consumer: HandlerRef<T>) -> Self {
+        self.consumers = Consumers::One(consumer);
+        self
+    }
+
+    /// One consumer per drain thread, made by `factory` from the thread's index, so that they really run in parallel.
+    #[must_use]
+    pub fn consumer_per_thread(mut self, factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static) -> Self {
+        self.consumers = Consumers::PerThread(Box::new(factory));
+        self
+    }
+
+    /// The world that the handlers live in.
+    #[must_use]
+    pub fn host(mut self, host: impl Host<T>) -> Self {
+        self.host = Arc::new(host);
+        self
+    }
+
+    /// Drains on a pool that several queues share, and that `threads` sizes when the first of them starts. It ends with the
+    /// last one. The queue has one drain task there, whatever [`Config::threads`] says, and is not balanced.
+    #[must_use]
+    pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
+        self.shared_scheduler = Some((name.into(), threads));
+        self
+    }
+
+    /// Starts the drain threads.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system has no thread left.
+    pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
+        self.config.validate()?;
+        self.config = std::mem::take(&mut self.config).with_bounded_times();
+        let share = self.take_share()?;
+        let (threads, partitions, warning) = self.config.resolve(available_cores());
+        if let Some(warning) = warning {
+            self.host.log(&format!("queue {}: {warning}", self.name));
+        }
+        let consumption = match self.consumers {
+            Consumers::Handlers => Consumption::ByHandler,
+            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(0, consumer)),
+            Consumers::PerThread(mut factory) => Consumption::PerThread(
+                (0..threads).map(|thread| consumer_of_all_types(thread, factory(thread))).collect(),
+            ),
+        };
+        let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
+        let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
+        let pool = share.as_ref().map(|share| share.pool().clone());
+        let shared = Arc::new(Shared::new(self.name, self.config, consumption, self.host, wakers, pool, partitions));
+        let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
+        match (share, sleepers.pop()) {
+            (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
+            (_, last) => {
+                sleepers.extend(last);
+                *queue.joins.lock() = dedicated::start(&queue.shared, sleepers)?;
+            }
+        }
+        if queue.shared.balancing.is_some() {
+            control_thread::enlist(&queue.shared, queue.shared.config.rebalance_interval)
+                .map_err(|cause| ConfigError(format!("cannot start the control thread: {cause}")))?;
+        }
+        Ok(queue)
+    }
+
+    /// The queue's share in the pool that it asked for.
+    fn take_share(&mut self) -> Result<Option<Arc<PoolRef>>, ConfigError> {
+        let Some((pool, threads)) = self.shared_scheduler.take() else { return Ok(None) };
+        let size = threads.resolve(available_cores());
+        let (share, other) = shared_pool(&pool, size, pooled::live_of(self.host.clone()))
+            .map_err(|cause| ConfigError(pooled::no_threads(&pool, size, &cause)))?;
+        if let Some(known) = other {
+            self.host.log(&format!(
+                "queue {}: the shared scheduler {pool:?} exists with {known} threads; the {size} asked for now are ignored",
+                self.name
+            ));
+        }
+        self.config = std::mem::take(&mut self.config).on_shared_pool();
+        Ok(Some(share))
+    }
+}
+
+fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<Registered<T>> {
+    Arc::new(Registered::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
+}
