@@ -18,6 +18,7 @@ mod policies;
 mod queue;
 mod registered;
 mod select;
+mod settings;
 mod snapshot;
 
 use pyo3::prelude::*;

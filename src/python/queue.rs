@@ -1,7 +1,7 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
@@ -9,7 +9,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyTuple, PyType};
 
-use super::balancer::{BalancerSettings, PyAssign, run_for_caller};
+use super::balancer::{PyAssign, run_for_caller};
 use super::host::Interpreter;
 use super::item::PyItem;
 use super::lifecycle::{generation, is_exiting, register};
@@ -17,74 +17,16 @@ use super::pause::{InterpreterPause, deadline_of};
 use super::policies::{PartitionPolicy, ThreadPolicy};
 use super::registered::{CommonCallbacks, Methods, Registered, name_of};
 use super::select::Select;
+use super::settings::{CoreSettings, Settings};
 use super::snapshot::snapshot;
 use super::{
     BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
 };
 use crate::faults::{self, Fault};
-use crate::{
-    AddHandlerError, BatchQueue, BufferStrategy, Config, FlushError, HandledType, ProduceError, RetryPolicy, TypeKey,
-};
+use crate::{AddHandlerError, BatchQueue, Config, FlushError, HandledType, ProduceError, TypeKey};
 
 /// Items of a list that are put in with one look at the list.
 const CHUNK: usize = 4_096;
-
-fn millis(name: &str, value: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value / 1e3)
-        .map_err(|_| ConfigError::new_err(format!("{name} is {value}; give milliseconds from 0 up")))
-}
-
-fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
-    match usize::try_from(value) {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err(ConfigError::new_err(format!("{name} is {value}; give at least 1 item"))),
-    }
-}
-
-/// The attributes of the facade's `BatchQueueConfig` that the core needs.
-#[derive(FromPyObject)]
-struct Settings<'py> {
-    threads: Option<PyRef<'py, ThreadPolicy>>,
-    shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
-    partitions: PyRef<'py, PartitionPolicy>,
-    buffer_size: i64,
-    strategy: Named,
-    min_idle_ms: f64,
-    max_idle_ms: f64,
-    max_batch_items: i64,
-    error_handler: Option<Py<PyAny>>,
-    retry: Option<RetrySettings>,
-    balancer: Option<BalancerSettings>,
-    rebalance_interval_ms: f64,
-    shutdown_timeout: Option<f64>,
-}
-
-/// The facade's `RetryPolicy`.
-#[derive(FromPyObject)]
-struct RetrySettings {
-    attempts: u32,
-    backoff_ms: f64,
-    factor: f64,
-    max_backoff_ms: f64,
-    retry_on: Py<PyAny>,
-}
-
-impl RetrySettings {
-    fn core(&self) -> PyResult<RetryPolicy> {
-        Ok(RetryPolicy {
-            attempts: self.attempts,
-            backoff: millis("backoff_ms", self.backoff_ms)?,
-            factor: self.factor,
-            max_backoff: millis("max_backoff_ms", self.max_backoff_ms)?,
-        })
-    }
-}
-
-/// A member of a Python enum, by name.
-#[derive(FromPyObject)]
-struct Named {
-    name: String,
-}
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -180,29 +122,9 @@ impl Queue {
             )));
         }
         let select = Select::new(selector, select);
-        let (balancer, assign) = match config.balancer.map(BalancerSettings::core).transpose()? {
-            Some((balancer, assign)) => (Some(balancer), assign),
-            None => (None, None),
-        };
-        let threads = config.threads.as_ref().map_or(Config::default().threads, |policy| policy.0);
-        let settings = Config {
-            threads,
-            partitions: config.partitions.0,
-            selector: select.core(),
-            buffer_size: at_least_one("buffer_size", config.buffer_size)?,
-            strategy: match config.strategy.name.as_str() {
-                "IF_POSSIBLE" => BufferStrategy::IfPossible,
-                _ => BufferStrategy::Blocking,
-            },
-            min_idle: millis("min_idle_ms", config.min_idle_ms)?,
-            max_idle: millis("max_idle_ms", config.max_idle_ms)?,
-            max_batch_items: at_least_one("max_batch_items", config.max_batch_items)?,
-            retry: config.retry.as_ref().map(RetrySettings::core).transpose()?,
-            balancer,
-            rebalance_interval: millis("rebalance_interval_ms", config.rebalance_interval_ms)?,
-        };
-        let retry_on = config.retry.map(|retry| retry.retry_on);
-        let common = CommonCallbacks { error_handler: config.error_handler, retry_on };
+        let shared_scheduler = config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
+        let shutdown_timeout = config.shutdown_timeout;
+        let CoreSettings { settings, common, assign } = config.into_core(select.core())?;
         let mut registered = Registered::default();
         let consumers = consumers
             .into_iter()
@@ -217,12 +139,12 @@ impl Queue {
         } else if let Some(consumer) = consumers.into_iter().next() {
             builder = builder.consumer(consumer);
         }
-        if let Some((pool, threads)) = &config.shared_scheduler {
-            builder = builder.shared_scheduler(pool, threads.0);
+        if let Some((pool, threads)) = shared_scheduler {
+            builder = builder.shared_scheduler(pool, threads);
         }
         // Detached: a new drain thread attaches as its first act, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
-        register(queue.downgrade(), config.shutdown_timeout);
+        register(queue.downgrade(), shutdown_timeout);
         Ok(Self {
             core: Some(queue),
             generation: generation(),

@@ -1,0 +1,105 @@
+//! The facade's `BatchQueueConfig` as the core's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use super::ConfigError;
+use super::balancer::{BalancerSettings, PyAssign};
+use super::policies::{PartitionPolicy, ThreadPolicy};
+use super::registered::CommonCallbacks;
+use crate::{BufferStrategy, Config, RetryPolicy, Selector};
+
+fn millis(name: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value / 1e3)
+        .map_err(|_| ConfigError::new_err(format!("{name} is {value}; give milliseconds from 0 up")))
+}
+
+fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
+    match usize::try_from(value) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(ConfigError::new_err(format!("{name} is {value}; give at least 1 item"))),
+    }
+}
+
+/// The attributes of the facade's `BatchQueueConfig` that the core needs.
+#[derive(FromPyObject)]
+pub(super) struct Settings<'py> {
+    threads: Option<PyRef<'py, ThreadPolicy>>,
+    pub(super) shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
+    partitions: PyRef<'py, PartitionPolicy>,
+    buffer_size: i64,
+    strategy: Named,
+    min_idle_ms: f64,
+    max_idle_ms: f64,
+    max_batch_items: i64,
+    error_handler: Option<Py<PyAny>>,
+    retry: Option<RetrySettings>,
+    balancer: Option<BalancerSettings>,
+    rebalance_interval_ms: f64,
+    pub(super) shutdown_timeout: Option<f64>,
+}
+
+/// The facade's `RetryPolicy`.
+#[derive(FromPyObject)]
+struct RetrySettings {
+    attempts: u32,
+    backoff_ms: f64,
+    factor: f64,
+    max_backoff_ms: f64,
+    retry_on: Py<PyAny>,
+}
+
+impl RetrySettings {
+    fn core(&self) -> PyResult<RetryPolicy> {
+        Ok(RetryPolicy {
+            attempts: self.attempts,
+            backoff: millis("backoff_ms", self.backoff_ms)?,
+            factor: self.factor,
+            max_backoff: millis("max_backoff_ms", self.max_backoff_ms)?,
+        })
+    }
+}
+
+/// A member of a Python enum, by name.
+#[derive(FromPyObject)]
+struct Named {
+    name: String,
+}
+
+/// What became of the settings.
+pub(super) struct CoreSettings {
+    pub(super) settings: Config,
+    pub(super) common: CommonCallbacks,
+    /// The custom balancer in the settings, for the garbage collector.
+    pub(super) assign: Option<Arc<PyAssign>>,
+}
+
+impl Settings<'_> {
+    pub(super) fn into_core(self, selector: Selector) -> PyResult<CoreSettings> {
+        let (balancer, assign) = match self.balancer.map(BalancerSettings::core).transpose()? {
+            Some((balancer, assign)) => (Some(balancer), assign),
+            None => (None, None),
+        };
+        let settings = Config {
+            threads: self.threads.as_ref().map_or(Config::default().threads, |policy| policy.0),
+            partitions: self.partitions.0,
+            selector,
+            buffer_size: at_least_one("buffer_size", self.buffer_size)?,
+            strategy: match self.strategy.name.as_str() {
+                "IF_POSSIBLE" => BufferStrategy::IfPossible,
+                _ => BufferStrategy::Blocking,
+            },
+            min_idle: millis("min_idle_ms", self.min_idle_ms)?,
+            max_idle: millis("max_idle_ms", self.max_idle_ms)?,
+            max_batch_items: at_least_one("max_batch_items", self.max_batch_items)?,
+            retry: self.retry.as_ref().map(RetrySettings::core).transpose()?,
+            balancer,
+            rebalance_interval: millis("rebalance_interval_ms", self.rebalance_interval_ms)?,
+        };
+        let retry_on = self.retry.map(|retry| retry.retry_on);
+        let common = CommonCallbacks { error_handler: self.error_handler, retry_on };
+        Ok(CoreSettings { settings, common, assign })
+    }
+}
