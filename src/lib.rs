@@ -44,6 +44,7 @@
 //! | `control::{grow, retire, close}` | new types and handlers; handlers on their way out; the end |
 //! | `observe` | counts, snapshots, and what is logged once per minute |
 //! | `shared` | what the threads of one queue share, with who writes what |
+//! | `marks` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `faults` | switches that turn one rule off, to see its tests go red |
 //! | `python` | the bindings; they translate and do nothing else |
@@ -56,6 +57,7 @@ mod faults;
 mod flow;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod marks;
 mod observe;
 mod queue;
 mod shared;

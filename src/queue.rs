@@ -9,8 +9,9 @@ use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, Wait, slice};
+use crate::marks::on_drain_thread;
 use crate::observe::Stats;
-use crate::shared::{Shared, on_drain_thread};
+use crate::shared::Shared;
 use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak};
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.

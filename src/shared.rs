@@ -13,7 +13,6 @@
 //! | `threads[i].asked_to_hand_over` | control side (set), drain thread `i` (clear) | drain thread `i` |
 //! | `closed` | closer and expiry (told) | drain threads between two tries of a batch |
 
-use std::cell::Cell;
 use std::fmt;
 
 use crate::config::{Config, Selector, available_cores};
@@ -28,90 +27,11 @@ use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Access, Partition, Signal};
 use crate::flow::route::{Registered, Route, TypeRoute};
+use crate::marks::{drained_queue, held_token};
 use crate::observe::ThreadTally;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, panicking,
-    thread_local, wait_for,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, wait_for,
 };
-
-thread_local! {
-    // Not `const`: loom's twin has no such form.
-    #[allow(clippy::missing_const_for_thread_local)]
-    /// The queue whose drain thread this is, as an address; 0: not a drain thread.
-    static DRAINS: Cell<usize> = Cell::new(0);
-
-    #[allow(clippy::missing_const_for_thread_local)]
-    /// The entry token that this drain thread holds, as an address; 0: none.
-    static HOLDS: Cell<usize> = Cell::new(0);
-}
-
-/// While it lives, this thread drains that queue.
-#[derive(Debug)]
-pub(crate) struct DrainMark(());
-
-impl DrainMark {
-    pub(crate) fn of<T: Item>(shared: &Arc<Shared<T>>) -> Self {
-        DRAINS.with(|drains| drains.set(Arc::as_ptr(shared) as usize));
-        Self(())
-    }
-}
-
-impl Drop for DrainMark {
-    fn drop(&mut self) {
-        DRAINS.with(|drains| drains.set(0));
-    }
-}
-
-/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's own code, like its drop or
-/// its type. Its partitions have no owner any more, so the queue closes and counts what is left as abandoned.
-pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
-
-impl<T: Item> Drop for GiveUp<T> {
-    fn drop(&mut self) {
-        if panicking() {
-            let name = &self.0.name;
-            self.0
-                .host
-                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
-            self.0.close();
-            self.0.expire();
-        }
-    }
-}
-
-/// While it lives, this thread is inside the handler with that entry token.
-#[derive(Debug)]
-pub(crate) struct Holding(());
-
-impl Holding {
-    pub(crate) fn of(token: &Arc<EntryToken>) -> Self {
-        HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
-        Self(())
-    }
-}
-
-impl Drop for Holding {
-    fn drop(&mut self) {
-        HOLDS.with(|holds| holds.set(0));
-    }
-}
-
-/// The queue that the calling thread drains, as an address.
-pub(crate) fn drained_queue() -> Option<usize> {
-    Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
-}
-
-/// Whether the calling thread is a drain thread of any queue.
-pub(crate) fn on_drain_thread() -> bool {
-    DRAINS.with(Cell::get) != 0
-}
-
-/// In a forked child: its only thread is not a drain thread, even if the parent's was one.
-#[cfg(feature = "python")]
-pub(crate) fn forget_drain_thread() {
-    DRAINS.with(|drains| drains.set(0));
-    HOLDS.with(|holds| holds.set(0));
-}
 
 /// Who handles batches.
 pub(crate) enum Consumption<T> {
@@ -329,7 +249,7 @@ impl<T: Item> Shared<T> {
 
     /// Whether the calling thread is a drain thread of this queue.
     pub(crate) fn on_own_drain_thread(self: &Arc<Self>) -> bool {
-        DRAINS.with(Cell::get) == Arc::as_ptr(self) as usize
+        drained_queue() == Some(Arc::as_ptr(self) as usize)
     }
 
     /// Whether the drain threads have nothing left to do: all is finished, or the time ran out.
@@ -357,10 +277,10 @@ impl<T: Item> Shared<T> {
     /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this queue, or is inside
     /// a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
-        let held = HOLDS.with(Cell::get);
-        let holds = |handler: &HandlerRef<T>| Arc::as_ptr(&handler.token) as usize == held;
+        let held = held_token();
+        let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.token) as usize) == held;
         let needs = |registered: &Arc<Registered<T>>| registered.handlers.iter().any(holds);
-        let needed = held != 0
+        let needed = held.is_some()
             && match &self.consumption {
                 Consumption::ByHandler => self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one)),
                 Consumption::OneConsumer(consumer) => needs(consumer),

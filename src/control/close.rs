@@ -6,7 +6,8 @@ use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::produce::{Pause, slice};
-use crate::shared::{Shared, drained_queue};
+use crate::marks::drained_queue;
+use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
 
 impl<T: Item> Shared<T> {

@@ -7,10 +7,11 @@ use rustc_hash::FxHashMap;
 use crate::config::Selector;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey};
-use crate::flow::partition::{Segments, keep_spare, room_for_some};
 use crate::flow::route::{Registered, Route, Target};
+use crate::flow::take::{Segments, keep_spare, room_for_some};
+use crate::marks::Holding;
 use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
-use crate::shared::{Holding, Shared};
+use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
 
 /// What a cycle took from one partition.

@@ -15,11 +15,12 @@ use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
 use crate::flow::handler::{HandlerRef, Item};
-use crate::flow::partition::Segments;
 use crate::flow::ready::ready_after;
 use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
+use crate::flow::take::Segments;
+use crate::marks::Holding;
 use crate::observe::Calling;
-use crate::shared::{Consumption, Holding, Shared, ThreadSlot};
+use crate::shared::{Consumption, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 
 /// What a cycle came to.

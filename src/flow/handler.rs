@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::faults::{self, Fault};
-use crate::flow::partition::Segments;
+use crate::flow::take::Segments;
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
 
 /// The type of an item: items with the same key go to the same handler.

@@ -10,6 +10,7 @@
 //!     │
 //!  ready.rs      "partition 7 has items"                       one bit; wakes the owner if it sleeps
 //!     │
+//!  take.rs       what is queued, segment by segment
 //!  drain.rs      the owner's cycle: take, dispatch, quiescent point, where a partition may change its owner
 //!     │
 //!  dispatch.rs   group by type, enter each handler alone       tries again as the retry policy says
@@ -31,3 +32,4 @@ pub(crate) mod produce;
 pub(crate) mod ready;
 pub(crate) mod rest;
 pub(crate) mod route;
+pub(crate) mod take;

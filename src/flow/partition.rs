@@ -14,19 +14,11 @@
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
-use smallvec::SmallVec;
-
 use crate::faults::{self, Fault};
 use crate::flow::ready::ReadyBit;
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, SegmentChannel, fence, wait_for,
 };
-
-/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
-const KEPT_CAPACITY: usize = 256;
-
-/// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
-const MOST_SPARES: usize = 128;
 
 /// Slots of the channel of the largest buffers, 24 bytes and a stamp each.
 const MOST_SEGMENTS: usize = 8_192;
@@ -53,22 +45,22 @@ pub(crate) enum Access {
 /// What a put reads and writes, in one cache line together with the lock.
 #[derive(Debug)]
 #[repr(C)]
-struct Gate<T> {
-    open: Vec<T>,
-    pushed: u64,
+pub(super) struct Gate<T> {
+    pub(super) open: Vec<T>,
+    pub(super) pushed: u64,
     /// `taken` at the last look: never more than it is now. While the partition has room by this, and an open segment, a
     /// put need not look at the line that the thread inside writes.
-    taken_seen: u64,
-    buffer_size: u32,
-    segment_size: u32,
+    pub(super) taken_seen: u64,
+    pub(super) buffer_size: u32,
+    pub(super) segment_size: u32,
     /// Segments in the channel, less those that the thread inside received since it last held the gate.
-    sealed: u32,
-    access: Access,
+    pub(super) sealed: u32,
+    pub(super) access: Access,
 }
 
 /// What a put reads and writes when it does not succeed at once. Under the gate.
 #[derive(Debug, Default)]
-struct SlowCounts {
+pub(super) struct SlowCounts {
     refused: AtomicU64,
     /// Puts that did not succeed at once.
     late: AtomicU64,
@@ -110,56 +102,33 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Partition<T> {
-    gate: Mutex<Gate<T>>,
+    pub(super) gate: Mutex<Gate<T>>,
     // The thread inside writes from here …
-    taken: Aligned<AtomicU64>,
-    completed: AtomicU64,
-    finished: AtomicBool,
+    pub(super) taken: Aligned<AtomicU64>,
+    pub(super) completed: AtomicU64,
+    pub(super) finished: AtomicBool,
     /// Segments received that `gate.sealed` still counts.
-    received: AtomicU32,
-    revoked_at_ns: AtomicU64,
+    pub(super) received: AtomicU32,
+    pub(super) revoked_at_ns: AtomicU64,
     // … to here.
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
-    sealed: SegmentChannel<Vec<T>>,
-    ready: ReadyBit,
-    waiting: AtomicUsize,
-    not_full: Condvar,
-    slow: SlowCounts,
-}
-
-/// What a take found in the open segment's place.
-enum Opened<T> {
-    /// The open segment, perhaps empty: nothing is left behind it.
-    Last(Vec<T>),
-    /// So many sealed segments come before it.
-    After(u32),
-}
-
-/// The segments of one take: mostly one.
-pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
-
-/// Keeps an emptied segment for a later take, if it is of the size that takes leave behind.
-pub(crate) fn keep_spare<T>(spares: &mut Vec<Vec<T>>, segment: Vec<T>) {
-    if spares.len() < MOST_SPARES && (1..=KEPT_CAPACITY).contains(&segment.capacity()) {
-        spares.push(segment);
-    }
-}
-
-/// An empty segment for part of what a take brought.
-pub(crate) fn room_for_some<T>(spares: &mut Vec<Vec<T>>) -> Vec<T> {
-    spares.pop().unwrap_or_else(|| Vec::with_capacity(KEPT_CAPACITY / 4))
+    pub(super) sealed: SegmentChannel<Vec<T>>,
+    pub(super) ready: ReadyBit,
+    pub(super) waiting: AtomicUsize,
+    pub(super) not_full: Condvar,
+    pub(super) slow: SlowCounts,
 }
 
 /// Begins a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Aligned<V>(V);
+pub(super) struct Aligned<V>(pub(super) V);
 
 impl<T> Gate<T> {
     /// Queued items: never fewer than there are.
     #[inline]
-    fn queued(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         usize::try_from(self.pushed - self.taken_seen).unwrap_or(usize::MAX)
     }
 }
@@ -302,12 +271,12 @@ impl<T> Partition<T> {
     }
 
     /// Whether nothing is queued, exactly.
-    fn is_empty(&self, gate: &mut Gate<T>) -> bool {
+    pub(super) fn is_empty(&self, gate: &mut Gate<T>) -> bool {
         self.look_at_taken(gate);
         gate.queued() == 0
     }
 
-    fn look_at_taken(&self, gate: &mut Gate<T>) {
+    pub(super) fn look_at_taken(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition look fuller.
         gate.taken_seen = self.taken.0.load(Ordering::Acquire);
     }
@@ -353,124 +322,6 @@ impl<T> Partition<T> {
         } else {
             Signal::Nothing
         }
-    }
-
-    // ---- the thread inside -----------------------------------------------------------------------------------
-
-    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An emptied segment from
-    /// `spares` takes the place of the open one.
-    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Vec<Vec<T>>) -> usize {
-        self.ready.clear();
-        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit cleared and sets it.
-        fence(Ordering::SeqCst);
-        let mut taken = 0;
-        while taken < budget {
-            let sealed = match self.take_open(spares) {
-                Opened::Last(open) => {
-                    taken += open.len();
-                    if !open.is_empty() {
-                        segments.push(open);
-                    }
-                    return taken;
-                }
-                Opened::After(sealed) => sealed,
-            };
-            for _ in 0..sealed {
-                let Some(segment) = self.sealed.try_recv() else { break };
-                // Relaxed: only the thread inside touches it.
-                self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                self.store_taken(segment.len());
-                self.tell_waiting();
-                taken += segment.len();
-                segments.push(segment);
-                if taken >= budget {
-                    break;
-                }
-            }
-        }
-        // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and set no bit.
-        if !faults::off(Fault::BudgetBit) {
-            self.ready.set();
-        }
-        taken
-    }
-
-    /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
-    fn take_open(&self, spares: &mut Vec<Vec<T>>) -> Opened<T> {
-        let mut gate = self.gate.lock();
-        // Relaxed: only the thread inside touches it.
-        gate.sealed -= self.received.load(Ordering::Relaxed);
-        self.received.store(0, Ordering::Relaxed);
-        if gate.sealed > 0 && !faults::off(Fault::SealedFirst) {
-            return Opened::After(gate.sealed);
-        }
-        if gate.open.is_empty() {
-            return Opened::Last(Vec::new());
-        }
-        let kept = KEPT_CAPACITY.min(gate.segment_size as usize);
-        let next = spares.pop().unwrap_or_else(|| Vec::with_capacity(kept));
-        let open = std::mem::replace(&mut gate.open, next);
-        // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
-        // no bit.
-        if faults::off(Fault::TakenLate) {
-            drop(gate);
-        }
-        self.store_taken(open.len());
-        // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            self.not_full.notify_all();
-        }
-        Opened::Last(open)
-    }
-
-    fn store_taken(&self, items: usize) {
-        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `queued`.
-        self.taken.0.store(self.taken.0.load(Ordering::Relaxed) + items as u64, Ordering::Release);
-    }
-
-    fn tell_waiting(&self) {
-        // SeqCst: pairs with the fence in `wait_for_space`.
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            // Under the gate, so that no producer is between its look at `taken` and its wait.
-            let _gate = self.gate.lock();
-            self.not_full.notify_all();
-        }
-    }
-
-    /// Whether a producer waits or soon will: the partition is half full.
-    pub(crate) fn is_half_full(&self) -> bool {
-        let mut gate = self.gate.lock();
-        self.look_at_taken(&mut gate);
-        gate.queued() >= self.buffer_size.div_ceil(2)
-    }
-
-    /// At the quiescent point: everything taken so far is handled.
-    pub(crate) fn complete(&self) {
-        // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in `completed`.
-        self.completed.store(self.taken.0.load(Ordering::Relaxed), Ordering::Release);
-    }
-
-    /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
-    pub(crate) fn finish(&self) -> bool {
-        // Relaxed: only threads inside write it, and the owner word orders one after the other.
-        if self.finished.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut gate = self.gate.lock();
-        let empty = self.is_empty(&mut gate) || faults::off(Fault::LastLook);
-        let done = gate.access == Access::Closed && empty;
-        if done {
-            self.finished.store(true, Ordering::Relaxed);
-        }
-        done
-    }
-
-    /// Whether [`finish`](Self::finish) has said so.
-    pub(crate) fn is_finished(&self) -> bool {
-        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one that did.
-        self.finished.load(Ordering::Relaxed)
     }
 
     // ---- control and statistics ------------------------------------------------------------------------------

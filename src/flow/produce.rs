@@ -8,7 +8,8 @@ use crate::error::ProduceError;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
-use crate::shared::{Shared, on_drain_thread};
+use crate::marks::on_drain_thread;
+use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering};
 
 /// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter go meanwhile and

@@ -13,7 +13,7 @@ use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::waits;
 use crate::flow::produce::slice;
-use crate::shared::forget_drain_thread;
+use crate::marks::forget_drain_thread;
 use crate::{Pause, WeakQueue};
 
 /// Counts the forks that this process came out of as the child. A queue remembers the number it was made under: a

@@ -4,7 +4,8 @@ use crate::control::scheduler::Sleeper;
 use crate::error::ConfigError;
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::shared::{DrainMark, GiveUp, Running, Shared};
+use crate::marks::{DrainMark, GiveUp};
+use crate::shared::{Running, Shared};
 use crate::sync::{Arc, JoinHandle, spawn};
 
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.

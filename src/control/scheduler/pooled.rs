@@ -8,7 +8,8 @@ use std::io;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::shared::{DrainMark, GiveUp, Shared};
+use crate::marks::{DrainMark, GiveUp};
+use crate::shared::Shared;
 use crate::sync::{Arc, Mutex};
 
 struct PooledDrain<T: Item>(Mutex<Option<Stage<T>>>);

@@ -1,0 +1,157 @@
+//! Take: the side of a partition that its drain thread sees, and that nobody else may touch.
+//!
+//! Only the thread inside calls what stands here: it has read `Owned(me)` from the owner word, or it has been revoked and
+//! has not handed over yet.
+
+use smallvec::SmallVec;
+
+use crate::faults::{self, Fault};
+use crate::flow::partition::{Access, Partition};
+use crate::sync::{Ordering, fence};
+
+/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
+const KEPT_CAPACITY: usize = 256;
+
+/// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
+const MOST_SPARES: usize = 128;
+
+/// What a take found in the open segment's place.
+enum Opened<T> {
+    /// The open segment, perhaps empty: nothing is left behind it.
+    Last(Vec<T>),
+    /// So many sealed segments come before it.
+    After(u32),
+}
+
+/// The segments of one take: mostly one.
+pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
+
+/// Keeps an emptied segment for a later take, if it is of the size that takes leave behind.
+pub(crate) fn keep_spare<T>(spares: &mut Vec<Vec<T>>, segment: Vec<T>) {
+    if spares.len() < MOST_SPARES && (1..=KEPT_CAPACITY).contains(&segment.capacity()) {
+        spares.push(segment);
+    }
+}
+
+/// An empty segment for part of what a take brought.
+pub(crate) fn room_for_some<T>(spares: &mut Vec<Vec<T>>) -> Vec<T> {
+    spares.pop().unwrap_or_else(|| Vec::with_capacity(KEPT_CAPACITY / 4))
+}
+
+impl<T> Partition<T> {
+    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An emptied segment from
+    /// `spares` takes the place of the open one.
+    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Vec<Vec<T>>) -> usize {
+        self.ready.clear();
+        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit cleared and sets it.
+        fence(Ordering::SeqCst);
+        let mut taken = 0;
+        while taken < budget {
+            let sealed = match self.take_open(spares) {
+                Opened::Last(open) => {
+                    taken += open.len();
+                    if !open.is_empty() {
+                        segments.push(open);
+                    }
+                    return taken;
+                }
+                Opened::After(sealed) => sealed,
+            };
+            for _ in 0..sealed {
+                let Some(segment) = self.sealed.try_recv() else { break };
+                // Relaxed: only the thread inside touches it.
+                self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.store_taken(segment.len());
+                self.tell_waiting();
+                taken += segment.len();
+                segments.push(segment);
+                if taken >= budget {
+                    break;
+                }
+            }
+        }
+        // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and set no bit.
+        if !faults::off(Fault::BudgetBit) {
+            self.ready.set();
+        }
+        taken
+    }
+
+    /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
+    fn take_open(&self, spares: &mut Vec<Vec<T>>) -> Opened<T> {
+        let mut gate = self.gate.lock();
+        // Relaxed: only the thread inside touches it.
+        gate.sealed -= self.received.load(Ordering::Relaxed);
+        self.received.store(0, Ordering::Relaxed);
+        if gate.sealed > 0 && !faults::off(Fault::SealedFirst) {
+            return Opened::After(gate.sealed);
+        }
+        if gate.open.is_empty() {
+            return Opened::Last(Vec::new());
+        }
+        let kept = KEPT_CAPACITY.min(gate.segment_size as usize);
+        let next = spares.pop().unwrap_or_else(|| Vec::with_capacity(kept));
+        let open = std::mem::replace(&mut gate.open, next);
+        // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
+        // no bit.
+        if faults::off(Fault::TakenLate) {
+            drop(gate);
+        }
+        self.store_taken(open.len());
+        // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
+        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
+            self.not_full.notify_all();
+        }
+        Opened::Last(open)
+    }
+
+    fn store_taken(&self, items: usize) {
+        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `queued`.
+        self.taken.0.store(self.taken.0.load(Ordering::Relaxed) + items as u64, Ordering::Release);
+    }
+
+    fn tell_waiting(&self) {
+        // SeqCst: pairs with the fence in `wait_for_space`.
+        fence(Ordering::SeqCst);
+        // Relaxed: ordered by the fence.
+        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
+            // Under the gate, so that no producer is between its look at `taken` and its wait.
+            let _gate = self.gate.lock();
+            self.not_full.notify_all();
+        }
+    }
+
+    /// Whether a producer waits or soon will: the partition is half full.
+    pub(crate) fn is_half_full(&self) -> bool {
+        let mut gate = self.gate.lock();
+        self.look_at_taken(&mut gate);
+        gate.queued() >= self.buffer_size.div_ceil(2)
+    }
+
+    /// At the quiescent point: everything taken so far is handled.
+    pub(crate) fn complete(&self) {
+        // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in `completed`.
+        self.completed.store(self.taken.0.load(Ordering::Relaxed), Ordering::Release);
+    }
+
+    /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
+    pub(crate) fn finish(&self) -> bool {
+        // Relaxed: only threads inside write it, and the owner word orders one after the other.
+        if self.finished.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut gate = self.gate.lock();
+        let empty = self.is_empty(&mut gate) || faults::off(Fault::LastLook);
+        let done = gate.access == Access::Closed && empty;
+        if done {
+            self.finished.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Whether [`finish`](Self::finish) has said so.
+    pub(crate) fn is_finished(&self) -> bool {
+        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one that did.
+        self.finished.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,91 @@
+//! What a thread knows of itself: the queue that it drains, and the handler that it is inside.
+
+use std::cell::Cell;
+
+use crate::flow::handler::{EntryToken, Item};
+use crate::shared::Shared;
+use crate::sync::{Arc, panicking, thread_local};
+
+thread_local! {
+    // Not `const`: loom's twin has no such form.
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// The queue whose drain thread this is, as an address; 0: not a drain thread.
+    static DRAINS: Cell<usize> = Cell::new(0);
+
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// The entry token that this drain thread holds, as an address; 0: none.
+    static HOLDS: Cell<usize> = Cell::new(0);
+}
+
+/// While it lives, this thread drains that queue.
+#[derive(Debug)]
+pub(crate) struct DrainMark(());
+
+impl DrainMark {
+    pub(crate) fn of<T: Item>(shared: &Arc<Shared<T>>) -> Self {
+        DRAINS.with(|drains| drains.set(Arc::as_ptr(shared) as usize));
+        Self(())
+    }
+}
+
+impl Drop for DrainMark {
+    fn drop(&mut self) {
+        DRAINS.with(|drains| drains.set(0));
+    }
+}
+
+/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's own code, like its drop or
+/// its type. Its partitions have no owner any more, so the queue closes and counts what is left as abandoned.
+pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
+
+impl<T: Item> Drop for GiveUp<T> {
+    fn drop(&mut self) {
+        if panicking() {
+            let name = &self.0.name;
+            self.0
+                .host
+                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
+            self.0.close();
+            self.0.expire();
+        }
+    }
+}
+
+/// While it lives, this thread is inside the handler with that entry token.
+#[derive(Debug)]
+pub(crate) struct Holding(());
+
+impl Holding {
+    pub(crate) fn of(token: &Arc<EntryToken>) -> Self {
+        HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
+        Self(())
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HOLDS.with(|holds| holds.set(0));
+    }
+}
+
+/// The queue that the calling thread drains, as an address.
+pub(crate) fn drained_queue() -> Option<usize> {
+    Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
+}
+
+/// The entry token that the calling thread holds as a drain thread, as an address.
+pub(crate) fn held_token() -> Option<usize> {
+    Some(HOLDS.with(Cell::get)).filter(|&token| token != 0)
+}
+
+/// Whether the calling thread is a drain thread of any queue.
+pub(crate) fn on_drain_thread() -> bool {
+    DRAINS.with(Cell::get) != 0
+}
+
+/// In a forked child: its only thread is not a drain thread, even if the parent's was one.
+#[cfg(feature = "python")]
+pub(crate) fn forget_drain_thread() {
+    DRAINS.with(|drains| drains.set(0));
+    HOLDS.with(|holds| holds.set(0));
+}
