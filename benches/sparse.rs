@@ -1,0 +1,72 @@
+//! What a queue with many types and little traffic costs, and how long an item waits: 2,000 types, 8 drain threads, idle 1
+//! to 50 ms, 1,000 and then 20 items a second, evenly spaced, types in turn.
+//!
+//! Prints the drain threads' processor time in cores, and the time from `produce` to the handler. Run with
+//! `cargo bench --bench sparse`; it takes about 20 seconds.
+
+mod workload;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batchqueue::{Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait};
+use workload::Metric;
+
+const TYPES: usize = 2_000;
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn drain_cpu(queue: &BatchQueue<Metric>) -> Duration {
+    queue.stats().drain_threads.iter().map(|thread| thread.cpu).sum()
+}
+
+fn run(queue: &BatchQueue<Metric>, waited: &Mutex<Vec<u64>>, start: Instant, per_second: u32, items: u32) {
+    waited.lock().expect("no panic under the lock").clear();
+    let (cpu_before, began) = (drain_cpu(queue), Instant::now());
+    for number in 0..items {
+        let due = began + Duration::from_secs(1) / per_second * number;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        // A step that meets every type and no two neighbours after each other.
+        let kind = number as usize * 7 % TYPES;
+        queue.produce(Metric { kind, value: nanos(start) }).expect("a running queue");
+    }
+    assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+    // The threads note their processor time when they find nothing to do.
+    std::thread::sleep(Duration::from_millis(200));
+    let cores = drain_cpu(queue).saturating_sub(cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let mut waited = waited.lock().expect("no panic under the lock").clone();
+    waited.sort_unstable();
+    let at = |share: usize| Duration::from_nanos(waited[(waited.len() - 1) * share / 100]);
+    println!(
+        "{per_second:>5} items/s: drain threads {cores:.4} cores; p50 {:.2?}, p99 {:.2?}, longest {:.2?}",
+        at(50),
+        at(99),
+        at(100)
+    );
+}
+
+fn main() {
+    let config = Config {
+        threads: ThreadPolicy::fixed(8).expect("a valid count"),
+        partitions: PartitionPolicy::adaptive(25).expect("a valid multiplier"),
+        min_idle: Duration::from_millis(1),
+        max_idle: Duration::from_millis(50),
+        ..Config::default()
+    };
+    let queue = BatchQueue::<Metric>::builder("sparse", config).start().expect("a valid config");
+    let (waited, start) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    for kind in 0..TYPES {
+        let waited = waited.clone();
+        let note = move |batch: &mut Batch<Metric>| {
+            let now = nanos(start);
+            let mut waited = waited.lock().expect("no panic under the lock");
+            waited.extend(batch.drain().map(|metric| now.saturating_sub(metric.value)));
+        };
+        queue.add_handler(TypeKey(kind), HandlerRef::new(note)).expect("a new type");
+    }
+    run(&queue, &waited, start, 1_000, 10_000);
+    run(&queue, &waited, start, 20, 200);
+    assert_eq!(queue.shutdown(None), 0);
+}
