@@ -44,6 +44,8 @@ pub(crate) struct DrainTask<T: Item> {
     empty_cycles: u32,
     /// The rest after the last thin cycle.
     thin_rest: Duration,
+    /// Whether the last empty cycle called `on_idle` somewhere.
+    tells_idle: bool,
     /// Lines to log outside the host.
     lines: Vec<String>,
     /// Emptied segments.
@@ -59,6 +61,7 @@ impl<T: Item> DrainTask<T> {
             last_served: 0,
             empty_cycles: 0,
             thin_rest: Duration::ZERO,
+            tells_idle: false,
             lines: Vec::new(),
             spares: Vec::new(),
         }
@@ -252,17 +255,23 @@ impl<T: Item> DrainTask<T> {
 
     /// After a thin or an empty cycle. `None`: there is something to do after all.
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
-        let (mut kind, limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
         if after == Cycle::Thin {
             if self.shared.flush_waits() {
                 return None;
             }
+            // This is the rest that the first empty cycle would have.
+            self.empty_cycles = 1;
             let attempt = self.sleeper.prepare(SleepKind::Rest);
             let awake = self.has_reason_to_stay_awake(SleepKind::Rest);
             return (!awake).then_some((attempt, self.thin_rest));
         }
         if kind == SleepKind::Rest && self.shared.flush_waits() {
             kind = SleepKind::Sleep;
+        }
+        if kind == SleepKind::Sleep && !self.tells_idle {
+            // It would wake up for `on_idle` only, which nobody wants.
+            limit = limit.max(self.shared.config.max_idle);
         }
         self.empty_cycles = self.empty_cycles.saturating_add(1);
         let attempt = self.sleeper.prepare(kind);
@@ -294,6 +303,7 @@ impl<T: Item> DrainTask<T> {
 
     fn call_on_idle(&mut self) {
         let idle = self.idle_handlers();
+        self.tells_idle = !idle.is_empty();
         if idle.is_empty() {
             return;
         }
