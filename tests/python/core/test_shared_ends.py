@@ -157,6 +157,30 @@ say(queue.shutdown(30), one.shutdown(30), sorted(seen))
     assert out == ["QueueForkedError"] * 18 + ["0", "0 0 [1, 2, 3]"]
 
 
+def test_a_child_does_not_meet_the_threads_that_waited_in_its_parent():
+    """A lock that keeps its waiting threads in a table of the process crashes in the child, on their reused stacks."""
+    out = run("""
+parents = [BatchQueue(f"parent {n}", on_pool(f"parent {n}", threads=3)) for n in range(6)]
+for queue in parents:
+    queue.add_handler(int, len)
+    queue.produce(1)
+    queue.flush(30)
+
+def body():
+    for _ in range(20):
+        queue = BatchQueue("child", on_pool("child", threads=6))
+        queue.add_handler(int, len)
+        queue.produce(1)
+        if not queue.flush(30) or queue.shutdown(30) != 0:
+            say("left over")
+    eventually(lambda: threads_of("child") == 0)
+
+for _ in range(5):
+    say(child(body))
+""")
+    assert out == ["0"] * 5
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_child_has_no_pools_and_makes_its_own(busy):
     """Of the same name, also when the fork met the workers in the middle of a batch."""

@@ -1,0 +1,118 @@
+//! Locks and condition variables: those of `std`, or loom's, without poison. What a panic does to the state behind a lock
+//! is settled where the panic is caught.
+//!
+//! Not `parking_lot`'s, which keeps all waiting threads of a process in one table: a child of a fork inherits the table
+//! with threads that are not there, on stacks that its own threads get, and crashes at the next wait
+//! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use them for locks that are taken while attached
+//! to the interpreter, on which nobody can be waiting when it forks.
+
+use std::sync::PoisonError;
+
+#[cfg(loom)]
+use loom::sync as locks;
+#[cfg(not(loom))]
+use std::sync::{self as locks, TryLockError};
+#[cfg(not(loom))]
+use std::thread::yield_now;
+
+use super::Duration;
+
+pub(crate) use locks::MutexGuard;
+
+/// Looks at a taken lock before the system is asked to wait.
+#[cfg(not(loom))]
+const YIELDS: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Mutex<V>(locks::Mutex<V>);
+
+// Not derived: loom's has no default.
+impl<V: Default> Default for Mutex<V> {
+    fn default() -> Self {
+        Self::new(V::default())
+    }
+}
+
+impl<V> Mutex<V> {
+    pub(crate) fn new(value: V) -> Self {
+        Self(locks::Mutex::new(value))
+    }
+
+    #[inline]
+    #[cfg(not(loom))]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, V> {
+        match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_later(),
+        }
+    }
+
+    /// Whoever holds a busy lock of this crate lets go after a few statements, unless it has lost its core: so this gives way
+    /// some times before it asks the system to wait, as `parking_lot` does. The lock of `std` spins for longer than the
+    /// lock is held, and then puts the thread to sleep.
+    #[cold]
+    #[cfg(not(loom))]
+    fn lock_later(&self) -> MutexGuard<'_, V> {
+        for _ in 0..YIELDS {
+            yield_now();
+            match self.0.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
+                Err(TryLockError::WouldBlock) => (),
+            }
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, V> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Condvar(locks::Condvar);
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(locks::Condvar::new())
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Waits on `condvar` for at most `limit`; `None` is no limit. May return early.
+#[cfg(not(loom))]
+pub(crate) fn wait_for<'a, V>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, V>,
+    limit: Option<Duration>,
+) -> MutexGuard<'a, V> {
+    match limit {
+        Some(limit) => condvar.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0,
+        None => condvar.0.wait(guard).unwrap_or_else(PoisonError::into_inner),
+    }
+}
+
+/// Waits without a limit: the model has no time.
+#[cfg(loom)]
+pub(crate) fn wait_for<'a, V>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, V>,
+    _limit: Option<Duration>,
+) -> MutexGuard<'a, V> {
+    condvar.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
