@@ -162,10 +162,10 @@ impl<T: Item> Dispatcher<'_, T> {
                 self.give_up(&batch);
                 continue;
             };
-            let token = target.handler().token.clone();
-            match token.try_enter() {
-                Some(entered) => self.hand_over(&target, batch, Some(entered)),
-                None => busy.push((target, batch)),
+            if let Some(entered) = target.handler().token.try_enter() {
+                self.hand_over(&target, batch, Some(entered));
+            } else {
+                busy.push((target, batch));
             }
         }
         for (target, batch) in busy {
