@@ -29,6 +29,10 @@ FAULTS: dict[str, list[str]] = {
     ],
     "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
     "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
+    "TakePlanBack": [
+        "loom:loom_second_put_while_the_owner_takes_the_first",
+        "loom:loom_close_while_a_producer_adds_to_a_segment",
+    ],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
     "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep"],
     "PutFence": ["loom:loom_put_while_the_owner_goes_to_sleep"],

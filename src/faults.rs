@@ -36,6 +36,8 @@ pub(crate) enum Fault {
     TellClosed,
     /// P2: `taken` is stored after the gate is unlocked.
     TakenLate,
+    /// P2: who takes the open segment or closes the gate leaves the plan in place by which a put looks at nothing.
+    TakePlanBack,
     /// P2: a batch that comes back after a shutdown drew its line is counted once more.
     DrawLine,
     /// P2: the route for dispatch is the one that the cycle began with.

@@ -200,6 +200,25 @@ fn loom_close_while_a_producer_puts() {
     });
 }
 
+/// The same where the open segment holds an item already, so that the put has nothing to look at.
+#[test]
+fn loom_close_while_a_producer_adds_to_a_segment() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.produce(Number(ONE, 2)).is_ok())
+        };
+        queue.shutdown(None);
+        let handled = seen.numbers().len();
+        let accepted = producer.join().unwrap();
+        assert_eq!(handled, 1 + usize::from(accepted));
+    });
+}
+
 /// Shutdown against a producer that waits in a full partition: it is told, and nobody hangs.
 #[test]
 fn loom_close_while_a_producer_waits() {

@@ -17,7 +17,8 @@
 use crate::faults::{self, Fault};
 use crate::flow::ready::ReadyBit;
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, SegmentChannel, fence, wait_for,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, MutexGuard, OnceLock, Ordering,
+    SegmentChannel, fence, wait_for,
 };
 
 /// Slots of the channel of the largest buffers, 24 bytes and a stamp each.
@@ -47,12 +48,15 @@ pub(crate) enum Access {
 #[repr(C)]
 pub(super) struct Gate<T> {
     pub(super) open: Vec<T>,
-    pub(super) pushed: u64,
+    /// Items put in before the first of the open segment.
+    pub(super) before_open: u64,
     /// `taken` at the last look: never more than it is now. While the partition has room by this, and an open segment, a
     /// put need not look at the line that the thread inside writes.
     pub(super) taken_seen: u64,
     pub(super) buffer_size: u32,
-    pub(super) segment_size: u32,
+    pub(super) segment_size: u16,
+    /// While the open segment is shorter than this, a put has nothing to look at and nothing to tell. 0 while it is empty.
+    pub(super) plain_until: u16,
     /// Segments in the channel, less those that the thread inside received since it last held the gate.
     pub(super) sealed: u32,
     pub(super) access: Access,
@@ -103,59 +107,81 @@ pub(crate) enum Stop {
 #[repr(C, align(64))]
 pub(crate) struct Partition<T> {
     pub(super) gate: Mutex<Gate<T>>,
-    // The thread inside writes from here …
-    pub(super) taken: Aligned<AtomicU64>,
-    pub(super) completed: AtomicU64,
-    pub(super) finished: AtomicBool,
-    /// Segments received that `gate.sealed` still counts.
-    pub(super) received: AtomicU32,
-    pub(super) revoked_at_ns: AtomicU64,
-    // … to here.
+    pub(super) inside: Inside,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
-    pub(super) sealed: SegmentChannel<Vec<T>>,
+    /// Made with the first full segment: most partitions of a queue with many types never fill one.
+    pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
     pub(super) ready: ReadyBit,
     pub(super) waiting: AtomicUsize,
     pub(super) not_full: Condvar,
     pub(super) slow: SlowCounts,
 }
 
-/// Begins a cache line of its own.
-#[derive(Debug)]
+/// What the thread inside writes, in a cache line of its own.
+#[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Aligned<V>(pub(super) V);
+pub(super) struct Inside {
+    pub(super) taken: AtomicU64,
+    pub(super) completed: AtomicU64,
+    pub(super) finished: AtomicBool,
+    /// Segments received that `gate.sealed` still counts.
+    pub(super) received: AtomicU32,
+    pub(super) revoked_at_ns: AtomicU64,
+}
 
 impl<T> Gate<T> {
+    /// Items put in so far.
+    pub(super) fn pushed(&self) -> u64 {
+        self.before_open + self.open.len() as u64
+    }
+
     /// Queued items: never fewer than there are.
-    #[inline]
     pub(super) fn queued(&self) -> usize {
-        usize::try_from(self.pushed - self.taken_seen).unwrap_or(usize::MAX)
+        usize::try_from(self.pushed() - self.taken_seen).unwrap_or(usize::MAX)
+    }
+
+    /// Half of the bound, at which a put signals pressure.
+    pub(super) fn half(&self) -> usize {
+        (self.buffer_size as usize).div_ceil(2)
+    }
+
+    /// After a put: how far the next ones are plain. The first item of a segment, its last one and the half of the bound are
+    /// looked at when they come; whoever takes the open segment or changes the access takes the plan back.
+    fn plan(&mut self) {
+        let ahead = usize::try_from(self.before_open - self.taken_seen).unwrap_or(usize::MAX);
+        let below_half = (self.half() - 1).saturating_sub(ahead);
+        let plain = below_half.min(usize::from(self.segment_size) - 1);
+        let none = self.access != Access::Open || self.open.is_empty();
+        self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
+    }
+
+    pub(super) fn take_plan_back(&mut self) {
+        if !faults::off(Fault::TakePlanBack) {
+            self.plain_until = 0;
+        }
     }
 }
 
 impl<T> Partition<T> {
     pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
-        let short = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+        // A put touches one cache line of the partition: its lock and all that it guards.
+        const { assert!(size_of::<Mutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
             gate: Mutex::new(Gate {
                 open: Vec::new(),
-                pushed: 0,
+                before_open: 0,
                 taken_seen: 0,
-                buffer_size: short(buffer_size),
-                segment_size: short(segment_size),
+                buffer_size: u32::try_from(buffer_size).unwrap_or(u32::MAX),
+                segment_size: u16::try_from(segment_size).unwrap_or(u16::MAX),
+                plain_until: 0,
                 sealed: 0,
                 access: Access::Open,
             }),
-            taken: Aligned(AtomicU64::new(0)),
-            completed: AtomicU64::new(0),
-            finished: AtomicBool::new(false),
-            received: AtomicU32::new(0),
-            revoked_at_ns: AtomicU64::new(0),
+            inside: Inside::default(),
             index,
             buffer_size,
-            // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
-            // `buffer_size / segment_size` are never in the channel.
-            sealed: SegmentChannel::bounded(buffer_size / segment_size + 2),
+            sealed: OnceLock::new(),
             ready,
             waiting: AtomicUsize::new(0),
             not_full: Condvar::new(),
@@ -165,18 +191,37 @@ impl<T> Partition<T> {
 
     // ---- producers -------------------------------------------------------------------------------------------
 
-    /// Puts one item in. What does not fit comes back in `item`.
+    /// Puts one item in. What does not fit comes back.
     #[inline]
-    pub(crate) fn put(&self, item: &mut Option<T>, attempt: Attempt, inside_pool: bool) -> Result<Signal, Stop> {
+    pub(crate) fn put(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
+        // The unlocking waits until every store before it has left the core: this way has the item and one length.
+        if gate.open.len() < usize::from(gate.plain_until) {
+            gate.open.push(item);
+            return Ok(Signal::Nothing);
+        }
+        self.put_with_care(gate, item, Attempt::New, inside_pool)
+    }
+
+    /// Tries again to put an item in that waited.
+    pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
+        self.put_with_care(self.gate.lock(), item, Attempt::Again, inside_pool)
+    }
+
+    #[inline(never)]
+    fn put_with_care(
+        &self,
+        mut gate: MutexGuard<'_, Gate<T>>,
+        item: T,
+        attempt: Attempt,
+        inside_pool: bool,
+    ) -> Result<Signal, (T, Stop)> {
         if let Err(stop) = self.check(&mut gate, inside_pool) {
             self.count_slow(attempt, 0);
-            return Err(stop);
+            return Err((item, stop));
         }
         let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
-        if let Some(item) = item.take() {
-            self.append(&mut gate, item);
-        }
+        self.append(&mut gate, item);
         if attempt == Attempt::Again {
             self.count_slow(attempt, 1);
         }
@@ -197,7 +242,7 @@ impl<T> Partition<T> {
             return (0, Signal::Nothing, Some(stop));
         }
         let was_empty = self.is_empty(&mut gate);
-        let room = if faults::off(Fault::Bound) { run } else { self.buffer_size - gate.queued() };
+        let room = if faults::off(Fault::Bound) { run } else { gate.buffer_size as usize - gate.queued() };
         let put = run.min(room);
         for item in items.take(put) {
             self.append(&mut gate, item);
@@ -229,7 +274,7 @@ impl<T> Partition<T> {
 
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
         // Relaxed: under the gate.
-        gate.pushed - self.slow.late_pushed.load(Ordering::Relaxed) + self.slow.late.load(Ordering::Relaxed)
+        gate.pushed() - self.slow.late_pushed.load(Ordering::Relaxed) + self.slow.late.load(Ordering::Relaxed)
     }
 
     /// Counts `items` attempts that gave up.
@@ -261,9 +306,9 @@ impl<T> Partition<T> {
         if gate.access > limit && !faults::off(Fault::ClosedFlag) {
             return Err(Stop::Closed);
         }
-        if gate.queued() >= self.buffer_size {
+        if gate.queued() >= gate.buffer_size as usize {
             self.look_at_taken(gate);
-            if gate.queued() >= self.buffer_size && !faults::off(Fault::Bound) {
+            if gate.queued() >= gate.buffer_size as usize && !faults::off(Fault::Bound) {
                 return Err(Stop::Full);
             }
         }
@@ -278,23 +323,29 @@ impl<T> Partition<T> {
 
     pub(super) fn look_at_taken(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition look fuller.
-        gate.taken_seen = self.taken.0.load(Ordering::Acquire);
+        gate.taken_seen = self.inside.taken.load(Ordering::Acquire);
     }
 
     #[inline]
     fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
-        gate.pushed += 1;
-        if gate.open.len() >= gate.segment_size as usize {
+        if gate.open.len() >= usize::from(gate.segment_size) {
             self.seal(gate);
         }
     }
 
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
-        let full = std::mem::replace(&mut gate.open, Vec::with_capacity(gate.segment_size as usize));
-        match self.sealed.try_send(full) {
-            Ok(()) => gate.sealed += 1,
+        let full = std::mem::replace(&mut gate.open, Vec::with_capacity(gate.segment_size.into()));
+        let items = full.len() as u64;
+        // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
+        // `buffer_size / segment_size` are never in the channel.
+        let most = self.buffer_size / usize::from(gate.segment_size) + 2;
+        match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
+            Ok(()) => {
+                gate.sealed += 1;
+                gate.before_open += items;
+            }
             // The bound makes this unreachable; without the bound (a switched-off rule) nothing may be lost.
             Err(segment) => gate.open = segment,
         }
@@ -309,11 +360,12 @@ impl<T> Partition<T> {
         if was_empty {
             self.ready.set();
         }
-        let half = (gate.buffer_size as usize).div_ceil(2);
+        let half = gate.half();
         if gate.queued() >= half {
             // By an old `taken` it may only look so.
             self.look_at_taken(gate);
         }
+        gate.plan();
         let queued = gate.queued();
         if queued >= half && queued < half + put {
             Signal::Pressure
@@ -334,18 +386,19 @@ impl<T> Partition<T> {
     /// Before the owner word says so: when the partition was revoked, since the queue's start.
     pub(crate) fn note_revoked(&self, at: Duration) {
         // Relaxed: published by the exchange of the owner word.
-        self.revoked_at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.inside.revoked_at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn revoked_at(&self) -> Duration {
         // Relaxed: the caller has read the owner word.
-        Duration::from_nanos(self.revoked_at_ns.load(Ordering::Relaxed))
+        Duration::from_nanos(self.inside.revoked_at_ns.load(Ordering::Relaxed))
     }
 
     /// Narrows who may put, and tells the producers that wait.
     pub(crate) fn restrict(&self, access: Access) {
         let mut gate = self.gate.lock();
         gate.access = gate.access.max(access);
+        gate.take_plan_back();
         if !faults::off(Fault::TellClosed) {
             self.not_full.notify_all();
         }
@@ -353,13 +406,13 @@ impl<T> Partition<T> {
 
     /// The position that a flush waits for: items put in so far.
     pub(crate) fn pushed_under_gate(&self) -> u64 {
-        self.gate.lock().pushed
+        self.gate.lock().pushed()
     }
 
     /// Items handled, as a position in the partition's order.
     pub(crate) fn completed(&self) -> u64 {
         // Acquire: pairs with the Release in `complete`; what the handlers wrote is visible.
-        self.completed.load(Ordering::Acquire)
+        self.inside.completed.load(Ordering::Acquire)
     }
 
     /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between two equal readings of
@@ -368,18 +421,18 @@ impl<T> Partition<T> {
         const TRIES: usize = 16;
         let gate = self.gate.lock();
         let mut completed = self.completed();
-        let mut taken = self.taken.0.load(Ordering::Acquire);
+        let mut taken = self.inside.taken.load(Ordering::Acquire);
         for _ in 0..TRIES {
             let again = self.completed();
             if again == completed {
                 break;
             }
             completed = again;
-            taken = self.taken.0.load(Ordering::Acquire);
+            taken = self.inside.taken.load(Ordering::Acquire);
         }
         PartitionCounts {
             attempts: self.attempts_of(&gate),
-            pushed: gate.pushed,
+            pushed: gate.pushed(),
             // Relaxed: under the gate.
             refused: self.slow.refused.load(Ordering::Relaxed),
             taken,

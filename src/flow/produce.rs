@@ -64,16 +64,12 @@ impl<T: Item> Shared<T> {
             None => self.select(item.type_key()),
         };
         let partition = self.route.partition(index);
-        let mut item = Some(item);
-        match partition.put(&mut item, Attempt::New, on_drain_thread()) {
+        match partition.put(item, on_drain_thread()) {
             Ok(signal) => {
                 self.wake_inside(partition, signal);
                 Ok(())
             }
-            Err(stop) => match item {
-                Some(item) => self.produce_slowly(partition, item, stop, deadline, pause),
-                None => Ok(()),
-            },
+            Err((item, stop)) => self.produce_slowly(partition, item, stop, deadline, pause),
         }
     }
 
@@ -82,23 +78,23 @@ impl<T: Item> Shared<T> {
     fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
-        item: T,
+        mut item: T,
         mut stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let inside_pool = on_drain_thread();
-        let (mut item, mut standing_in) = (Some(item), None);
+        let mut standing_in = None;
         loop {
             if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause, &mut standing_in) {
-                return item.map_or(Ok(()), |item| Err(self.refuse(&item, refusal, partition).with(item, partition)));
+                return Err(self.refuse(&item, refusal, partition).with(item, partition));
             }
-            match partition.put(&mut item, Attempt::Again, inside_pool) {
+            match partition.put_again(item, inside_pool) {
                 Ok(signal) => {
                     self.wake_inside(partition, signal);
                     return Ok(());
                 }
-                Err(again) => stop = again,
+                Err(back) => (item, stop) = back,
             }
         }
     }

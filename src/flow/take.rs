@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::faults::{self, Fault};
 use crate::flow::partition::{Access, Partition};
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, SegmentChannel, fence};
 
 /// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
 const KEPT_CAPACITY: usize = 256;
@@ -58,9 +58,9 @@ impl<T> Partition<T> {
                 Opened::After(sealed) => sealed,
             };
             for _ in 0..sealed {
-                let Some(segment) = self.sealed.try_recv() else { break };
+                let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else { break };
                 // Relaxed: only the thread inside touches it.
-                self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.inside.received.store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 self.store_taken(segment.len());
                 self.tell_waiting();
                 taken += segment.len();
@@ -81,17 +81,19 @@ impl<T> Partition<T> {
     fn take_open(&self, spares: &mut Vec<Vec<T>>) -> Opened<T> {
         let mut gate = self.gate.lock();
         // Relaxed: only the thread inside touches it.
-        gate.sealed -= self.received.load(Ordering::Relaxed);
-        self.received.store(0, Ordering::Relaxed);
+        gate.sealed -= self.inside.received.load(Ordering::Relaxed);
+        self.inside.received.store(0, Ordering::Relaxed);
         if gate.sealed > 0 && !faults::off(Fault::SealedFirst) {
             return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() {
             return Opened::Last(Vec::new());
         }
-        let kept = KEPT_CAPACITY.min(gate.segment_size as usize);
+        let kept = KEPT_CAPACITY.min(gate.segment_size.into());
         let next = spares.pop().unwrap_or_else(|| Vec::with_capacity(kept));
         let open = std::mem::replace(&mut gate.open, next);
+        gate.before_open += open.len() as u64;
+        gate.take_plan_back();
         // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
         // no bit.
         if faults::off(Fault::TakenLate) {
@@ -107,7 +109,7 @@ impl<T> Partition<T> {
 
     fn store_taken(&self, items: usize) {
         // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `queued`.
-        self.taken.0.store(self.taken.0.load(Ordering::Relaxed) + items as u64, Ordering::Release);
+        self.inside.taken.store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
     fn tell_waiting(&self) {
@@ -125,26 +127,26 @@ impl<T> Partition<T> {
     pub(crate) fn is_half_full(&self) -> bool {
         let mut gate = self.gate.lock();
         self.look_at_taken(&mut gate);
-        gate.queued() >= self.buffer_size.div_ceil(2)
+        gate.queued() >= gate.half()
     }
 
     /// At the quiescent point: everything taken so far is handled.
     pub(crate) fn complete(&self) {
         // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in `completed`.
-        self.completed.store(self.taken.0.load(Ordering::Relaxed), Ordering::Release);
+        self.inside.completed.store(self.inside.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
     pub(crate) fn finish(&self) -> bool {
         // Relaxed: only threads inside write it, and the owner word orders one after the other.
-        if self.finished.load(Ordering::Relaxed) {
+        if self.inside.finished.load(Ordering::Relaxed) {
             return false;
         }
         let mut gate = self.gate.lock();
         let empty = self.is_empty(&mut gate) || faults::off(Fault::LastLook);
         let done = gate.access == Access::Closed && empty;
         if done {
-            self.finished.store(true, Ordering::Relaxed);
+            self.inside.finished.store(true, Ordering::Relaxed);
         }
         done
     }
@@ -152,6 +154,6 @@ impl<T> Partition<T> {
     /// Whether [`finish`](Self::finish) has said so.
     pub(crate) fn is_finished(&self) -> bool {
         // Relaxed: asked by the thread inside, which wrote it or got the partition from the one that did.
-        self.finished.load(Ordering::Relaxed)
+        self.inside.finished.load(Ordering::Relaxed)
     }
 }
