@@ -3,8 +3,9 @@
 use crate::control::balance::control_thread;
 use crate::control::waits::WaitForEnd;
 use crate::faults::{self, Fault};
+use crate::flow::gate::Access;
 use crate::flow::handler::Item;
-use crate::flow::partition::{Access, Partition};
+use crate::flow::partition::Partition;
 use crate::flow::produce::{Pause, slice};
 use crate::marks::drained_queue;
 use crate::shared::Shared;

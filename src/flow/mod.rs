@@ -6,7 +6,8 @@
 //!  place.rs      type → partition, for the queue's life        a hot type: several, in turn
 //!  route.rs      partitions, their owners, the handlers of the types; it only grows
 //!     │
-//!  partition.rs  open segment ──sealed when full──▶ channel    the bound, the closed mark, the counts
+//!  partition.rs  open segment ──sealed when full──▶ channel    the counts
+//!  gate.rs       what its lock guards: the open segment, the bound, the closed mark
 //!     │
 //!  ready.rs      "partition 7 has items"                       one bit; wakes the owner if it sleeps
 //!     │
@@ -24,6 +25,7 @@
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;
+pub(crate) mod gate;
 pub(crate) mod handler;
 pub(crate) mod host;
 pub(crate) mod partition;

@@ -6,7 +6,8 @@
 use smallvec::SmallVec;
 
 use crate::faults::{self, Fault};
-use crate::flow::partition::{Access, Partition};
+use crate::flow::gate::Access;
+use crate::flow::partition::Partition;
 use crate::sync::{Ordering, SegmentChannel, fence};
 
 /// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.

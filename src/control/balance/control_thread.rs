@@ -8,8 +8,8 @@
 //! | `agenda` | queues that start, ask, or end; the control thread | the same |
 
 use crate::faults::{self, Fault};
+use crate::flow::gate::Access;
 use crate::flow::handler::Item;
-use crate::flow::partition::Access;
 use crate::shared::Shared;
 use crate::sync::{Arc, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, Weak, spawn, wait_for};
 

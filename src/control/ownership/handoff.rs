@@ -14,8 +14,9 @@ use rustc_hash::FxHashMap;
 
 use crate::control::ownership::Owner;
 use crate::faults::{self, Fault};
+use crate::flow::gate::Access;
 use crate::flow::handler::Item;
-use crate::flow::partition::{Access, Signal};
+use crate::flow::partition::Signal;
 use crate::shared::{Control, Shared};
 use crate::sync::{Duration, Instant, Ordering, fence};
 
