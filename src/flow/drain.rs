@@ -8,18 +8,14 @@
 //!                             └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
-use rustc_hash::FxHashSet;
-
 use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
-use crate::flow::dispatch::{Dispatcher, SideCall, Taken, call, group_by_type, group_for};
-use crate::flow::handler::{HandlerRef, Item};
+use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
+use crate::flow::handler::Item;
 use crate::flow::ready::ready_after;
 use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
 use crate::flow::take::Segments;
-use crate::marks::Holding;
-use crate::observe::Calling;
 use crate::shared::{Consumption, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence};
 
@@ -36,8 +32,8 @@ pub(crate) enum Cycle {
 
 /// The part of a queue that one drain thread does.
 pub(crate) struct DrainTask<T: Item> {
-    index: usize,
-    shared: Arc<Shared<T>>,
+    pub(super) index: usize,
+    pub(super) shared: Arc<Shared<T>>,
     sleeper: Sleeper,
     /// The partition that was served last; the next scan starts after it.
     last_served: usize,
@@ -45,9 +41,9 @@ pub(crate) struct DrainTask<T: Item> {
     /// The rest after the last thin cycle.
     thin_rest: Duration,
     /// Whether the last empty cycle called `on_idle` somewhere.
-    tells_idle: bool,
+    pub(super) tells_idle: bool,
     /// Lines to log outside the host.
-    lines: Vec<String>,
+    pub(super) lines: Vec<String>,
     /// Emptied segments.
     spares: Vec<Vec<T>>,
 }
@@ -225,25 +221,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    fn is_inside(&self, partition: usize) -> bool {
+    pub(super) fn is_inside(&self, partition: usize) -> bool {
         self.shared.route.owner(partition).load().inside() == self.index
-    }
-
-    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
-    fn retire_handlers(&mut self) {
-        let mut ended = self.shared.ended_retirements(self.index);
-        if ended.is_empty() {
-            return;
-        }
-        let shared = self.shared.clone();
-        shared.host.enter(&mut || {
-            for retirement in ended.drain(..) {
-                for handler in &retirement.to_close {
-                    self.call_alone(handler, SideCall::OnClose);
-                }
-                retirement.end();
-            }
-        });
     }
 
     // ---- rest and sleep --------------------------------------------------------------------------------------
@@ -299,53 +278,7 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    // ---- calls without items ---------------------------------------------------------------------------------
-
-    fn call_on_idle(&mut self) {
-        let idle = self.idle_handlers();
-        self.tells_idle = !idle.is_empty();
-        if idle.is_empty() {
-            return;
-        }
-        let shared = self.shared.clone();
-        shared.host.enter(&mut || {
-            for handler in &idle {
-                self.call_alone(handler, SideCall::OnIdle);
-            }
-        });
-    }
-
-    /// The handlers that want `on_idle` and whose home this thread owns.
-    fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
-        if let Consumption::ByHandler = self.shared.consumption {
-            let route = &self.shared.route;
-            let homes: Vec<usize> = route.idlers().iter().map(|one| one.home).collect();
-            let mine: FxHashSet<usize> = homes.into_iter().filter(|&home| self.is_inside(home)).collect();
-            if mine.is_empty() {
-                return Vec::new();
-            }
-            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a handler that was removed
-            // while another thread owned its home is not on it, or its home was not this thread's.
-            fence(Ordering::SeqCst);
-            let idlers = route.idlers();
-            return idlers.iter().filter(|one| mine.contains(&one.home)).map(|one| one.handler.clone()).collect();
-        }
-        self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
-    }
-
-    /// The consumer that this thread speaks to outside `consume`.
-    fn consumer(&self) -> Option<HandlerRef<T>> {
-        match &self.shared.consumption {
-            Consumption::ByHandler => None,
-            Consumption::OneConsumer(consumer) => (self.index == 0).then(|| consumer.handlers[0].clone()),
-            Consumption::PerThread(consumers) => {
-                let mine = &consumers[self.index].handlers[0];
-                // One instance for several threads: the first of them speaks to it.
-                let known = consumers[..self.index].iter().any(|one| one.handlers[0].is(mine));
-                (!known).then(|| mine.clone())
-            }
-        }
-    }
+    // ---- the end ---------------------------------------------------------------------------------------------
 
     /// Everything is handled: the last act of this task.
     pub(crate) fn end(&mut self) {
@@ -354,21 +287,6 @@ impl<T: Item> DrainTask<T> {
         self.discard_abandoned();
         self.log_lines();
         self.note_cpu_time();
-    }
-
-    /// The last call into each handler. The threads that are left take one after the other from a common list, so none
-    /// of them waits for a thread that hangs.
-    fn close_handlers(&mut self) {
-        let shared = self.shared.clone();
-        shared.host.enter(&mut || {
-            if let Some(consumer) = self.consumer() {
-                self.call_alone(&consumer, SideCall::OnClose);
-            }
-            // Also where a consumer took their items: they were added, so they have an end.
-            while let Some(handler) = shared.next_to_close() {
-                self.call_alone(&handler, SideCall::OnClose);
-            }
-        });
     }
 
     /// After an expired shutdown: what is left was counted as abandoned. It dies in the host, here and now, because an
@@ -386,41 +304,9 @@ impl<T: Item> DrainTask<T> {
         });
     }
 
-    fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
-        let token = handler.token.clone();
-        let mut entered = token.try_enter();
-        if entered.is_none() {
-            if method == SideCall::OnIdle {
-                return; // Somebody is inside, so the handler is not idle.
-            }
-            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
-        }
-        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
-        if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
-            return;
-        }
-        let name = handler.handler.name();
-        let tally = &self.slot().tally;
-        tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
-        let holding = Holding::of(&handler.token);
-        let result = call(&name, || match method {
-            SideCall::OnIdle => handler.handler.on_idle(),
-            SideCall::OnClose => handler.handler.on_close(),
-        });
-        drop(holding);
-        tally.side_call(None);
-        if let Err(failure) = result
-            && !failure.reported
-            && let Some(times) = self.shared.dispatch_log.note_side_call(method, &name)
-        {
-            let queue = &self.shared.name;
-            self.lines.push(format!("queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"));
-        }
-    }
-
     // ---- what others see -------------------------------------------------------------------------------------
 
-    fn slot(&self) -> &ThreadSlot {
+    pub(super) fn slot(&self) -> &ThreadSlot {
         &self.shared.threads[self.index]
     }
 

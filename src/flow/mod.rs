@@ -21,7 +21,8 @@
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stands `host.rs`: the world that the handlers live in, such as the interpreter.
+//! Beside the way stand `side_calls.rs`, `on_idle` and `on_close`, and `host.rs`, the world that the handlers live in, such as
+//! the interpreter.
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;
@@ -34,4 +35,5 @@ pub(crate) mod produce;
 pub(crate) mod ready;
 pub(crate) mod rest;
 pub(crate) mod route;
+mod side_calls;
 pub(crate) mod take;

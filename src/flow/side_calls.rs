@@ -1,0 +1,123 @@
+//! The calls into handlers that carry no items: `on_idle` after an empty cycle, `on_close` once, after the last batch.
+
+use rustc_hash::FxHashSet;
+
+use crate::flow::dispatch::{SideCall, call};
+use crate::flow::drain::DrainTask;
+use crate::flow::handler::{HandlerRef, Item};
+use crate::marks::Holding;
+use crate::observe::Calling;
+use crate::shared::Consumption;
+use crate::sync::{Instant, Ordering, fence};
+
+impl<T: Item> DrainTask<T> {
+    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
+    pub(super) fn retire_handlers(&mut self) {
+        let mut ended = self.shared.ended_retirements(self.index);
+        if ended.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        shared.host.enter(&mut || {
+            for retirement in ended.drain(..) {
+                for handler in &retirement.to_close {
+                    self.call_alone(handler, SideCall::OnClose);
+                }
+                retirement.end();
+            }
+        });
+    }
+
+    pub(super) fn call_on_idle(&mut self) {
+        let idle = self.idle_handlers();
+        self.tells_idle = !idle.is_empty();
+        if idle.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        shared.host.enter(&mut || {
+            for handler in &idle {
+                self.call_alone(handler, SideCall::OnIdle);
+            }
+        });
+    }
+
+    /// The handlers that want `on_idle` and whose home this thread owns.
+    fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
+        if let Consumption::ByHandler = self.shared.consumption {
+            let route = &self.shared.route;
+            let homes: Vec<usize> = route.idlers().iter().map(|one| one.home).collect();
+            let mine: FxHashSet<usize> = homes.into_iter().filter(|&home| self.is_inside(home)).collect();
+            if mine.is_empty() {
+                return Vec::new();
+            }
+            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a handler that was removed
+            // while another thread owned its home is not on it, or its home was not this thread's.
+            fence(Ordering::SeqCst);
+            let idlers = route.idlers();
+            return idlers.iter().filter(|one| mine.contains(&one.home)).map(|one| one.handler.clone()).collect();
+        }
+        self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
+    }
+
+    /// The consumer that this thread speaks to outside `consume`.
+    fn consumer(&self) -> Option<HandlerRef<T>> {
+        match &self.shared.consumption {
+            Consumption::ByHandler => None,
+            Consumption::OneConsumer(consumer) => (self.index == 0).then(|| consumer.handlers[0].clone()),
+            Consumption::PerThread(consumers) => {
+                let mine = &consumers[self.index].handlers[0];
+                // One instance for several threads: the first of them speaks to it.
+                let known = consumers[..self.index].iter().any(|one| one.handlers[0].is(mine));
+                (!known).then(|| mine.clone())
+            }
+        }
+    }
+
+    /// The last call into each handler. The threads that are left take one after the other from a common list, so none
+    /// of them waits for a thread that hangs.
+    pub(super) fn close_handlers(&mut self) {
+        let shared = self.shared.clone();
+        shared.host.enter(&mut || {
+            if let Some(consumer) = self.consumer() {
+                self.call_alone(&consumer, SideCall::OnClose);
+            }
+            // Also where a consumer took their items: they were added, so they have an end.
+            while let Some(handler) = shared.next_to_close() {
+                self.call_alone(&handler, SideCall::OnClose);
+            }
+        });
+    }
+
+    fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
+        let token = handler.token.clone();
+        let mut entered = token.try_enter();
+        if entered.is_none() {
+            if method == SideCall::OnIdle {
+                return; // Somebody is inside, so the handler is not idle.
+            }
+            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
+        }
+        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
+        if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
+            return;
+        }
+        let name = handler.handler.name();
+        let tally = &self.slot().tally;
+        tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
+        let holding = Holding::of(&handler.token);
+        let result = call(&name, || match method {
+            SideCall::OnIdle => handler.handler.on_idle(),
+            SideCall::OnClose => handler.handler.on_close(),
+        });
+        drop(holding);
+        tally.side_call(None);
+        if let Err(failure) = result
+            && !failure.reported
+            && let Some(times) = self.shared.dispatch_log.note_side_call(method, &name)
+        {
+            let queue = &self.shared.name;
+            self.lines.push(format!("queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"));
+        }
+    }
+}
