@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
+REPORT_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench contenders wheel lock clean require-toolchain require-components
+	faults bench contenders report wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +91,9 @@ bench: require-toolchain ## produce to handler, items per second; needs no Pytho
 
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
 	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
+
+report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md, half an hour
+	$(BIN)/python scripts/report.py $(REPORT_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl
 

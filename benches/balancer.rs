@@ -5,32 +5,17 @@
 //! threads, as a queue begins; *settled*, the plan for these loads, after which each load changed by up to 3 %. The
 //! skip ratio is 1, so that no call is skipped. Run with `cargo bench --bench balancer`.
 
+mod workload;
+
 use std::hint::black_box;
 
 use batchqueue::DrainBalancer;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use workload::Lcg;
 
-/// A linear congruential generator (Knuth, MMIX).
-struct Lcg(u64);
-
-impl Lcg {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or(0) % limit
-    }
-
-    fn shuffled(&mut self, mut loads: Vec<f64>) -> Vec<f64> {
-        for last in (1..loads.len()).rev() {
-            let other = self.below(last + 1);
-            loads.swap(last, other);
-        }
-        loads
-    }
-
-    /// 0.97 to 1.03.
-    fn noise(&mut self) -> f64 {
-        0.97 + 0.06 * f64::from(u32::try_from(self.below(1_000_001)).unwrap_or(0)) / 1e6
-    }
+/// 0.97 to 1.03.
+fn noise(lcg: &mut Lcg) -> f64 {
+    0.97 + 0.06 * f64::from(u32::try_from(lcg.below(1_000_001)).unwrap_or(0)) / 1e6
 }
 
 fn zipf(partitions: usize) -> Vec<f64> {
@@ -52,10 +37,11 @@ fn balancer(criterion: &mut Criterion) {
         let size = format!("{partitions}x{threads}");
         for (name, loads) in [("zipf", zipf(partitions)), ("tiers", tiers(partitions))] {
             let mut lcg = Lcg(42);
-            let load = lcg.shuffled(loads);
+            let mut load = loads;
+            lcg.shuffle(&mut load);
             let first: Vec<usize> = (0..partitions).map(|partition| partition % threads).collect();
             let settled = plan(&load, &first, threads);
-            let noisy: Vec<f64> = load.iter().map(|load| load * lcg.noise()).collect();
+            let noisy: Vec<f64> = load.iter().map(|load| load * noise(&mut lcg)).collect();
             for (owners, load, owner) in [("first", &load, &first), ("settled", &noisy, &settled)] {
                 let id = BenchmarkId::new(format!("{name}-{owners}"), &size);
                 group.bench_function(id, |bencher| {

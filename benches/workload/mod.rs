@@ -28,14 +28,26 @@ impl Item for Metric {
     }
 }
 
-/// Shuffles by a fixed linear congruential generator.
-pub fn shuffle<T>(list: &mut [T]) {
-    let mut state: u64 = 42;
-    for last in (1..list.len()).rev() {
-        // Knuth, MMIX.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        list.swap(last, usize::try_from(state >> 33).unwrap_or(0) % (last + 1));
+/// A linear congruential generator (Knuth, MMIX).
+pub struct Lcg(pub u64);
+
+impl Lcg {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or(0) % limit
     }
+
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            let other = self.below(last + 1);
+            list.swap(last, other);
+        }
+    }
+}
+
+/// Shuffles, always in the same way.
+pub fn shuffle<T>(list: &mut [T]) {
+    Lcg(42).shuffle(list);
 }
 
 /// One slot per unit of weight, shuffled.
@@ -79,4 +91,28 @@ pub fn produce_all(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>, ite
         .collect();
     let starts = producers.into_iter().map(|producer| producer.join().expect("a producer that does not panic"));
     starts.min().expect("there are producers")
+}
+
+/// What criterion's benches are told by `cargo test` as well.
+pub fn is_test_run() -> bool {
+    std::env::args().any(|word| word == "--test")
+}
+
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// One line of the table in `docs/benchmarks.md`, which `make report` collects from what the benches print.
+pub struct Line {
+    pub row: &'static str,
+    pub workload: &'static str,
+    pub wanted: &'static str,
+}
+
+impl Line {
+    pub fn print(&self, met: bool, figure: &str) {
+        let met = if met { "yes" } else { "no" };
+        println!("| {} | {} | {} | {figure} | {met} |", self.row, self.workload, self.wanted);
+    }
 }
