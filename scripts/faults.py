@@ -34,8 +34,8 @@ FAULTS: dict[str, list[str]] = {
         "loom:loom_close_while_a_producer_adds_to_a_segment",
     ],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
-    "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep"],
-    "PutFence": ["loom:loom_put_while_the_owner_goes_to_sleep"],
+    "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep", "loom:loom_pressure_while_the_owner_goes_to_rest"],
+    "PutFence": ["loom:loom_put_while_the_owner_goes_to_sleep", "loom:loom_pressure_while_the_owner_goes_to_rest"],
     "RouteAfterTake": ["loom:loom_put_while_the_owner_goes_to_sleep"],
     "TellFlush": ["loom:loom_flush_while_the_cycle_ends"],
     "TellWaiting": ["loom:loom_space_while_a_producer_goes_to_wait"],
@@ -46,6 +46,7 @@ FAULTS: dict[str, list[str]] = {
     ],
     "ClosedFlag": [
         "loom:loom_close_while_a_producer_puts",
+        "loom:loom_close_while_a_handler_produces",
         "it:p2_no_loss::refused_items_are_counted_and_come_back",
     ],
     "LastLook": [
@@ -74,7 +75,10 @@ FAULTS: dict[str, list[str]] = {
         "it:p6_handoff::at_once_when_the_owner_rests",
         "it:p6_handoff::at_once_when_the_owner_sleeps",
     ],
-    "AssignWake": ["loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep"],
+    "AssignWake": [
+        "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
+        "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
+    ],
     "TakeBack": ["it:p6_handoff::a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once"],
     "WaitForRetired": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_handler_is_entered",

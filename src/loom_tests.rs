@@ -120,7 +120,22 @@ fn loom_put_while_the_owner_goes_to_sleep() {
     });
 }
 
-/// The same with two items: the second finds the partition empty, not empty, or in between.
+/// A rest does not end with the first item, but with the pressure of a partition that is half full: here the first item is
+/// both. The rest is as endless as the sleep.
+#[test]
+fn loom_pressure_while_the_owner_goes_to_rest() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let resting = Config { min_idle: Duration::from_millis(1), buffer_size: 2, ..config(1) };
+        let queue = BatchQueue::builder("q", resting).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// Two items: the second finds the partition empty, not empty, or in between.
 #[test]
 fn loom_second_put_while_the_owner_takes_the_first() {
     model(2, || {
@@ -216,6 +231,36 @@ fn loom_close_while_a_producer_adds_to_a_segment() {
         let handled = seen.numbers().len();
         let accepted = producer.join().unwrap();
         assert_eq!(handled, 1 + usize::from(accepted));
+    });
+}
+
+/// A handler puts an item into its own queue while that closes, into the partition of another thread that is about to end:
+/// accepted, it is handled; refused, the handler knows.
+#[test]
+fn loom_close_while_a_handler_produces() {
+    model(1, || {
+        let (seen, own) = (Arc::new(Seen::default()), Arc::new(Mutex::new(None::<Arc<BatchQueue<Number>>>)));
+        let accepted = Arc::new(Mutex::new(0));
+        let handler = {
+            let (seen, own, accepted) = (seen.clone(), own.clone(), accepted.clone());
+            HandlerRef::new(move |batch: &mut Batch<Number>| {
+                let first = batch.iter().any(|number| number.1 == 1);
+                seen.note(batch);
+                let queue = own.lock().clone();
+                if first && let Some(queue) = queue {
+                    *accepted.lock() += usize::from(queue.produce(Number(TWO, 2)).is_ok());
+                }
+            })
+        };
+        let queue = Arc::new(BatchQueue::builder("q", config(2)).start().unwrap());
+        *own.lock() = Some(queue.clone());
+        queue.add_handler(ONE, handler).unwrap();
+        let other = seen.clone();
+        queue.add_handler(TWO, HandlerRef::new(move |batch: &mut Batch<Number>| other.note(batch))).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(seen.numbers().len(), 1 + *accepted.lock());
+        own.lock().take();
     });
 }
 

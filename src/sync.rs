@@ -123,6 +123,10 @@ mod real {
         }
     }
 
+    pub(crate) fn time_since(start: Instant) -> Duration {
+        start.elapsed()
+    }
+
     /// A point in time at which something is due.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) struct Deadline(Instant);

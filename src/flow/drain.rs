@@ -17,7 +17,7 @@ use crate::flow::ready::ready_after;
 use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
 use crate::flow::take::Segments;
 use crate::shared::{Consumption, Shared, ThreadSlot};
-use crate::sync::{Arc, Duration, Instant, Ordering, fence};
+use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
 
 /// What a cycle came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         if worked {
             self.empty_cycles = 0;
-            let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+            let took = began.map_or(Duration::ZERO, time_since);
             let rest = after_thin_cycle(
                 &self.shared.config,
                 self.shared.threads_per_core,

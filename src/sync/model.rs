@@ -8,10 +8,15 @@ pub(crate) use loom::thread::JoinHandle;
 pub(crate) use loom::thread_local;
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
-use super::{Condvar, Duration, Mutex, wait_for};
+use super::{Condvar, Duration, Instant, Mutex, wait_for};
 
 pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     Ok(loom::thread::spawn(body))
+}
+
+/// None: the model has no time, and what a thread does must not depend on the clock.
+pub(crate) fn time_since(_start: Instant) -> Duration {
+    Duration::ZERO
 }
 
 /// A deadline that is never due: the model has no time. The limit only gives deadlines an order, the same in every

@@ -49,6 +49,24 @@ fn loom_move_while_the_owner_dispatches() {
     });
 }
 
+/// The same between two threads that rest: neither the revocation nor the pressure of the item waits for the end of a rest.
+#[test]
+fn loom_move_while_the_owners_rest() {
+    model(1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = {
+            let seen = seen.clone();
+            let rest = Config { min_idle: Duration::from_millis(1), buffer_size: 2, ..config(2) };
+            let config = Config { selector: Selector::Given, ..rest };
+            BatchQueue::builder("q", config).consumer_per_thread(move |_| seen.handler()).start().unwrap()
+        };
+        hand_over(&queue, 0, 1);
+        put(&queue, 1);
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
 /// An item comes while its partition moves between two threads that sleep.
 #[test]
 fn loom_move_while_a_producer_puts() {
