@@ -34,8 +34,14 @@ FAULTS: dict[str, list[str]] = {
         "loom:loom_close_while_a_producer_adds_to_a_segment",
     ],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
-    "LookAgain": ["loom:loom_put_while_the_owner_goes_to_sleep", "loom:loom_pressure_while_the_owner_goes_to_rest"],
-    "PutFence": ["loom:loom_put_while_the_owner_goes_to_sleep", "loom:loom_pressure_while_the_owner_goes_to_rest"],
+    "LookAgain": [
+        "loom:loom_put_while_the_owner_goes_to_sleep",
+        "loom:loom_pressure_while_the_owner_goes_to_rest",
+    ],
+    "PutFence": [
+        "loom:loom_put_while_the_owner_goes_to_sleep",
+        "loom:loom_pressure_while_the_owner_goes_to_rest",
+    ],
     "RouteAfterTake": ["loom:loom_put_while_the_owner_goes_to_sleep"],
     "TellFlush": ["loom:loom_flush_while_the_cycle_ends"],
     "TellWaiting": ["loom:loom_space_while_a_producer_goes_to_wait"],

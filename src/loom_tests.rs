@@ -150,19 +150,19 @@ fn loom_second_put_while_the_owner_takes_the_first() {
     });
 }
 
-/// Seal and take (rule 4): segments of one item, so that every put seals, while the owner takes.
+/// Seal and take (rule 4): the third put fills a segment and seals it while the owner takes. The second one is plain.
 #[test]
 fn loom_seal_while_the_owner_takes() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        // Segments of two: the first two items seal one, the third stays open.
-        let queue = BatchQueue::builder("q", Config { buffer_size: 8, ..config(1) }).start().unwrap();
+        // Segments of three; the fourth item stays open.
+        let queue = BatchQueue::builder("q", Config { buffer_size: 12, ..config(1) }).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
-        for number in 1..=3 {
+        for number in 1..=4 {
             queue.produce(Number(ONE, number)).unwrap();
         }
-        seen.wait_for(3);
-        assert_eq!(seen.numbers(), [1, 2, 3]);
+        seen.wait_for(4);
+        assert_eq!(seen.numbers(), [1, 2, 3, 4]);
         queue.shutdown(None);
     });
 }
@@ -172,12 +172,15 @@ fn loom_seal_while_the_owner_takes() {
 fn loom_put_while_a_take_stops_at_its_budget() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        let queue = BatchQueue::builder("q", Config { max_batch_items: 1, ..config(1) }).start().unwrap();
+        // Segments of three, as many as a take takes; the second put is plain.
+        let small = Config { max_batch_items: 3, buffer_size: 12, ..config(1) };
+        let queue = BatchQueue::builder("q", small).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
-        queue.produce(Number(ONE, 1)).unwrap();
-        queue.produce(Number(ONE, 2)).unwrap();
-        seen.wait_for(2);
-        assert_eq!(seen.numbers(), [1, 2]);
+        for number in 1..=4 {
+            queue.produce(Number(ONE, number)).unwrap();
+        }
+        seen.wait_for(4);
+        assert_eq!(seen.numbers(), [1, 2, 3, 4]);
         queue.shutdown(None);
     });
 }

@@ -30,6 +30,8 @@ pub(crate) mod gate;
 pub(crate) mod handler;
 pub(crate) mod host;
 pub(crate) mod partition;
+#[cfg(all(test, not(loom)))]
+mod partition_tests;
 pub(crate) mod place;
 pub(crate) mod produce;
 pub(crate) mod ready;

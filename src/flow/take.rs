@@ -109,7 +109,7 @@ impl<T> Partition<T> {
     }
 
     fn store_taken(&self, items: usize) {
-        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `queued`.
+        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `look_at_taken`.
         self.inside.taken.store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 

@@ -5,6 +5,9 @@
 //! with threads that are not there, on stacks that its own threads get, and crashes at the next wait
 //! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use them for locks that are taken while attached
 //! to the interpreter, on which nobody can be waiting when it forks.
+//!
+//! Less even than `parking_lot`: with 64 producers at a full partition some put three to four times as many items as
+//! others, and the longest wait of one doubles, while all of them together put half as many again.
 
 use std::sync::PoisonError;
 

@@ -1,0 +1,170 @@
+//! One partition against a model of it, call by call: signals, stops, order, counts, the ready bit, the bound.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::flow::gate::{Access, segment_size};
+use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::flow::ready::{ReadyBit, new_word};
+use crate::flow::take::{Segments, keep_spare};
+
+#[derive(Debug, Clone)]
+enum Action {
+    /// So many single puts, from a drain thread or from outside; the first that finds no room is tried again after a take.
+    Put(usize, bool),
+    /// So many at once.
+    PutRun(usize, bool),
+    /// Of at least so many, if there are.
+    Take(usize),
+    Restrict(Access),
+}
+
+fn action(buffer_size: usize) -> impl Strategy<Value = Action> {
+    prop_oneof![
+        12 => (0..buffer_size + 2, any::<bool>()).prop_map(|(puts, inside)| Action::Put(puts, inside)),
+        4 => (0..buffer_size + 2, any::<bool>()).prop_map(|(run, inside)| Action::PutRun(run, inside)),
+        6 => (1..buffer_size + 3).prop_map(Action::Take),
+        1 => prop_oneof![Just(Access::DrainThreads), Just(Access::Closed)].prop_map(Action::Restrict),
+    ]
+}
+
+fn case() -> impl Strategy<Value = (usize, usize, Vec<Action>)> {
+    prop_oneof![1..10_usize, 1..900_usize].prop_flat_map(|buffer_size| {
+        (Just(buffer_size), 1..300_usize, prop::collection::vec(action(buffer_size), 1..60))
+    })
+}
+
+/// The partition and what it must be.
+struct Both {
+    partition: Partition<u64>,
+    buffer_size: usize,
+    queued: VecDeque<u64>,
+    access: Access,
+    next: u64,
+    attempts: u64,
+    pushed: u64,
+    taken: u64,
+    spares: Vec<Vec<u64>>,
+}
+
+impl Both {
+    fn new(buffer_size: usize, max_batch_items: usize) -> Self {
+        let bit = ReadyBit::new(new_word(), 0);
+        Self {
+            partition: Partition::new(0, bit, buffer_size, segment_size(buffer_size, max_batch_items)),
+            buffer_size,
+            queued: VecDeque::new(),
+            access: Access::Open,
+            next: 0,
+            attempts: 0,
+            pushed: 0,
+            taken: 0,
+            spares: Vec::new(),
+        }
+    }
+
+    /// What stops a put now.
+    fn stop(&self, inside: bool) -> Option<Stop> {
+        let limit = if inside { Access::DrainThreads } else { Access::Open };
+        let full = (self.queued.len() == self.buffer_size).then_some(Stop::Full);
+        if self.access > limit { Some(Stop::Closed) } else { full }
+    }
+
+    /// `put` items went in; what must be signalled.
+    fn pushed(&mut self, put: usize) -> Signal {
+        let (before, half) = (self.queued.len(), self.buffer_size.div_ceil(2));
+        for _ in 0..put {
+            self.queued.push_back(self.next);
+            self.next += 1;
+            self.pushed += 1;
+        }
+        match (before..before + put).any(|queued| queued + 1 == half) {
+            true => Signal::Pressure,
+            false if before == 0 && put > 0 => Signal::FirstItem,
+            false => Signal::Nothing,
+        }
+    }
+
+    fn put(&mut self, inside: bool) -> bool {
+        self.attempts += 1;
+        let stop = self.stop(inside);
+        match self.partition.put(self.next, inside) {
+            Ok(signal) => {
+                assert_eq!(stop, None);
+                assert_eq!(signal, self.pushed(1));
+                true
+            }
+            Err(back) => {
+                assert_eq!(Some(back), stop.map(|stop| (self.next, stop)));
+                false
+            }
+        }
+    }
+
+    /// The second try of a put that found no room, after a take has made some.
+    fn put_again(&mut self, inside: bool) {
+        if self.stop(inside) == Some(Stop::Full) {
+            self.take(1);
+            let signal = self.partition.put_again(self.next, inside);
+            assert_eq!(signal, Ok(self.pushed(1)));
+        }
+    }
+
+    fn put_run(&mut self, run: usize, inside: bool) {
+        let mut items = (self.next..).take(run).collect::<Vec<_>>().into_iter();
+        let stop = self.stop(inside);
+        let room = if stop.is_none() { self.buffer_size - self.queued.len() } else { 0 };
+        let expected = stop.or((run > room).then_some(Stop::Full));
+        let (put, signal, stopped) = self.partition.put_run(&mut items, run, Attempt::New, inside);
+        assert_eq!((put, stopped), (run.min(room), expected));
+        assert_eq!(items.len(), run - put);
+        assert_eq!(signal, self.pushed(put));
+        self.attempts += put as u64 + u64::from(stopped.is_some());
+    }
+
+    fn take(&mut self, budget: usize) {
+        let mut segments = Segments::new();
+        let taken = self.partition.take(budget, &mut segments, &mut self.spares);
+        assert!(taken >= budget.min(self.queued.len()));
+        for mut segment in segments {
+            for item in segment.drain(..) {
+                assert_eq!(Some(item), self.queued.pop_front());
+                self.taken += 1;
+            }
+            keep_spare(&mut self.spares, segment);
+        }
+    }
+
+    fn compare(&self) {
+        let counts = self.partition.counts();
+        assert_eq!((counts.attempts, counts.pushed, counts.taken), (self.attempts, self.pushed, self.taken));
+        assert!(self.queued.is_empty() || self.partition.is_ready(), "an item, and no bit that says so");
+        assert_eq!(self.partition.is_half_full(), self.queued.len() >= self.buffer_size.div_ceil(2));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn each_call_does_what_the_model_says((buffer_size, max_batch_items, actions) in case()) {
+        let mut both = Both::new(buffer_size, max_batch_items);
+        for action in actions {
+            match action {
+                Action::Put(puts, inside) => {
+                    if !(0..puts).all(|_| both.put(inside)) {
+                        both.put_again(inside);
+                    }
+                }
+                Action::PutRun(run, inside) => both.put_run(run, inside),
+                Action::Take(budget) => both.take(budget),
+                Action::Restrict(access) => {
+                    both.access = both.access.max(access);
+                    both.partition.restrict(access);
+                }
+            }
+            both.compare();
+        }
+    }
+}
