@@ -92,7 +92,7 @@ bench: require-toolchain ## produce to handler, items per second; needs no Pytho
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
 	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
 
-report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md, half an hour
+report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl

@@ -221,20 +221,20 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
         yield f"| {workload} | {LABELS[name]} | {figures} | {len(values)} | {ratio} |"
     yield ""
     for workload in dict.fromkeys(workload for workload, _ in by_pair):
-        yield f"*{workload}*: {WORKLOADS[workload]}; no-op handlers, producers wait while a partition is full."
+        yield f"* *{workload}*: {WORKLOADS[workload]}; no-op handlers, producers wait while a partition is full."
     for (workload, name), values in by_pair.items():
         if name in JDK and workload in ORIGINAL:
             low, high = ORIGINAL[workload]
             times = statistics.median(values) / high
             yield (
-                f"{LABELS[name]}, {workload}: {times:.2f} of the upper end of the Java original's "
+                f"* {LABELS[name]}, {workload}: {times:.2f} of the upper end of the Java original's "
                 f"{low / 1e6:g} to {high / 1e6:g} M/s."
             )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     busy = about["busy_with_other_work"]
-    yield f"{about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']} with {about['java_options']}."
-    yield f"{versions}."
-    yield f"Other work kept {busy['median']:.0%} of the cores busy before the runs (median; at most {busy['max']:.0%})."
+    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']} with {about['java_options']}."
+    yield f"* {versions}."
+    yield f"* Other work kept {busy['median']:.0%} of the cores busy before the runs (at most {busy['max']:.0%})."
 
 
 def plot(results: list[dict], about: dict, path: Path) -> None:
@@ -263,7 +263,7 @@ def plot(results: list[dict], about: dict, path: Path) -> None:
             panel.plot(values, [row] * len(values), "o", color="#333333", markersize=3, alpha=0.6)
         panel.set_yticks(range(len(names)), [LABELS[name].replace("`", "") for name in names])
         panel.invert_yaxis()
-        panel.set_title(f"{workload}: {WORKLOADS[workload]}", loc="left", fontsize=10)
+        panel.set_title(f"{workload}\n{WORKLOADS[workload]}", loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1, 0].set_xlabel("million items per second, no-op handlers: median, and each round")
     figure.suptitle(f"{about['cpu']}, {about['cores']} cores", x=0.01, ha="left", fontsize=9)
