@@ -11,7 +11,7 @@ use std::hint::black_box;
 
 use batchqueue::DrainBalancer;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use workload::Lcg;
+use workload::{Lcg, TIERS};
 
 /// 0.97 to 1.03.
 fn noise(lcg: &mut Lcg) -> f64 {
@@ -23,8 +23,11 @@ fn zipf(partitions: usize) -> Vec<f64> {
 }
 
 fn tiers(partitions: usize) -> Vec<f64> {
-    let tiers = [(20, 24.0), (30, 8.0), (20, 4.0), (30, 1.0)];
-    tiers.iter().flat_map(|(percent, weight)| std::iter::repeat_n(*weight, partitions * percent / 100)).collect()
+    let part = |&(percent, weight): &(usize, usize)| {
+        let load = f64::from(u32::try_from(weight).unwrap_or(u32::MAX));
+        std::iter::repeat_n(load, partitions * percent / 100)
+    };
+    TIERS.iter().flat_map(part).collect()
 }
 
 fn balancer(criterion: &mut Criterion) {
