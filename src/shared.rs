@@ -302,9 +302,14 @@ impl<T: Item> Shared<T> {
     /// Waits for a handler that another thread is inside. On a shared pool that thread may itself wait for a drain there,
     /// so another worker takes this one's place; at most one for each queue of the pool.
     pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Entered<'a> {
-        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
-        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
+        let _standing_in = self.stand_in_without_limit();
         token.enter()
+    }
+
+    /// On a shared pool: another worker, for a wait of which there is at most one per queue.
+    fn stand_in_without_limit(&self) -> Option<Compensation> {
+        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
+        on_pool.and_then(|pool| pool.begin_blocking(Limit::None))
     }
 
     pub(crate) fn one_finished(&self) {
@@ -354,8 +359,7 @@ impl<T: Item> Shared<T> {
     /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
     pub(crate) fn back_off(&self, delay: Duration) {
         // On a shared pool another worker takes this one's place meanwhile.
-        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
-        let _standing_in = on_pool.and_then(|pool| pool.begin_blocking(Limit::None));
+        let _standing_in = self.stand_in_without_limit();
         let until = Instant::now() + delay;
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();

@@ -258,7 +258,7 @@ impl<T> Partition<T> {
         let items = full.len() as u64;
         // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
         // `buffer_size / segment_size` are never in the channel.
-        let most = self.buffer_size / usize::from(gate.segment_size) + 2;
+        let most = gate.buffer_size as usize / usize::from(gate.segment_size) + 2;
         match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => {
                 gate.sealed += 1;

@@ -6,8 +6,7 @@
 //! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use them for locks that are taken while attached
 //! to the interpreter, on which nobody can be waiting when it forks.
 //!
-//! Less even than `parking_lot`: with 64 producers at a full partition some put three to four times as many items as
-//! others, and the longest wait of one doubles, while all of them together put half as many again.
+//! Nor do they hand a lock on in turn: among many producers that wait at one full partition some get on faster than others.
 
 use std::sync::PoisonError;
 
