@@ -86,7 +86,7 @@ check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are tho
 faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red
 	$(BIN)/python scripts/faults.py
 
-bench: require-toolchain ## produce to handler, items per second; needs no Python
+bench: require-toolchain ## every figure that has a bound, five minutes; needs no Python
 	cargo bench --locked
 
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
