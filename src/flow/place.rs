@@ -1,141 +1,134 @@
 //! Places: type → partition, as producers look it up.
 //!
-//! A hash table with open addressing that only grows: an entry is written once and stays, and a table that is too full
-//! is followed by one of twice the size that holds all entries. A look-up is a few plain loads. A published pointer with
-//! a reference count, as for the rarely read parts of the route, costs two read-modify-writes: about as much as the
-//! whole rest of a put.
+//! A hash table with open addressing that only grows: a place is written once and stays, and a table that is too full is
+//! followed by one of twice the size that holds all places. A look-up is a few plain loads, each of which waits for the one
+//! before, because the lock of the last put let none of them begin: so a place leads to its partition without an index
+//! on the way. A published pointer with a reference count, as for the rarely read parts of the route, would cost two
+//! read-modify-writes: about as much as the whole rest of a put.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `key` of a slot | whoever holds the control lock, before `place` | who saw `place` |
-//! | `place` of a slot | the same, once; 0: empty | everybody |
+//! | a slot | whoever holds the control lock, once | everybody |
+//! | a table | the same, before `newest` says so | who saw `newest` |
 //! | `newest` | the same | everybody |
 
 use crate::flow::handler::TypeKey;
-use crate::sync::{AppendOnly, AtomicU64, AtomicUsize, Ordering};
+use crate::flow::partition::Partition;
+use crate::sync::{Arc, AtomicUsize, OnceLock, Ordering, SetOnce};
 
 /// Slots of the first table; a power of two.
 const FIRST_SLOTS: usize = if cfg!(loom) { 4 } else { 64 };
 
-const PARTITION_BITS: u32 = 24;
-const SPREAD: u64 = 1 << 63;
+/// More than anybody has types for: the last one would hold a thousand million.
+const TABLES: usize = 26;
 
-/// Where the items of a type go. One word: bits 0 to 23 the partition plus 1, bits 24 to 62 the type's number, bit 63
-/// whether the type is spread over several partitions, of which this one is the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+/// Where the items of a type go.
+#[derive(Debug)]
+pub(crate) struct Place<T> {
+    key: TypeKey,
+    /// The partition, or the first of those that the type is spread over.
+    pub(crate) partition: Arc<Partition<T>>,
+    number: u32,
+    pub(crate) is_spread: bool,
+}
 
-impl Place {
-    pub(crate) fn new(type_number: usize, partition: usize, spread: bool) -> Self {
-        let word = (type_number as u64) << PARTITION_BITS | (partition as u64 + 1);
-        Self(if spread { word | SPREAD } else { word })
+impl<T> Place<T> {
+    pub(crate) fn new(key: TypeKey, type_number: usize, partition: Arc<Partition<T>>, is_spread: bool) -> Self {
+        let Ok(number) = u32::try_from(type_number) else {
+            panic!("{type_number} types are more than a queue can hold")
+        };
+        Self { key, partition, number, is_spread }
     }
 
-    #[allow(clippy::cast_possible_truncation)] // 24 bits
-    pub(crate) fn partition(self) -> usize {
-        (self.0 & ((1 << PARTITION_BITS) - 1)) as usize - 1
-    }
-
-    #[allow(clippy::cast_possible_truncation)] // it came out of a usize
-    pub(crate) fn type_number(self) -> usize {
-        ((self.0 & !SPREAD) >> PARTITION_BITS) as usize
-    }
-
-    pub(crate) fn is_spread(self) -> bool {
-        self.0 & SPREAD != 0
+    pub(crate) fn type_number(&self) -> usize {
+        self.number as usize
     }
 }
 
-#[derive(Debug)]
-struct Slot {
-    key: AtomicUsize,
-    place: AtomicU64,
+impl<T> Clone for Place<T> {
+    fn clone(&self) -> Self {
+        Self { partition: self.partition.clone(), ..*self }
+    }
 }
 
+/// Aligned, so that no slot stands in two cache lines.
 #[derive(Debug)]
-struct Table(Box<[Slot]>);
+#[repr(align(32))]
+struct Slot<T>(SetOnce<Place<T>>);
 
-impl Table {
+#[derive(Debug)]
+struct Table<T> {
+    slots: Box<[Slot<T>]>,
+    /// Leaves as many bits of a hash as an index has.
+    shift: u32,
+}
+
+impl<T> Table<T> {
     fn with_slots(slots: usize) -> Self {
-        Self((0..slots).map(|_| Slot { key: AtomicUsize::new(0), place: AtomicU64::new(0) }).collect())
+        Self { slots: (0..slots).map(|_| Slot(SetOnce::new())).collect(), shift: u64::BITS - slots.trailing_zeros() }
     }
 
     /// The slots from the one where `key` belongs, once around.
     #[inline]
-    fn probe(&self, key: TypeKey) -> impl Iterator<Item = &Slot> {
-        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the upper bits of the product are well mixed.
+    fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<Place<T>>> {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits of the product spread numbers
+        // and addresses evenly.
         let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mask = self.0.len() - 1;
-        #[allow(clippy::cast_possible_truncation)] // only the bits under the mask count
-        let start = (hash >> 32) as usize;
-        (start..=start + mask).map(move |index| &self.0[index & mask])
+        let mask = self.slots.len() - 1;
+        #[allow(clippy::cast_possible_truncation)] // it is below the number of slots
+        let start = (hash >> self.shift) as usize;
+        (start..=start + mask).map(move |index| &self.slots[index & mask].0)
     }
 
     #[inline]
-    fn find(&self, key: TypeKey) -> Option<Place> {
-        for slot in self.probe(key) {
-            // Acquire: pairs with the Release in `insert`; publishes the key, and the partition with all it holds.
-            let place = slot.place.load(Ordering::Acquire);
-            if place == 0 {
-                return None;
-            }
-            // Relaxed: written before `place`.
-            if slot.key.load(Ordering::Relaxed) == key.0 {
-                return Some(Place(place));
-            }
-        }
-        None
+    fn find(&self, key: TypeKey) -> Option<&Place<T>> {
+        // The first empty slot ends the look-up.
+        self.probe(key).map_while(SetOnce::get).find(|place| place.key == key)
     }
 
-    fn insert(&self, key: TypeKey, place: Place) {
-        // Relaxed: only the holder of the control lock writes.
-        if let Some(slot) = self.probe(key).find(|slot| slot.place.load(Ordering::Relaxed) == 0) {
-            slot.key.store(key.0, Ordering::Relaxed);
-            // Release: pairs with the Acquire in `find`.
-            slot.place.store(place.0, Ordering::Release);
-        }
+    fn insert(&self, place: Place<T>) {
+        let Some(slot) = self.probe(place.key).find(|slot| slot.get().is_none()) else {
+            unreachable!("a quarter is free")
+        };
+        assert!(slot.set(place).is_ok(), "only the holder of the control lock writes");
     }
 }
 
 /// The places of all types that were ever registered.
 #[derive(Debug)]
-pub(crate) struct Places {
-    tables: AppendOnly<Table>,
+pub(crate) struct Places<T> {
     newest: AtomicUsize,
+    tables: [OnceLock<Table<T>>; TABLES],
 }
 
-impl Places {
+impl<T> Places<T> {
     pub(crate) fn new() -> Self {
-        let tables = AppendOnly::new();
-        tables.push(Table::with_slots(FIRST_SLOTS));
-        Self { tables, newest: AtomicUsize::new(0) }
+        let tables = [const { OnceLock::new() }; TABLES];
+        tables[0].get_or_init(|| Table::with_slots(FIRST_SLOTS));
+        Self { newest: AtomicUsize::new(0), tables }
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: TypeKey) -> Option<Place> {
+    pub(crate) fn find(&self, key: TypeKey) -> Option<&Place<T>> {
         // Acquire: pairs with the Release in `insert`; the table is complete.
-        self.tables.get(self.newest.load(Ordering::Acquire))?.find(key)
+        self.tables[self.newest.load(Ordering::Acquire)].get()?.find(key)
     }
 
-    /// Adds a type that is not there. `before`: how many are. Under the control lock.
-    pub(crate) fn insert(&self, key: TypeKey, place: Place, before: usize) {
+    /// Adds a type that is not there. Under the control lock.
+    pub(crate) fn insert(&self, place: Place<T>) {
         // Relaxed: only the holder of the control lock writes it.
         let newest = self.newest.load(Ordering::Relaxed);
-        let Some(table) = self.tables.get(newest) else { return };
-        let slots = table.0.len();
-        if (before + 1) * 2 <= slots {
-            table.insert(key, place);
+        let Some(table) = self.tables[newest].get() else { unreachable!("published before its number") };
+        let slots = table.slots.len();
+        if (place.type_number() + 1) * 4 <= slots * 3 {
+            table.insert(place);
             return;
         }
-        let larger = Table::with_slots(slots * 2);
-        for slot in &table.0 {
-            let place = slot.place.load(Ordering::Relaxed);
-            if place != 0 {
-                larger.insert(TypeKey(slot.key.load(Ordering::Relaxed)), Place(place));
-            }
+        let larger = self.tables[newest + 1].get_or_init(|| Table::with_slots(slots * 2));
+        for known in table.slots.iter().filter_map(|slot| slot.0.get()) {
+            larger.insert(known.clone());
         }
-        larger.insert(key, place);
-        self.tables.push(larger);
+        larger.insert(place);
         // Release: pairs with the Acquire in `find`.
         self.newest.store(newest + 1, Ordering::Release);
     }
@@ -144,23 +137,33 @@ impl Places {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::flow::ready::{ReadyBit, new_word};
     use proptest::prelude::*;
+
+    fn partition(index: usize) -> Arc<Partition<u64>> {
+        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1))
+    }
+
+    #[test]
+    fn two_slots_share_a_cache_line() {
+        assert_eq!(size_of::<Slot<u64>>(), 32);
+    }
 
     proptest! {
         #[test]
         fn every_type_is_found_where_it_was_put_and_no_other(keys in prop::collection::hash_set(any::<usize>(), 0..400)) {
             let places = Places::new();
             let (present, absent): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 4 != 3);
-            for (before, (number, key)) in present.iter().enumerate() {
-                places.insert(TypeKey(**key), Place::new(*number, number / 3, number % 5 == 0), before);
+            for (number, (index, key)) in present.iter().enumerate() {
+                places.insert(Place::new(TypeKey(**key), number, partition(index / 3), index % 5 == 0));
             }
-            for (number, key) in present {
-                let place = places.find(TypeKey(*key)).unwrap();
-                prop_assert_eq!((place.type_number(), place.partition()), (number, number / 3));
-                prop_assert_eq!(place.is_spread(), number % 5 == 0);
+            for (number, (index, key)) in present.iter().enumerate() {
+                let place = places.find(TypeKey(**key)).unwrap();
+                prop_assert_eq!((place.type_number(), place.partition.index), (number, index / 3));
+                prop_assert_eq!(place.is_spread, index % 5 == 0);
             }
             for (_, key) in absent {
-                prop_assert_eq!(places.find(TypeKey(*key)), None);
+                prop_assert!(places.find(TypeKey(*key)).is_none());
             }
         }
     }

@@ -59,11 +59,10 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        let index = match given {
-            Some(index) => index,
+        let partition = match given {
+            Some(index) => self.route.partition(index),
             None => self.select(item.type_key()),
         };
-        let partition = self.route.partition(index);
         match partition.put(item, on_drain_thread()) {
             Ok(signal) => {
                 self.wake_inside(partition, signal);
@@ -111,7 +110,7 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         while let Some(first) = items.as_slice().first() {
             let key = first.type_key();
-            let index = self.select(key);
+            let partition = self.select(key);
             let mut run = match self.config.selector {
                 Selector::ByType => items.as_slice().iter().take_while(|item| item.type_key() == key).count(),
                 _ => items.len().div_ceil(self.route.partition_count()),
@@ -119,7 +118,6 @@ impl<T: Item> Shared<T> {
             if self.route.is_spread(key) {
                 run = run.min(SPREAD_RUN);
             }
-            let partition = self.route.partition(index);
             let (mut left, mut attempt, mut standing_in) = (run, Attempt::New, None);
             while left > 0 {
                 let (put, signal, stop) = partition.put_run(items, left, attempt, inside_pool);
@@ -154,12 +152,16 @@ impl<T: Item> Shared<T> {
         refusal
     }
 
-    fn select(&self, key: TypeKey) -> usize {
+    #[inline]
+    fn select(&self, key: TypeKey) -> &Partition<T> {
         match self.config.selector {
             Selector::ByType => self.route.partition_for(key),
             _ if faults::off(Fault::ConsumerByType) => self.route.partition_for(key),
             // Relaxed: any spread will do.
-            _ => self.next_partition.fetch_add(1, Ordering::Relaxed) % self.route.partition_count(),
+            _ => {
+                let next = self.next_partition.fetch_add(1, Ordering::Relaxed);
+                self.route.partition(next % self.route.partition_count())
+            }
         }
     }
 

@@ -95,11 +95,11 @@ impl<T> Clone for Idler<T> {
 }
 
 pub(crate) struct Route<T> {
-    /// Boxed: the list of pointers is dense and never written again, and each partition keeps to its own cache lines.
-    partitions: AppendOnly<Box<Partition<T>>>,
+    /// The list of pointers is dense and never written again, and each partition keeps to its own cache lines.
+    partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,
-    places: Places,
+    places: Places<T>,
     types: AppendOnly<TypeRoute<T>>,
     idlers: Published<Vec<Idler<T>>>,
 }
@@ -121,25 +121,25 @@ impl<T> Route<T> {
     /// The partition of a type's next item. A type without a place gets one by its key, and nothing there will handle
     /// it.
     #[inline]
-    pub(crate) fn partition_for(&self, key: TypeKey) -> usize {
+    pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.places.find(key) {
-            Some(place) if place.is_spread() => self.next_of(place),
-            Some(place) if !faults::off(Fault::GrowthMovesTypes) => place.partition(),
+            Some(place) if place.is_spread => self.next_of(place),
+            Some(place) if !faults::off(Fault::GrowthMovesTypes) => &place.partition,
             // Keys may be addresses: fold the low zero bits away.
-            _ => (key.0 >> 4) % self.partition_count(),
+            _ => self.partition((key.0 >> 4) % self.partition_count()),
         }
     }
 
     #[cold]
-    fn next_of(&self, place: Place) -> usize {
+    fn next_of(&self, place: &Place<T>) -> &Partition<T> {
         let spread = self.type_route(place);
         // Relaxed: any even spread will do.
-        spread.partitions[spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()]
+        self.partition(spread.partitions[spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()])
     }
 
-    /// Whether all items of a type go to one partition.
+    /// Whether the items of a type go to several partitions.
     pub(crate) fn is_spread(&self, key: TypeKey) -> bool {
-        self.places.find(key).is_some_and(Place::is_spread)
+        self.places.find(key).is_some_and(|place| place.is_spread)
     }
 
     // ---- partitions ------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ impl<T> Route<T> {
         if selector != Selector::ByType || faults::off(Fault::GrowthMovesTypes) {
             return type_route.registered().map(Target::only);
         }
-        if !place.is_spread() {
-            return type_route.registered().filter(|_| place.partition() == partition).map(Target::only);
+        if !place.is_spread {
+            return type_route.registered().filter(|_| place.partition.index == partition).map(Target::only);
         }
         let registered = type_route.registered()?;
         let position = type_route.partitions.iter().position(|&one| one == partition)?;
@@ -212,7 +212,7 @@ impl<T> Route<T> {
         self.places.find(key).map(|place| self.type_route(place))
     }
 
-    fn type_route(&self, place: Place) -> &TypeRoute<T> {
+    fn type_route(&self, place: &Place<T>) -> &TypeRoute<T> {
         match self.types.get(place.type_number()) {
             Some(type_route) => type_route,
             None => unreachable!("a place is published after its type"),
@@ -259,17 +259,18 @@ impl<T> Route<T> {
             let Some(word) = self.words.get(index / BITS).cloned() else { unreachable!("just added") };
             self.owners.push(OwnerWord::owned(index % threads));
             let ready = ReadyBit::new(word, index);
-            self.partitions.push(Box::new(Partition::new(index, ready, config.buffer_size, segment)));
+            self.partitions.push(Arc::new(Partition::new(index, ready, config.buffer_size, segment)));
         }
     }
 
     /// Adds a type that was never there, with its partitions for life.
     pub(crate) fn add_type(&self, registered: Arc<Registered<T>>, partitions: Vec<usize>) {
         let (key, number, name) = (registered.key, registered.number, registered.name.clone());
-        let place = Place::new(number, partitions[0], partitions.len() > 1);
+        let Some(first) = self.partitions.get(partitions[0]).cloned() else { unreachable!("growth came first") };
+        let place = Place::new(key, number, first, partitions.len() > 1);
         let registered = PublishedOption::new(registered);
         self.types.push(TypeRoute { partitions, next: AtomicUsize::new(0), registered, name, number });
-        self.places.insert(key, place, number);
+        self.places.insert(place);
     }
 
     /// Lists the new handlers among those that want `on_idle`.

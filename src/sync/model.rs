@@ -80,6 +80,29 @@ impl<V> PublishedOption<V> {
     }
 }
 
+/// A value that is set once, with the ordering of `OnceLock`, which loom does not see.
+#[derive(Debug)]
+pub(crate) struct SetOnce<V> {
+    is_set: AtomicBool,
+    value: OnceLock<V>,
+}
+
+impl<V> SetOnce<V> {
+    pub(crate) fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), value: OnceLock::new() }
+    }
+
+    pub(crate) fn get(&self) -> Option<&V> {
+        self.is_set.load(Ordering::Acquire).then(|| self.value.get()).flatten()
+    }
+
+    pub(crate) fn set(&self, value: V) -> Result<(), V> {
+        self.value.set(value)?;
+        self.is_set.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
 /// The list as loom does not see it: a few places that are filled once. What is in them is shared memory of the model.
 #[derive(Debug)]
 pub(crate) struct AppendOnly<V> {
