@@ -68,8 +68,12 @@ pub(crate) enum Fault {
     AssignWake,
     /// P6: nobody takes a partition back from a thread that does not come to hand it over.
     TakeBack,
+    /// P2: types and partitions are added although the queue closes.
+    GrowWhileClosing,
     /// P9: a close does not end the wait between two tries of a batch.
     CloseEndsBackOff,
+    /// P9: a drain thread that waits for a handler keeps the interpreter, or whatever its host is.
+    LeaveForToken,
     /// P9: a panic or an exception in a handler ends its drain thread.
     CatchPanic,
     /// P2: a task that is notified while it runs forgets it.

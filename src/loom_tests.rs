@@ -185,6 +185,21 @@ fn loom_put_while_a_take_stops_at_its_budget() {
     });
 }
 
+/// A close finds more than a take takes (rule 14): a partition is finished when it is empty.
+#[test]
+fn loom_close_while_a_take_stops_at_its_budget() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let small = Config { max_batch_items: 1, buffer_size: 2, ..config(1) };
+        let queue = BatchQueue::builder("q", small).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(seen.numbers(), [1, 2]);
+    });
+}
+
 /// Bounded, with a producer that waits (rule 2): space wakes it.
 #[test]
 fn loom_space_while_a_producer_goes_to_wait() {
@@ -264,6 +279,28 @@ fn loom_close_while_a_handler_produces() {
         assert_eq!(queue.shutdown(None), 0);
         assert_eq!(seen.numbers().len(), 1 + *accepted.lock());
         own.lock().take();
+    });
+}
+
+/// Shutdown against growth (rule 11): a type that comes too late is refused, and so are its items.
+#[test]
+fn loom_close_while_a_type_is_added() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
+        let queue = Arc::new(BatchQueue::builder("q", adaptive).start().unwrap());
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        let producer = {
+            let (queue, seen) = (queue.clone(), seen.clone());
+            thread::spawn(move || {
+                let _ = queue.add_handler(TWO, seen.handler());
+                queue.produce(Number(TWO, 2)).is_ok()
+            })
+        };
+        queue.shutdown(None);
+        let stats = queue.stats();
+        let accepted = producer.join().unwrap();
+        assert_eq!(stats.consumed + stats.unhandled, u64::from(accepted));
     });
 }
 

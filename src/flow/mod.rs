@@ -29,6 +29,8 @@ pub(crate) mod drain;
 pub(crate) mod gate;
 pub(crate) mod handler;
 pub(crate) mod host;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub(crate) mod partition;
 #[cfg(all(test, not(loom)))]
 mod partition_tests;

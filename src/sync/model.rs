@@ -160,7 +160,7 @@ impl<S> SegmentChannel<S> {
     }
 }
 
-/// crossbeam's `Parker` with an endless `park_timeout`.
+/// crossbeam's `Parker` with an endless `park_timeout`, but for one [`MOMENT`].
 #[derive(Debug)]
 pub(crate) struct Parker(std::sync::Arc<(Mutex<bool>, Condvar)>);
 
@@ -172,8 +172,15 @@ pub(crate) fn parker() -> (Parker, Unparker) {
     (Parker(shared.clone()), Unparker(shared))
 }
 
+/// A park of this length ends by itself, unlike all others.
+pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
+
 impl Parker {
-    pub(crate) fn park_timeout(&self, _limit: Duration) {
+    pub(crate) fn park_timeout(&self, limit: Duration) {
+        if limit == MOMENT {
+            loom::thread::yield_now();
+            return;
+        }
         let (token, told) = &*self.0;
         let mut set = token.lock();
         while !*set {

@@ -132,6 +132,26 @@ fn loom_remove_while_the_handler_is_entered() {
     });
 }
 
+/// Rule 12 after one move and during the next: the thread inside counts, wherever the partition comes from and goes to.
+#[test]
+fn loom_remove_while_the_partition_moves_on() {
+    model(1, || {
+        let (seen, hold) = (Arc::new(Seen::default()), hold());
+        let queue = BatchQueue::builder("q", config(2)).start().unwrap();
+        queue.add_handler(ONE, held(&seen, &hold)).unwrap();
+        hand_over(&queue, 1);
+        queue.produce(Number(ONE, 1)).unwrap();
+        hold.0.wait();
+        let inside = queue.shared.route.owner(0).load().inside();
+        // Back to where it came from; if it has not left there yet, it stays.
+        queue.shared.hand_over(&mut queue.shared.control.lock(), 0, 1 - inside);
+        hold.1.open();
+        assert!(queue.remove_handler(ONE));
+        seen.inside.with_mut(|_| ());
+        queue.shutdown(None);
+    });
+}
+
 /// Has something to log after its thread's first cycle, and nothing to do.
 struct Talkative;
 

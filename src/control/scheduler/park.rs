@@ -124,6 +124,14 @@ impl Waker {
         }
     }
 
+    /// Ends the sleep as its limit would: nobody has news, and nobody changes the state.
+    #[cfg(all(test, loom))]
+    pub(crate) fn time_out(&self) {
+        if let Bell::Thread(unparker) = &self.bell {
+            unparker.unpark();
+        }
+    }
+
     /// Where the wake-ups of a drain task go.
     pub(crate) fn notify_through(&self, handle: TaskHandle) {
         if let Bell::Task(place) = &self.bell {

@@ -246,7 +246,7 @@ impl Pool {
     }
 
     /// Workers in all, and those that wait for work.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn workers(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.workers, state.waiting)
