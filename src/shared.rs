@@ -20,15 +20,15 @@ use crate::control::balance::Balancing;
 use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
 use crate::control::retire::Retirements;
-use crate::control::scheduler::{Compensation, Limit, Pool, Waker};
+use crate::control::scheduler::{Pool, Waker};
 use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
 use crate::flow::gate::Access;
-use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
+use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Partition, Signal};
-use crate::flow::route::{Registered, Route, TypeRoute};
-use crate::marks::{drained_queue, held_token};
+use crate::flow::route::{Registered, Route};
+use crate::marks::drained_queue;
 use crate::observe::ThreadTally;
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, wait_for,
@@ -130,10 +130,6 @@ impl Running {
     }
 }
 
-/// The shared pool has as many blocked workers as it may have.
-#[derive(Debug)]
-pub(crate) struct NoWorkerLeft;
-
 /// What `control` guards: the order of growth, handoffs and close.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -164,7 +160,7 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) expired: AtomicBool,
     flush_waiting: AtomicUsize,
     flushed: (Mutex<()>, Condvar),
-    closed: (Mutex<()>, Condvar),
+    pub(crate) closed: (Mutex<()>, Condvar),
     pub(crate) running: Arc<Running>,
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
@@ -275,43 +271,6 @@ impl<T: Item> Shared<T> {
         self.config.selector != Selector::ByType
     }
 
-    /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this queue, or is inside
-    /// a handler that this queue needs.
-    pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
-        let held = held_token();
-        let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.token) as usize) == held;
-        let needs = |registered: &Arc<Registered<T>>| registered.handlers.iter().any(holds);
-        let needed = held.is_some()
-            && match &self.consumption {
-                Consumption::ByHandler => self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one)),
-                Consumption::OneConsumer(consumer) => needs(consumer),
-                Consumption::PerThread(consumers) => consumers.iter().any(needs),
-            };
-        needed || self.on_own_drain_thread()
-    }
-
-    /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this queue drains on,
-    /// another one takes its place meanwhile. `Err`: none can, so it must not wait.
-    pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
-        match &self.pool {
-            Some(pool) if pool.runs_current_thread() => pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft),
-            _ => Ok(None),
-        }
-    }
-
-    /// Waits for a handler that another thread is inside. On a shared pool that thread may itself wait for a drain there,
-    /// so another worker takes this one's place; at most one for each queue of the pool.
-    pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Entered<'a> {
-        let _standing_in = self.stand_in_without_limit();
-        token.enter()
-    }
-
-    /// On a shared pool: another worker, for a wait of which there is at most one per queue.
-    fn stand_in_without_limit(&self) -> Option<Compensation> {
-        let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
-        on_pool.and_then(|pool| pool.begin_blocking(Limit::None))
-    }
-
     pub(crate) fn one_finished(&self) {
         // AcqRel: whoever counts the last one down has seen what the others did before theirs.
         if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -353,23 +312,6 @@ impl<T: Item> Shared<T> {
         let guard = lock.lock();
         if !done() {
             drop(wait_for(progress, guard, limit));
-        }
-    }
-
-    /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
-    pub(crate) fn back_off(&self, delay: Duration) {
-        // On a shared pool another worker takes this one's place meanwhile.
-        let _standing_in = self.stand_in_without_limit();
-        let until = Instant::now() + delay;
-        let (lock, told) = &self.closed;
-        let mut guard = lock.lock();
-        // Acquire: pairs with the Release in `close`.
-        while !self.closing.load(Ordering::Acquire) || faults::off(Fault::CloseEndsBackOff) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            guard = wait_for(told, guard, Some(left));
         }
     }
 

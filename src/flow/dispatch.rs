@@ -219,17 +219,10 @@ impl<T: Item> Dispatcher<'_, T> {
         target: &'t Target<T>,
         batch: &mut Batch<T>,
         took: &mut Duration,
-        mut entered: Option<Entered<'t>>,
+        entered: Option<Entered<'t>>,
     ) -> Option<Result<(), Failure>> {
         let (handler, name) = (target.handler(), &target.registered.name);
-        if entered.is_none() {
-            let mut wait = || entered = Some(self.shared.enter_in_turn(&handler.token));
-            if faults::off(Fault::LeaveForToken) {
-                wait();
-            } else {
-                self.shared.host.leave(&mut wait);
-            }
-        }
+        let _entered = entered.or_else(|| self.shared.enter_in_turn(&handler.token));
         let start = Instant::now();
         if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
             return None;

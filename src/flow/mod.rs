@@ -21,8 +21,8 @@
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stand `side_calls.rs`, `on_idle` and `on_close`, and `host.rs`, the world that the handlers live in, such as
-//! the interpreter.
+//! Beside the way stand `side_calls.rs`, `on_idle` and `on_close`; `host.rs`, the world that the handlers live in, such as the
+//! interpreter; and `stand_in.rs`, the waits of threads on which others count.
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;
@@ -40,4 +40,5 @@ pub(crate) mod ready;
 pub(crate) mod rest;
 pub(crate) mod route;
 mod side_calls;
+pub(crate) mod stand_in;
 pub(crate) mod take;

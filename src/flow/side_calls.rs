@@ -91,13 +91,11 @@ impl<T: Item> DrainTask<T> {
 
     fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
         let token = handler.token.clone();
-        let mut entered = token.try_enter();
-        if entered.is_none() {
-            if method == SideCall::OnIdle {
-                return; // Somebody is inside, so the handler is not idle.
-            }
-            self.shared.host.leave(&mut || entered = Some(self.shared.enter_in_turn(&token)));
+        let entered = token.try_enter();
+        if entered.is_none() && method == SideCall::OnIdle {
+            return; // Somebody is inside, so the handler is not idle.
         }
+        let _entered = entered.or_else(|| self.shared.enter_in_turn(&token));
         // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
         if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
             return;
