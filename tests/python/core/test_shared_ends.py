@@ -30,14 +30,20 @@ def name_of_error(call):
     except BaseException as error:
         return type(error).__name__
 
-def threads_of(pool):
-    names = []
+def states_of(pool):
+    # One letter for each of its threads: S sleeps.
+    states = []
     for task in os.listdir("/proc/self/task"):
         try:
-            names.append(open(f"/proc/self/task/{task}/comm").read().strip())
+            name, _, rest = open(f"/proc/self/task/{task}/stat").read().partition("(")[2].rpartition(")")
         except OSError:
-            pass
-    return sum(name.startswith(f"batchqueue-{pool}"[:15]) for name in names)
+            continue
+        if name.startswith(f"batchqueue-{pool}"[:15]):
+            states.append(rest.split()[0])
+    return states
+
+def threads_of(pool):
+    return len(states_of(pool))
 """
 
 
@@ -171,7 +177,7 @@ def idle_pools(name, count, threads):
     for queue in queues:
         if not queue.flush(30):
             say("left over")
-    time.sleep(0.2)
+    eventually(lambda: states_of(name).count("S") == count * threads)
     return queues
 
 parents = idle_pools("parent", 20, threads=3)
