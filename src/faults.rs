@@ -62,6 +62,8 @@ pub(crate) enum Fault {
     LookForRevoked,
     /// P1: a removal does not wait until the owner has passed a quiescent point.
     WaitForRetired,
+    /// P1: a removal waits for the thread that a partition is on its way to, not for the one inside.
+    RetireInside,
     /// P6: a revoked partition's owner is not told.
     RevokeWake,
     /// P6: the new owner, or the old one after a take-back, is not told what waits.

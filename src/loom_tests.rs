@@ -1,8 +1,8 @@
 //! The protocols between threads under loom: the real queue, its real drain threads, every interleaving up to a bound.
 //!
-//! Run with `make loom`. Sleeps are endless in the model (see `sync`), so a lost wake-up is a deadlock that loom
-//! reports. Each test names the race; `PREEMPTIONS` says how many times a thread may be interrupted at a point where
-//! it could have gone on, chosen so that a test ends within a minute.
+//! Run with `make loom`. Sleeps do not end by themselves in the model (see `sync`), so a lost wake-up is a deadlock that
+//! loom reports. Each test names the race; the number beside `model` says how many times a thread may be interrupted at a
+//! point where it could have gone on, chosen so that a test ends within a minute.
 
 use loom::cell::UnsafeCell;
 use loom::thread;

@@ -1,8 +1,9 @@
 //! The only door to locks, atomics, channels, threads and the clock.
 //!
 //! In a normal build it opens on `std`, `crossbeam`, `arc-swap` and `boxcar`; under `--cfg loom` on the twins in
-//! [`model`], so that the protocols run unchanged in loom's scheduler. The twins have no time: a wait with a time-out
-//! waits for ever, so a lost wake-up is a deadlock that loom reports and never a delay that hides it.
+//! [`model`], so that the protocols run unchanged in loom's scheduler. The twins have no clock: a wait with a
+//! time-out ends when it is told to, or when a test says so, so a lost wake-up is a deadlock that loom reports and never a
+//! delay that hides it.
 
 #[cfg(not(loom))]
 pub(crate) use real::*;

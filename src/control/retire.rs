@@ -9,6 +9,7 @@
 //! | `list` | whoever retires (under the control lock), threads that pass | the same |
 //! | `pending` | the same, under `list`'s lock | drain threads at their quiescent point and before they sleep |
 
+use crate::control::ownership::Owner;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::partition::Signal;
@@ -132,7 +133,9 @@ impl<T: Item> Shared<T> {
         let mut waiting: Vec<usize> = if self.any_thread_delivers() {
             (0..self.threads.len()).collect()
         } else {
-            partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load().inside()).collect()
+            let owners = partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load());
+            let inside = if faults::off(Fault::RetireInside) { Owner::wanted } else { Owner::inside };
+            owners.map(inside).collect()
         };
         let retired = Arc::new(Retired::new());
         {

@@ -2,7 +2,8 @@
 //!
 //! The interpreter of the model is a lock that one thread at a time holds, as an attached thread does: a drain thread takes it
 //! for a cycle with work, a producer holds it while it puts, and both let it go for a wait. loom reports a deadlock where
-//! somebody waits for another thread and keeps it. Bounds: two preemptions with one drain thread, one with two.
+//! somebody waits for another thread and keeps it. Bounds: two or three preemptions with
+//! one drain thread, one with two.
 
 use std::convert::Infallible;
 
@@ -89,15 +90,15 @@ fn loom_attached_producer_waits_for_space() {
     });
 }
 
-/// The same for a flush. The handler was registered while the drain thread waited to attach, or before, or after.
+/// The same for a flush. The handler comes after the item, while the drain thread waits to attach, or before.
 #[test]
 fn loom_attached_thread_flushes() {
     model(2, || {
         let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(1));
         interpreter.0.attach();
-        queue.add_handler(ONE, seen.handler()).unwrap();
         interpreter.put(&queue, 1);
+        queue.add_handler(ONE, seen.handler()).unwrap();
         assert_eq!(queue.flush(None, &mut interpreter), Ok(true));
         interpreter.0.detach();
         assert_eq!(seen.numbers(), [1]);
@@ -105,20 +106,23 @@ fn loom_attached_thread_flushes() {
     });
 }
 
-/// Two drain threads meet at a handler that lets the interpreter go and wants it back, as one does that sleeps or reads a
-/// file: who waits for the handler must not be attached.
+/// Notes a batch while the interpreter is somebody else's, as a handler does that sleeps or reads a file.
+fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number> + use<> {
+    let (seen, interpreter) = (seen.clone(), interpreter.clone());
+    move |batch: &mut Batch<Number>| {
+        seen.inside.with_mut(|_| interpreter.leave(&mut thread::yield_now));
+        seen.note(batch);
+    }
+}
+
+/// Two drain threads meet at a handler that lets the interpreter go and wants it back: who waits for the handler must not
+/// be attached.
 #[test]
 fn loom_attached_owners_meet_at_one_handler() {
     model(1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
-        let handler = {
-            let (seen, interpreter) = (seen.clone(), interpreter.clone());
-            HandlerRef::new(move |batch: &mut Batch<Number>| {
-                seen.inside.with_mut(|_| interpreter.leave(&mut thread::yield_now));
-                seen.note(batch);
-            })
-        };
+        let handler = HandlerRef::new(slow_handler(&seen, &interpreter));
         queue.add_handler(ONE, handler.clone()).unwrap();
         queue.add_handler(TWO, handler).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
@@ -127,6 +131,23 @@ fn loom_attached_owners_meet_at_one_handler() {
         let mut numbers = seen.numbers();
         numbers.sort_unstable();
         assert_eq!(numbers, [1, 2]);
+    });
+}
+
+/// The same where the second one brings no items, but the end of a handler that shares its token.
+#[test]
+fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
+    model(1, || {
+        let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
+        let queue = interpreter.queue(config(2));
+        let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
+        let other = HandlerRef::with_token(Arc::new(|_: &mut Batch<Number>| ()), slow.token.clone());
+        queue.add_handler(ONE, slow).unwrap();
+        queue.add_handler(TWO, other).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert!(queue.remove_handler(TWO));
+        queue.shutdown(None);
+        assert_eq!(seen.numbers(), [1]);
     });
 }
 
@@ -174,16 +195,22 @@ impl Handler<Number> for Stubborn {
     }
 }
 
-/// A close ends the wait between two tries of a batch, whichever of the two begins first.
+/// A close ends the wait between two tries of a batch, whichever of the two begins first. Who closes is attached, so the
+/// thread that waits must not be.
 #[test]
 fn loom_close_while_a_batch_waits_for_its_next_try() {
     model(2, || {
-        let seen = Arc::new(Seen::default());
+        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
         let wait = Duration::from_secs(3_600);
         let retry = RetryPolicy { attempts: 2, backoff: wait, factor: 1.0, max_backoff: wait };
-        let queue = BatchQueue::builder("q", Config { retry: Some(retry), ..config(1) }).start().unwrap();
+        let queue = interpreter.queue(Config { retry: Some(retry), ..config(1) });
         queue.add_handler(ONE, HandlerRef::new(Stubborn(seen.clone(), Mutex::new(false)))).unwrap();
-        queue.produce(Number(ONE, 1)).unwrap();
+        interpreter.0.attach();
+        interpreter.put(&queue, 1);
+        interpreter.0.detach();
+        interpreter.0.attach();
+        queue.close();
+        interpreter.0.detach();
         assert_eq!(queue.shutdown(None), 0);
         assert_eq!(seen.numbers(), [1]);
     });

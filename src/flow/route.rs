@@ -95,7 +95,8 @@ impl<T> Clone for Idler<T> {
 }
 
 pub(crate) struct Route<T> {
-    /// The list of pointers is dense and never written again, and each partition keeps to its own cache lines.
+    /// Shared with the places of the types. The list of pointers is dense and never written again, and each partition keeps
+    /// to its own cache lines.
     partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,

@@ -179,6 +179,7 @@ impl Parker {
     pub(crate) fn park_timeout(&self, limit: Duration) {
         if limit == MOMENT {
             loom::thread::yield_now();
+            *self.0.0.lock() = false;
             return;
         }
         let (token, told) = &*self.0;

@@ -14,7 +14,7 @@ use crate::flow::drain::DrainTask;
 use crate::loom_tests::{Latch, Number, ONE, Seen, TWO, config, model};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, Ordering};
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, Wait};
+use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 
 /// A consumer, or a handler, is inside from the first of these to the second.
 type Hold = (Arc<Latch>, Arc<Latch>);
@@ -132,19 +132,23 @@ fn loom_remove_while_the_handler_is_entered() {
     });
 }
 
-/// Rule 12 after one move and during the next: the thread inside counts, wherever the partition comes from and goes to.
+/// Rule 12 after one move and during the next: the thread inside counts, which has looked the handler up and may be about to
+/// enter it, wherever the partition goes.
 #[test]
 fn loom_remove_while_the_partition_moves_on() {
     model(1, || {
-        let (seen, hold) = (Arc::new(Seen::default()), hold());
+        let (first, seen, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        queue.add_handler(ONE, held(&seen, &hold)).unwrap();
+        // The first type and the third one share a partition, and may go to their handlers in one cycle.
+        queue.add_handler(TWO, held(&first, &hold)).unwrap();
+        queue.add_handler(TypeKey(3 << 4), first.handler()).unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
         hand_over(&queue, 1);
-        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(TWO, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
         hold.0.wait();
-        let inside = queue.shared.route.owner(0).load().inside();
-        // Back to where it came from; if it has not left there yet, it stays.
-        queue.shared.hand_over(&mut queue.shared.control.lock(), 0, 1 - inside);
+        // The second thread is inside, and the partition on its way back to the first.
+        hand_over(&queue, 0);
         hold.1.open();
         assert!(queue.remove_handler(ONE));
         seen.inside.with_mut(|_| ());
