@@ -80,12 +80,17 @@ def contender_rows(results: list[dict]) -> list[str]:
 
     rows = []
     for number, workload, factor in (("3", "headline", 2.5), ("4", "wide", 6.0)):
-        ours, made, new = (rate(workload, name) for name in ("batchqueue", "jdk", "jdk-new"))
-        if ours and made and new:
-            measured = f"{ours / made:.2f} ({ours / 1e6:.1f} against {made / 1e6:.1f} M/s); "
-            measured += f"{ours / new:.2f} when Java makes a new item each time"
+        names = ("batchqueue", "jdk-plain", "jdk-new", "jdk")
+        ours, plain, new, made = (rate(workload, name) for name in names)
+        if ours and plain and new and made:
+            wanted = f"{factor} times"
+            measured = f"{ours / plain:.2f} ({ours / 1e6:.1f} against {plain / 1e6:.1f} M/s)"
             rows.append(
-                row(number, f"{workload}, beside the JDK", f"{factor} times", measured, ours >= factor * made)
+                row(number, f"{workload}, beside the JDK as it comes", wanted, measured, ours >= factor * plain)
+            )
+            measured = f"{ours / new:.2f}; {ours / made:.2f} when its items are made before"
+            rows.append(
+                row(number, f"{workload}, beside a tuned JVM", wanted, measured, ours >= factor * max(new, made))
             )
     wide, wider = rate("wide", "batchqueue"), rate("wide-10k", "batchqueue")
     if wide and wider:
@@ -145,8 +150,10 @@ def page(rows: list[str], contenders: str, said: dict[str, str]) -> str:
         "",
         "## Beside other queues",
         "",
-        "The JDK contender is the original's design in its plainest form. Of the Rust stores only batchqueue keeps",
-        "statistics, entry tokens and a route that grows, and lets partitions move.",
+        "The JDK contender is the original's design in its plainest form. It runs as Java comes, where each item is made",
+        "when it is put, as by any producer and by all contenders in Rust; with the collector and the heap that suit it",
+        "best; and so with items that were made before. Of the Rust stores only batchqueue keeps statistics, entry tokens",
+        "and a route that grows, and lets partitions move.",
         "",
         "![median rates of batchqueue and its contenders](benchmarks.png)",
         "",

@@ -27,6 +27,7 @@ CLASSES = TARGET / "classes"
 DISRUPTOR = "4.0.0"
 JAR = TARGET / "jars" / f"disruptor-{DISRUPTOR}.jar"
 RUST_BINARY = TARGET / "cargo" / "release" / "contenders"
+# The collector and the heap that suit these workloads best, for all contenders in Java but "jdk-plain".
 JAVA_OPTIONS = (
     *("-XX:+UseParallelGC", "-XX:+UseCondCardMark", "-XX:+AlwaysPreTouch"),
     *("-Xms6g", "-Xmx6g", "-Xmn2g"),
@@ -34,7 +35,7 @@ JAVA_OPTIONS = (
 
 OURS = "batchqueue"
 RUST = (OURS, "mutex-vec", "kanal", "flume", "crossbeam")
-JDK = ("jdk", "jdk-new")
+JDK = ("jdk-plain", "jdk-new", "jdk")
 LMAX = ("disruptor-partition", "disruptor-thread")
 LABELS = {
     OURS: "batchqueue",
@@ -42,8 +43,9 @@ LABELS = {
     "kanal": "kanal, bounded",
     "flume": "flume, bounded",
     "crossbeam": "crossbeam channel, one item per slot",
-    "jdk": "JDK `ArrayBlockingQueue`, items made before",
-    "jdk-new": "JDK `ArrayBlockingQueue`, a new item each time",
+    "jdk-plain": "JDK `ArrayBlockingQueue`, a new item each time, the JVM as it comes",
+    "jdk-new": "JDK `ArrayBlockingQueue`, a new item each time, tuned JVM",
+    "jdk": "JDK `ArrayBlockingQueue`, items made before, tuned JVM",
     "disruptor-partition": "LMAX Disruptor, ring per partition, items made before",
     "disruptor-thread": "LMAX Disruptor, ring per drain thread, items made before",
 }
@@ -157,7 +159,8 @@ def run(name: str, workload: str, *options: str) -> str:
     """What one contender's process printed. It fails unless every item was handled exactly once."""
     command = (str(RUST_BINARY),)
     if name not in RUST:
-        command = ("java", *JAVA_OPTIONS, "-cp", f"{CLASSES}:{JAR}", "contenders.Contenders")
+        tuning = () if name == "jdk-plain" else JAVA_OPTIONS
+        command = ("java", *tuning, "-cp", f"{CLASSES}:{JAR}", "contenders.Contenders")
     command += ("--contender", name, "--workload", workload, *options)
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -232,7 +235,7 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
             )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     busy = about["busy_with_other_work"]
-    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']} with {about['java_options']}."
+    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']}, tuned: {about['java_options']}."
     yield f"* {versions}."
     yield f"* Other work kept {busy['median']:.0%} of the cores busy before the runs (at most {busy['max']:.0%})."
 

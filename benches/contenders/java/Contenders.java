@@ -2,6 +2,7 @@ package contenders;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * The contenders on the Java virtual machine, in one process each, with the clock and the output of those in Rust.
@@ -31,14 +32,15 @@ public final class Contenders {
         } else {
             int rounds = Integer.parseInt(options.getOrDefault("--rounds", "3"));
             int warmUp = Integer.parseInt(options.getOrDefault("--warm-up-s", "30"));
-            measure.measure(warmUp, rounds, options.get("--contender").equals("jdk-new"));
+            boolean newItems = Set.of("jdk-new", "jdk-plain").contains(options.get("--contender"));
+            measure.measure(warmUp, rounds, newItems);
         }
     }
 
     /** By name, so that the others compile and run without the Disruptor's archive. */
     private static Contender start(String name, Workload workload, Metric[] metrics, Tally tally) throws Exception {
         String className = switch (name) {
-            case "jdk", "jdk-new" -> "JdkQueue";
+            case "jdk", "jdk-new", "jdk-plain" -> "JdkQueue";
             case "disruptor-thread" -> "DisruptorPerThread";
             case "disruptor-partition" -> "DisruptorPerPartition";
             default -> throw new IllegalArgumentException("no contender " + name);
