@@ -86,11 +86,23 @@ def contender_rows(results: list[dict]) -> list[str]:
             wanted = f"{factor} times"
             measured = f"{ours / plain:.2f} ({ours / 1e6:.1f} against {plain / 1e6:.1f} M/s)"
             rows.append(
-                row(number, f"{workload}, beside the JDK as it comes", wanted, measured, ours >= factor * plain)
+                row(
+                    number,
+                    f"{workload}, beside the JDK as it comes",
+                    wanted,
+                    measured,
+                    ours >= factor * plain,
+                )
             )
             measured = f"{ours / new:.2f}; {ours / made:.2f} when its items are made before"
             rows.append(
-                row(number, f"{workload}, beside a tuned JVM", wanted, measured, ours >= factor * max(new, made))
+                row(
+                    number,
+                    f"{workload}, beside a tuned JVM",
+                    wanted,
+                    measured,
+                    ours >= factor * max(new, made),
+                )
             )
     wide, wider = rate("wide", "batchqueue"), rate("wide-10k", "batchqueue")
     if wide and wider:
@@ -150,10 +162,10 @@ def page(rows: list[str], contenders: str, said: dict[str, str]) -> str:
         "",
         "## Beside other queues",
         "",
-        "The JDK contender is the original's design in its plainest form. It runs as Java comes, where each item is made",
-        "when it is put, as by any producer and by all contenders in Rust; with the collector and the heap that suit it",
-        "best; and so with items that were made before. Of the Rust stores only batchqueue keeps statistics, entry tokens",
-        "and a route that grows, and lets partitions move.",
+        "The JDK contender is the original's design in its plainest form. It runs as Java comes, where each item is",
+        "made when it is put, as by any producer and by all contenders in Rust; with the collector and the heap that",
+        "suit it best; and so with items that were made before. Of the Rust stores only batchqueue keeps statistics,",
+        "entry tokens and a route that grows, and lets partitions move.",
         "",
         "![median rates of batchqueue and its contenders](benchmarks.png)",
         "",

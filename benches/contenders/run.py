@@ -235,7 +235,8 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
             )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     busy = about["busy_with_other_work"]
-    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']}, tuned: {about['java_options']}."
+    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']}."
+    yield f"* Tuned JVM: {about['java_options']}."
     yield f"* {versions}."
     yield f"* Other work kept {busy['median']:.0%} of the cores busy before the runs (at most {busy['max']:.0%})."
 
