@@ -71,7 +71,7 @@ FAULTS: dict[str, list[str]] = {
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
     ],
     "Bound": ["it:p5_bounded::exactly_buffer_size_items_fit", "py:core/test_p5_bounded.py"],
-    "CountRefused": ["it:p2_no_loss::refused_items_are_counted_and_come_back", "py:core/test_p2_no_loss.py"],
+    "CountRefused": ["it:p2_no_loss::refused_items_are_counted_and_come_back", "py:core/test_p2_refusals.py"],
     "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
     "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],

@@ -20,6 +20,9 @@ HANG_S = 150
 SCRIPT_S = 60.0
 """How long an interpreter of its own may run."""
 
+TYPES = [type(f"Item{index}", (int,), {}) for index in range(5)]
+"""Numbers of five classes, for queues with several handlers."""
+
 
 def config(threads=1, partitions=None, **settings):
     """Settings of a queue that sleeps for a minute when idle, so that a lost wake-up fails its test."""

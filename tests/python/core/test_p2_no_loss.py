@@ -1,12 +1,11 @@
 """P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once; attempts add up."""
 
-import os
-import signal
 import threading
 from collections import Counter
 
 import pytest
 from core_support import (
+    TYPES,
     WAIT_S,
     Held,
     Recorder,
@@ -17,25 +16,7 @@ from core_support import (
     run_threads,
 )
 
-from batchqueue import BufferStrategy, PartitionSelector, ProduceTimeoutError, ReentrantProduceError
-
-TYPES = [type(f"Item{index}", (int,), {}) for index in range(5)]
-
-
-class Stop(Exception):
-    """Raised by a signal handler."""
-
-
-@pytest.fixture
-def stopping_signal():
-    """SIGUSR1 raises Stop in the main thread."""
-
-    def stop(*_):
-        raise Stop
-
-    before = signal.signal(signal.SIGUSR1, stop)
-    yield signal.SIGUSR1
-    signal.signal(signal.SIGUSR1, before)
+from batchqueue import PartitionSelector
 
 
 @pytest.mark.parametrize("buffer_size", [1, 7, 10_000])
@@ -114,118 +95,6 @@ def test_consumers_of_a_factory_share_the_items_without_loss(make_queue):
     assert all(consumer.batches for consumer in consumers), "round robin gives each thread its share"
     assert sorted(item for consumer in consumers for item in consumer.items) == list(range(4_000))
     assert [consumer.closed for consumer in consumers] == [1, 1, 1, 1]
-
-
-def test_a_full_partition_refuses_and_counts(make_queue):
-    queue = make_queue(buffer_size=3, strategy=BufferStrategy.IF_POSSIBLE)
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, 0)
-    assert [queue.produce(number) for number in range(1, 6)] == [True, True, True, False, False]
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (6, 4, 2)
-    # Of many, the one that did not fit was tried; what stands behind it was not.
-    assert queue.produce_many([7, 8, 9]) == 0
-    assert queue.produce_many(iter([7, 8, 9])) == 0
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (8, 4, 4)
-    handler.released.set()
-    assert queue.shutdown(WAIT_S) == 0
-    assert handler.items == [0, 1, 2, 3]
-    assert_conserved(queue.stats())
-
-
-@pytest.mark.parametrize("as_list", [True, False], ids=["list", "iterator"])
-def test_produce_many_stops_at_the_first_refusal(make_queue, as_list):
-    queue = make_queue(buffer_size=10, strategy=BufferStrategy.IF_POSSIBLE)
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, -1)
-    items = list(range(25))
-    assert queue.produce_many(items if as_list else iter(items)) == 10
-    handler.released.set()
-    assert queue.shutdown(WAIT_S) == 0
-    assert handler.items == [-1, *range(10)]
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (12, 11, 1)
-    assert_conserved(stats)
-
-
-@pytest.mark.parametrize("timeout", [0, 0.02])
-def test_a_time_out_refuses_and_counts(make_queue, timeout):
-    queue = make_queue(buffer_size=4)
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, 0)
-    with pytest.raises(ProduceTimeoutError) as caught:
-        queue.produce_many(range(1, 10), timeout=timeout)
-    assert caught.value.accepted == 4
-    with pytest.raises(ProduceTimeoutError) as caught:
-        queue.produce_many(list(range(5, 10)), timeout=timeout)
-    assert caught.value.accepted == 0
-    with pytest.raises(ProduceTimeoutError, match=r"partition 0.*4/4") as caught:
-        queue.produce(10, timeout=timeout)
-    assert caught.value.accepted == 0
-    assert isinstance(caught.value, TimeoutError)
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (8, 5, 3)
-    handler.released.set()
-    assert queue.shutdown(WAIT_S) == 0
-    assert handler.items == [0, 1, 2, 3, 4]
-    assert_conserved(queue.stats())
-
-
-def test_a_list_of_several_pieces_times_out_with_the_right_count(make_queue):
-    """Lists travel in pieces; `accepted` counts over all of them."""
-    queue = make_queue(buffer_size=10_000)
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, -1)
-    with pytest.raises(ProduceTimeoutError) as caught:
-        queue.produce_many(list(range(25_000)), timeout=0)
-    assert caught.value.accepted == 10_000
-    handler.released.set()
-    assert queue.shutdown(WAIT_S) == 0
-    assert handler.items == [-1, *range(10_000)]
-    assert_conserved(queue.stats())
-
-
-@pytest.mark.parametrize("as_list", [True, False], ids=["list", "iterator"])
-def test_an_interrupt_refuses_and_counts(make_queue, stopping_signal, as_list):
-    queue = make_queue(buffer_size=5)
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, 0)
-    blocked, _ = in_background(
-        lambda: (eventually(lambda: queue.stats().attempts == 7), os.kill(os.getpid(), stopping_signal))
-    )
-    items = list(range(1, 20))
-    with pytest.raises(Stop) as caught:
-        queue.produce_many(items if as_list else iter(items))
-    join(blocked)
-    assert caught.value.accepted == 5
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (7, 6, 1)
-    handler.released.set()
-    assert queue.shutdown(WAIT_S) == 0
-    assert handler.items == [0, 1, 2, 3, 4, 5]
-    assert_conserved(queue.stats())
-
-
-def test_a_closed_queue_refuses_and_counts(make_queue):
-    queue = make_queue()
-    recorder = Recorder()
-    queue.add_handler(int, recorder)
-    assert queue.produce(1)
-    assert queue.shutdown(WAIT_S) == 0
-    assert queue.produce(2) is False
-    assert queue.produce(2, timeout=0) is False
-    assert queue.produce_many([3, 4]) == 0
-    assert queue.produce_many(iter([3, 4])) == 0
-    assert recorder.items == [1]
-    stats = queue.stats()
-    assert (stats.attempts, stats.produced, stats.refused) == (5, 1, 4)
-    assert_conserved(stats)
 
 
 def test_a_shutdown_wakes_blocked_producers_and_delivers_the_rest(make_queue):
@@ -418,18 +287,6 @@ def test_an_abandoned_batch_that_fails_later_is_not_counted_again(make_queue):
     assert_conserved(stats)
 
 
-def test_a_flush_beside_an_expired_shutdown_says_no(make_queue):
-    queue = make_queue()
-    handler = Held()
-    queue.add_handler(int, handler)
-    handler.hold(queue, 1)
-    flusher, outcome = in_background(lambda: queue.flush(WAIT_S))
-    assert queue.shutdown(0.05) == 1
-    join(flusher)
-    assert outcome == [False]
-    handler.released.set()
-
-
 def test_a_second_shutdown_returns_once_the_first_has_abandoned(make_queue):
     """The number is final: there is nothing left to wait for."""
     queue = make_queue()
@@ -445,76 +302,3 @@ def test_a_second_shutdown_returns_once_the_first_has_abandoned(make_queue):
         handler.released.set()
     join(second)
     assert outcome == [1]
-
-
-def test_reentrant_refusals_count(make_queue):
-    errors = []
-    queue = make_queue(buffer_size=2)
-
-    def refill(batch):
-        try:
-            errors.append(queue.produce_many(["a", "b", "c", "d"]))
-        except ReentrantProduceError as error:
-            errors.append(error)
-
-    queue.add_handler(int, refill)
-    queue.add_handler(str, Recorder())
-    queue.produce(1)
-    assert queue.flush(WAIT_S)
-    queue.shutdown(WAIT_S)
-    assert [type(error) for error in errors] == [ReentrantProduceError]
-    stats = queue.stats()
-    assert (stats.produced, stats.refused) == (3, 1)
-    assert_conserved(stats)
-
-
-def test_flush_waits_for_what_was_accepted_before_it(make_queue):
-    queue = make_queue(threads=3, partitions=5)
-    recorders = [Recorder() for _ in TYPES]
-    for item_type, recorder in zip(TYPES, recorders, strict=True):
-        queue.add_handler(item_type, recorder)
-
-    def produce_and_flush():
-        for count in range(100):
-            mine = [TYPES[number % 5](number) for number in range(count % 7)]
-            assert queue.produce_many(mine) == len(mine)
-            assert queue.flush(WAIT_S) is True
-            handled = {id(item) for recorder in recorders for item in recorder.items}
-            assert all(id(item) in handled for item in mine)
-
-    run_threads(*[produce_and_flush] * 3)
-
-
-def test_flush_says_no_when_time_runs_out(make_queue):
-    queue = make_queue()
-    handler = Held()
-    queue.add_handler(int, handler)
-    assert queue.flush(0) is True, "an empty queue has nothing to wait for"
-    handler.hold(queue, 1)
-    assert queue.flush(0) is False
-    assert queue.flush(0.02) is False
-    handler.released.set()
-    assert queue.flush(WAIT_S) is True
-    queue.shutdown(WAIT_S)
-    assert queue.flush(0) is True, "a shut down queue has delivered everything"
-
-
-def test_flush_ends_the_rest_of_an_idle_thread(make_queue):
-    """A rest of a minute collects a batch; a flush does not wait for it."""
-    queue = make_queue(min_idle_ms=60_000)
-    recorder = Recorder()
-    queue.add_handler(int, recorder)
-    queue.produce(1)
-    assert queue.flush(WAIT_S) is True
-    assert recorder.items == [1]
-
-
-def test_the_first_item_wakes_a_sleeping_queue(make_queue):
-    """Each round waits until the drain thread has gone to sleep for a minute."""
-    queue = make_queue(min_idle_ms=0, max_idle_ms=60_000)
-    recorder = Recorder()
-    queue.add_handler(int, recorder)
-    for number in range(300):
-        assert queue.produce(number)
-        eventually(lambda number=number: len(recorder.batches) == number + 1, "the item wakes the thread")
-    assert recorder.items == list(range(300))

@@ -1,4 +1,4 @@
-"""P4: a handler that hangs, a producer that waits, a call from inside: each ends, or holds up nobody else."""
+"""P4: a handler that hangs, a producer that waits, a flush, a call from inside: each ends, or holds up nobody else."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from core_support import (
+    TYPES,
     WAIT_S,
     Held,
     Recorder,
@@ -14,6 +15,7 @@ from core_support import (
     eventually,
     in_background,
     join,
+    run_threads,
 )
 
 from batchqueue import BatchQueue, BatchQueueError, DrainBalancer, ProduceTimeoutError
@@ -229,3 +231,67 @@ def test_balancing_goes_on_while_every_drain_thread_is_busy():
             for thread, _ in producers:
                 join(thread)
     assert_conserved(queue.stats())
+
+
+def test_a_flush_beside_an_expired_shutdown_says_no(make_queue):
+    queue = make_queue()
+    handler = Held()
+    queue.add_handler(int, handler)
+    handler.hold(queue, 1)
+    flusher, outcome = in_background(lambda: queue.flush(WAIT_S))
+    assert queue.shutdown(0.05) == 1
+    join(flusher)
+    assert outcome == [False]
+    handler.released.set()
+
+
+def test_flush_waits_for_what_was_accepted_before_it(make_queue):
+    queue = make_queue(threads=3, partitions=5)
+    recorders = [Recorder() for _ in TYPES]
+    for item_type, recorder in zip(TYPES, recorders, strict=True):
+        queue.add_handler(item_type, recorder)
+
+    def produce_and_flush():
+        for count in range(100):
+            mine = [TYPES[number % 5](number) for number in range(count % 7)]
+            assert queue.produce_many(mine) == len(mine)
+            assert queue.flush(WAIT_S) is True
+            handled = {id(item) for recorder in recorders for item in recorder.items}
+            assert all(id(item) in handled for item in mine)
+
+    run_threads(*[produce_and_flush] * 3)
+
+
+def test_flush_says_no_when_time_runs_out(make_queue):
+    queue = make_queue()
+    handler = Held()
+    queue.add_handler(int, handler)
+    assert queue.flush(0) is True, "an empty queue has nothing to wait for"
+    handler.hold(queue, 1)
+    assert queue.flush(0) is False
+    assert queue.flush(0.02) is False
+    handler.released.set()
+    assert queue.flush(WAIT_S) is True
+    queue.shutdown(WAIT_S)
+    assert queue.flush(0) is True, "a shut down queue has delivered everything"
+
+
+def test_flush_ends_the_rest_of_an_idle_thread(make_queue):
+    """A rest of a minute collects a batch; a flush does not wait for it."""
+    queue = make_queue(min_idle_ms=60_000)
+    recorder = Recorder()
+    queue.add_handler(int, recorder)
+    queue.produce(1)
+    assert queue.flush(WAIT_S) is True
+    assert recorder.items == [1]
+
+
+def test_the_first_item_wakes_a_sleeping_queue(make_queue):
+    """Each round waits until the drain thread has gone to sleep for a minute."""
+    queue = make_queue(min_idle_ms=0, max_idle_ms=60_000)
+    recorder = Recorder()
+    queue.add_handler(int, recorder)
+    for number in range(300):
+        assert queue.produce(number)
+        eventually(lambda number=number: len(recorder.batches) == number + 1, "the item wakes the thread")
+    assert recorder.items == list(range(300))
