@@ -42,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use super::lifecycle::{after_fork_in_child, close_all};
     #[pymodule_export]
-    use super::policies::{PartitionPolicy, ThreadPolicy};
+    use super::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
-    use super::queue::{Queue, thread_count};
+    use super::queue::Queue;
 }

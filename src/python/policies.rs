@@ -146,3 +146,10 @@ fn not_negative(name: &str, count: i64) -> PyResult<usize> {
     usize::try_from(count)
         .map_err(|_| super::ConfigError::new_err(format!("{name}: {count} is out of range; give a number from 0 up")))
 }
+
+/// Drain threads that a queue with these policies gets.
+#[pyfunction]
+pub(crate) fn thread_count(threads: &ThreadPolicy, partitions: &PartitionPolicy) -> usize {
+    let config = config::Config { threads: threads.0, partitions: partitions.0, ..config::Config::default() };
+    config.resolve(config::available_cores()).0
+}

@@ -14,7 +14,6 @@ use super::host::Interpreter;
 use super::item::PyItem;
 use super::lifecycle::{generation, is_exiting, register};
 use super::pause::{InterpreterPause, deadline_of};
-use super::policies::{PartitionPolicy, ThreadPolicy};
 use super::registered::{CommonCallbacks, Methods, Registered, name_of};
 use super::select::Select;
 use super::settings::{CoreSettings, Settings};
@@ -23,7 +22,7 @@ use super::{
     BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
 };
 use crate::faults::{self, Fault};
-use crate::{AddHandlerError, BatchQueue, Config, FlushError, HandledType, ProduceError, TypeKey};
+use crate::{AddHandlerError, BatchQueue, FlushError, HandledType, ProduceError, TypeKey};
 
 /// Items of a list that are put in with one look at the list.
 const CHUNK: usize = 4_096;
@@ -393,11 +392,4 @@ impl Drop for Queue {
 
 fn signed(index: usize) -> isize {
     isize::try_from(index).unwrap_or(isize::MAX)
-}
-
-/// Drain threads that a queue with these policies gets.
-#[pyfunction]
-pub(crate) fn thread_count(threads: &ThreadPolicy, partitions: &PartitionPolicy) -> usize {
-    let config = Config { threads: threads.0, partitions: partitions.0, ..Config::default() };
-    config.resolve(crate::available_cores()).0
 }
