@@ -115,8 +115,8 @@ impl<T: Item> Shared<T> {
                 Selector::ByType => items.as_slice().iter().take_while(|item| item.type_key() == key).count(),
                 _ => items.len().div_ceil(self.route.partition_count()),
             };
-            if self.route.is_spread(key) {
-                run = run.min(SPREAD_RUN);
+            if run > SPREAD_RUN && self.route.is_spread(key) {
+                run = SPREAD_RUN;
             }
             let (mut left, mut attempt, mut standing_in) = (run, Attempt::New, None);
             while left > 0 {
