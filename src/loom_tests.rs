@@ -334,21 +334,24 @@ fn loom_close_while_a_producer_waits() {
     });
 }
 
-/// One instance, two types, two partitions, two drain threads: the entry token keeps the second one out.
+/// One instance, two types, two partitions, two drain threads.
+pub(crate) fn two_owners_meet(queue: &BatchQueue<Number>, handler: &HandlerRef<Number>, seen: &Seen) {
+    queue.add_handler(ONE, handler.clone()).unwrap();
+    queue.add_handler(TWO, handler.clone()).unwrap();
+    queue.produce(Number(ONE, 1)).unwrap();
+    queue.produce(Number(TWO, 2)).unwrap();
+    queue.shutdown(None);
+    let mut numbers = seen.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2]);
+}
+
+/// The entry token keeps the second one out.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
     model(1, || {
         let seen = Arc::new(Seen::default());
-        let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        let handler = seen.handler();
-        queue.add_handler(ONE, handler.clone()).unwrap();
-        queue.add_handler(TWO, handler).unwrap();
-        queue.produce(Number(ONE, 1)).unwrap();
-        queue.produce(Number(TWO, 2)).unwrap();
-        queue.shutdown(None);
-        let mut numbers = seen.numbers();
-        numbers.sort_unstable();
-        assert_eq!(numbers, [1, 2]);
+        two_owners_meet(&BatchQueue::builder("q", config(2)).start().unwrap(), &seen.handler(), &seen);
     });
 }
 

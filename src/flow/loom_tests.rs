@@ -2,16 +2,15 @@
 //!
 //! The interpreter of the model is a lock that one thread at a time holds, as an attached thread does: a drain thread takes it
 //! for a cycle with work, a producer holds it while it puts, and both let it go for a wait. loom reports a deadlock where
-//! somebody waits for another thread and keeps it. Bounds: two or three preemptions with
-//! one drain thread, one with two.
+//! somebody waits for another thread and keeps it. Bounds: two or three preemptions with one drain thread, one with two.
 
 use std::convert::Infallible;
 
 use loom::thread;
 
 use crate::config::{Config, RetryPolicy};
-use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
-use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
+use crate::loom_tests::{Number, ONE, Seen, TWO, config, model, two_owners_meet};
+use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, wait_for};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause};
 
 #[derive(Default)]
@@ -121,16 +120,8 @@ fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number
 fn loom_attached_owners_meet_at_one_handler() {
     model(1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let queue = interpreter.queue(config(2));
         let handler = HandlerRef::new(slow_handler(&seen, &interpreter));
-        queue.add_handler(ONE, handler.clone()).unwrap();
-        queue.add_handler(TWO, handler).unwrap();
-        queue.produce(Number(ONE, 1)).unwrap();
-        queue.produce(Number(TWO, 2)).unwrap();
-        queue.shutdown(None);
-        let mut numbers = seen.numbers();
-        numbers.sort_unstable();
-        assert_eq!(numbers, [1, 2]);
+        two_owners_meet(&interpreter.queue(config(2)), &handler, &seen);
     });
 }
 
@@ -174,7 +165,7 @@ fn loom_put_while_a_sleep_times_out() {
 fn loom_put_while_a_rest_ends() {
     model(3, || {
         let seen = Arc::new(Seen::default());
-        let queue = BatchQueue::builder("q", Config { min_idle: crate::sync::MOMENT, ..config(1) }).start().unwrap();
+        let queue = BatchQueue::builder("q", Config { min_idle: MOMENT, ..config(1) }).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         seen.wait_for(1);

@@ -41,7 +41,7 @@ impl<T: Item> Shared<T> {
 
     /// Waits for a handler that another thread is inside, and that may need the host to come out. On a shared pool that
     /// thread may itself wait for a drain there, so another worker takes this one's place; at most one for each queue of
-    /// the pool. Called inside the host; always returns the handler's token.
+    /// the pool. Called inside the host. `None`: the host has not run the wait.
     pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Option<Entered<'a>> {
         let mut entered = None;
         let mut wait = || {
