@@ -212,23 +212,25 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
 }
 
 /// The right to enter one handler instance. Whoever holds it is the only one inside.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EntryToken {
-    held: Mutex<bool>,
+    door: Mutex<Door>,
     freed: Condvar,
 }
 
-impl Default for EntryToken {
-    fn default() -> Self {
-        Self { held: Mutex::new(false), freed: Condvar::new() }
-    }
+#[derive(Debug, Default)]
+struct Door {
+    held: bool,
+    /// Threads that wait for the token. While there are none, which is nearly always, nobody is told that it is free:
+    /// that would be a system call for each batch.
+    waiting: usize,
 }
 
 impl EntryToken {
     /// Takes the token if nobody holds it.
     pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
-        let mut held = self.held.lock();
-        if std::mem::replace(&mut *held, true) && !faults::off(Fault::EntryToken) {
+        let mut door = self.door.lock();
+        if std::mem::replace(&mut door.held, true) && !faults::off(Fault::EntryToken) {
             return None;
         }
         Some(Entered(self))
@@ -236,16 +238,18 @@ impl EntryToken {
 
     /// Whether somebody is inside, at this moment.
     pub(crate) fn is_held(&self) -> bool {
-        *self.held.lock()
+        self.door.lock().held
     }
 
     /// Waits for the token.
     pub(crate) fn enter(&self) -> Entered<'_> {
-        let mut held = self.held.lock();
-        while *held {
-            held = wait_for(&self.freed, held, None);
+        let mut door = self.door.lock();
+        door.waiting += 1;
+        while door.held {
+            door = wait_for(&self.freed, door, None);
         }
-        *held = true;
+        door.waiting -= 1;
+        door.held = true;
         Entered(self)
     }
 }
@@ -256,8 +260,11 @@ pub(crate) struct Entered<'a>(&'a EntryToken);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        *self.0.held.lock() = false;
-        self.0.freed.notify_all();
+        let mut door = self.0.door.lock();
+        door.held = false;
+        if door.waiting > 0 {
+            self.0.freed.notify_all();
+        }
     }
 }
 
