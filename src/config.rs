@@ -217,7 +217,7 @@ pub struct Config {
     /// batches. Zero: it never rests. Default: 5 ms.
     pub min_idle: Duration,
     /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between cycles of tiny batches grow
-    /// up to it while those would take more than a fifth of the cores. Default: 200 ms.
+    /// up to it while those would take more than a third of the cores. Default: 200 ms.
     pub max_idle: Duration,
     /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
     pub max_batch_items: usize,

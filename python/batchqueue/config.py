@@ -56,7 +56,7 @@ class BatchQueueConfig(Generic[T]):
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can form; also between
             cycles of quick, tiny batches. 0: it never rests.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between cycles of
-            tiny batches grow up to it while those would take more than a fifth of the cores.
+            tiny batches grow up to it while those would take more than a third of the cores.
         max_batch_items: Items that one drain thread takes in one cycle, rounded up to a segment.
         balancer: What spreads the partitions over the drain threads by measured load; None: they stay where they are.
             Without effect on one drain thread and on a shared scheduler.

@@ -33,9 +33,9 @@ const QUICK_BATCH: Duration = Duration::from_micros(50);
 ///
 /// Many types with a steady trickle each keep a drain thread in cycles of tiny batches, each with the full price of a
 /// batch, and take the processor and the cache lines from the producers. After a rest the batches are larger. It begins
-/// with `min_idle` and doubles, up to `max_idle`, while such cycles would take more than a fifth of the cores, of which
-/// each has `threads_per_core` drain threads. Handlers that are slow for their few items are not made to wait: that would
-/// only add to the latency.
+/// with `min_idle` and doubles, up to `max_idle`, while such cycles would take more than a third of the cores, of which
+/// each has `threads_per_core` drain threads. Longer rests do not pay: what waits has left the caches when it is taken.
+/// Handlers that are slow for their few items are not made to wait: that would only add to the latency.
 pub(crate) fn after_thin_cycle(
     config: &Config,
     threads_per_core: u32,
@@ -48,7 +48,7 @@ pub(crate) fn after_thin_cycle(
     if config.min_idle.is_zero() || items >= batches * THIN_BATCH_ITEMS || took >= quick {
         return None;
     }
-    let rest = if took.saturating_mul(4 * threads_per_core) > before { before * 2 } else { before / 2 };
+    let rest = if took.saturating_mul(2 * threads_per_core) > before { before * 2 } else { before / 2 };
     Some(rest.clamp(config.min_idle, config.max_idle))
 }
 
@@ -91,7 +91,7 @@ mod tests {
                 rest.as_millis()
             })
             .collect();
-        assert_eq!(grown, [5, 10, 20, 40, 80, 40, 80], "20 ms are a fifth of the time at a rest of 80");
+        assert_eq!(grown, [5, 10, 20, 40, 20, 40, 20], "20 ms are a third of the time at a rest of 40");
         assert_eq!(after(0, config.min_idle), config.min_idle);
         let crowded = after_thin_cycle(&config, 4, 1_000, 500, Duration::from_millis(20), Duration::from_millis(100));
         assert_eq!(crowded.unwrap(), config.max_idle);
