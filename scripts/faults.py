@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -146,6 +147,13 @@ FAULTS: dict[str, list[str]] = {
 }
 
 
+class Outcome(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    passed: bool
+    output: str
+
+
 def build() -> None:
     """Build all kinds of tests with the switches in."""
     cargo("loom", "--no-run")
@@ -169,8 +177,8 @@ def build() -> None:
     run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
 
 
-def cargo(kind: str, *args: str, fault: str = "") -> bool:
-    """Run cargo for one kind of test; whether it succeeded."""
+def cargo(kind: str, *args: str, fault: str = "") -> Outcome:
+    """Run cargo for one kind of test."""
     if kind == "loom":
         command = ["cargo", "test", "--locked", "--release", "--lib", "--target-dir", str(TARGET / "loom")]
         # As in `make loom`, so that both use the same build.
@@ -182,8 +190,8 @@ def cargo(kind: str, *args: str, fault: str = "") -> bool:
     return run([*command, "--features", "faults", *args], fault=fault, **flags)
 
 
-def passes(test: str, fault: str = "") -> bool:
-    """Run one test; whether it passed."""
+def outcome(test: str, fault: str = "") -> Outcome:
+    """Run one test."""
     kind, name = test.split(":", 1)
     if kind == "loom" and "::" not in name:
         name = f"loom_tests::{name}"
@@ -194,19 +202,27 @@ def passes(test: str, fault: str = "") -> bool:
     return run(pytest, fault=fault, PYTHONPATH=str(SITE))
 
 
-def run(command: list[str], *, fault: str = "", check: bool = False, **variables: str) -> bool:
-    """Run a command quietly, within the time limit unless it must succeed; whether it succeeded."""
+def run(command: list[str], *, fault: str = "", check: bool = False, **variables: str) -> Outcome:
+    """Run a command quietly, within the time limit unless it must succeed."""
     environment = {**os.environ, **variables, "BATCHQUEUE_FAULT": fault}
     limit = None if check or "--no-run" in command else TIME_LIMIT_S
     try:
         done = subprocess.run(
-            command, check=False, cwd=ROOT, env=environment, timeout=limit, capture_output=True, text=True
+            command,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+            timeout=limit,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
-    except subprocess.TimeoutExpired:
-        return False
+    except subprocess.TimeoutExpired as expired:
+        said = (expired.stdout or b"").decode(errors="replace")
+        return Outcome(passed=False, output=f"{said}\nnot done after {limit} s")
+    output = done.stdout.decode(errors="replace")
     if check and done.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-    return done.returncode == 0
+        sys.exit(f"{' '.join(command)} failed:\n{output}")
+    return Outcome(passed=done.returncode == 0, output=output)
 
 
 def main() -> int:
@@ -216,12 +232,13 @@ def main() -> int:
     wrong = 0
     tests = sorted({test for guards in chosen.values() for test in guards})
     for test in tests:
-        if not passes(test):
+        whole = outcome(test)
+        if not whole.passed:
             wrong += 1
-            print(f"{test}: RED with every rule in place", flush=True)
+            print(f"{test}: RED with every rule in place\n{whole.output}", flush=True)
     for fault, guards in chosen.items():
         for test in guards:
-            red = not passes(test, fault)
+            red = not outcome(test, fault).passed
             wrong += not red
             print(f"{fault:16} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
     total = sum(map(len, chosen.values()))
