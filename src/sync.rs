@@ -1,6 +1,6 @@
 //! The only door to locks, atomics, channels, threads and the clock.
 //!
-//! In a normal build it opens on `std`, `crossbeam`, `arc-swap` and `boxcar`; under `--cfg loom` on the twins in
+//! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg loom` on the twins in
 //! [`model`], so that the protocols run unchanged in loom's scheduler. The twins have no clock: a wait with a
 //! time-out ends when it is told to, or when a test says so, so a lost wake-up is a deadlock that loom reports and never a
 //! delay that hides it.
@@ -17,8 +17,14 @@ pub(crate) use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, wait_for};
+#[cfg(loom)]
+pub(crate) use locks::{Mutex as QuickMutex, MutexGuard as QuickGuard};
+#[cfg(not(loom))]
+pub(crate) use quick::{QuickGuard, QuickMutex};
 
 mod locks;
+#[cfg(not(loom))]
+mod quick;
 
 /// A value for a static, made on first use, that a forked child can forget without a lock: whatever the parent was
 /// doing with it at that moment, the child gets a new one.

@@ -40,5 +40,6 @@ pub(crate) mod ready;
 pub(crate) mod rest;
 pub(crate) mod route;
 mod side_calls;
+mod space;
 pub(crate) mod stand_in;
 pub(crate) mod take;

@@ -17,9 +17,10 @@
 use crate::faults::{self, Fault};
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
+use crate::flow::space::Space;
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, MutexGuard, OnceLock, Ordering,
-    SegmentChannel, fence, wait_for,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
+    SegmentChannel, fence,
 };
 
 /// What a put reads and writes when it does not succeed at once. Under the gate.
@@ -66,7 +67,7 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Partition<T> {
-    pub(super) gate: Mutex<Gate<T>>,
+    pub(super) gate: QuickMutex<Gate<T>>,
     pub(super) inside: Inside,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
@@ -74,7 +75,7 @@ pub(crate) struct Partition<T> {
     pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
     pub(super) ready: ReadyBit,
     pub(super) waiting: AtomicUsize,
-    pub(super) not_full: Condvar,
+    pub(super) space: Space,
     pub(super) slow: SlowCounts,
 }
 
@@ -93,16 +94,16 @@ pub(super) struct Inside {
 impl<T> Partition<T> {
     pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
         // A put touches one cache line of the partition: its lock and all that it guards. Other systems have larger locks.
-        const { assert!(size_of::<Mutex<Gate<T>>>() <= 64 || cfg!(any(loom, not(target_os = "linux")))) };
+        const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(any(loom, not(target_os = "linux")))) };
         Self {
-            gate: Mutex::new(Gate::new(buffer_size, segment_size)),
+            gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
             inside: Inside::default(),
             index,
             buffer_size,
             sealed: OnceLock::new(),
             ready,
             waiting: AtomicUsize::new(0),
-            not_full: Condvar::new(),
+            space: Space::new(),
             slow: SlowCounts::default(),
         }
     }
@@ -113,7 +114,7 @@ impl<T> Partition<T> {
     #[inline]
     pub(crate) fn put(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
-        // The unlocking waits until every store before it has left the core: this way has the item and one length.
+        // This way stores the item and one length.
         if gate.open.len() < usize::from(gate.plain_until) {
             gate.open.push(item);
             return Ok(Signal::Nothing);
@@ -129,7 +130,7 @@ impl<T> Partition<T> {
     #[inline(never)]
     fn put_with_care(
         &self,
-        mut gate: MutexGuard<'_, Gate<T>>,
+        mut gate: QuickGuard<'_, Gate<T>>,
         item: T,
         attempt: Attempt,
         inside_pool: bool,
@@ -212,9 +213,13 @@ impl<T> Partition<T> {
         // waiting and takes the gate to tell it.
         fence(Ordering::SeqCst);
         let full = self.check(&mut gate, inside_pool) == Err(Stop::Full);
-        let gate = if full { wait_for(&self.not_full, gate, limit) } else { gate };
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let told = self.space.told();
         drop(gate);
+        if full {
+            self.space.wait(told, limit);
+        }
+        let _gate = self.gate.lock();
+        self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
     /// Whether a put may go on: the access, then the bound.
@@ -318,7 +323,7 @@ impl<T> Partition<T> {
         gate.access = gate.access.max(access);
         gate.take_plan_back();
         if !faults::off(Fault::TellClosed) {
-            self.not_full.notify_all();
+            self.space.tell();
         }
     }
 

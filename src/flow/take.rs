@@ -103,7 +103,7 @@ impl<T> Partition<T> {
         self.store_taken(open.len());
         // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
         if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            self.not_full.notify_all();
+            self.space.tell();
         }
         Opened::Last(open)
     }
@@ -120,7 +120,7 @@ impl<T> Partition<T> {
         if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
             // Under the gate, so that no producer is between its look at `taken` and its wait.
             let _gate = self.gate.lock();
-            self.not_full.notify_all();
+            self.space.tell();
         }
     }
 

@@ -1,0 +1,113 @@
+//! A lock that is let go by a plain store, for what is held over a few statements only.
+//!
+//! The lock of `std` is let go by an exchange, because it must learn whether a thread sleeps on it. On x86 an exchange
+//! waits until all stores before it have left the core, for a put the one into the segment, whose cache line the other
+//! core had: more than half the time of a put. A plain store leaves the core behind them while the thread goes on.
+//!
+//! The price: nobody is told that the lock is free. Who finds it taken gives way some times, since the holder can only
+//! have lost its core, and then looks again every [`NAP`]; that also lets a holder of a lower priority go on. What
+//! waits for more than a few statements waits for a [`Condvar`](super::Condvar).
+
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+
+use super::Duration;
+
+pub(crate) type QuickGuard<'a, V> = SpinMutexGuard<'a, V>;
+
+/// Looks at a taken lock, giving way between them, before the thread naps.
+const YIELDS: usize = 64;
+
+const NAP: Duration = Duration::from_micros(50);
+
+#[derive(Debug)]
+pub(crate) struct QuickMutex<V>(SpinMutex<V>);
+
+impl<V> QuickMutex<V> {
+    pub(crate) fn new(value: V) -> Self {
+        Self(SpinMutex::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> QuickGuard<'_, V> {
+        self.0.try_lock().unwrap_or_else(|| self.lock_later())
+    }
+
+    #[cold]
+    fn lock_later(&self) -> QuickGuard<'_, V> {
+        let mut looks = 0;
+        loop {
+            if looks < YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
+            looks += 1;
+            // The look before the try leaves the cache line with the holder.
+            if !self.0.is_locked()
+                && let Some(guard) = self.0.try_lock()
+            {
+                return guard;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn one_thread_at_a_time_is_inside() {
+        const TIMES: u64 = 20_000;
+        let count = QuickMutex::new(0_u64);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..TIMES {
+                        let mut held = count.lock();
+                        // Two steps, so that a second thread inside would lose some.
+                        let seen = *held;
+                        std::hint::black_box(&held);
+                        *held = seen + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*count.lock(), 4 * TIMES);
+    }
+
+    #[test]
+    fn whoever_comes_while_the_holder_sleeps_gets_in_after_it() {
+        let order = QuickMutex::new(Vec::new());
+        let (comes, came) = channel();
+        thread::scope(|scope| {
+            let mut held = order.lock();
+            scope.spawn(|| {
+                comes.send(()).unwrap();
+                order.lock().push("second");
+            });
+            came.recv().unwrap();
+            // Long enough that the other one naps.
+            thread::sleep(NAP * 100);
+            held.push("first");
+        });
+        assert_eq!(*order.lock(), ["first", "second"]);
+    }
+
+    #[test]
+    fn a_panic_inside_lets_go() {
+        let lock = QuickMutex::new(1);
+        let ended = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let _held = lock.lock();
+                    panic!("inside");
+                })
+                .join()
+        });
+        assert!(ended.is_err());
+        assert_eq!(*lock.lock(), 1);
+    }
+}
