@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics and the meter of the balancer |
 //! | `waiting` | producers that wait, under the gate | thread inside |
+//! | `space` | thread inside and closer, after they made space or closed | producers that wait |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
@@ -93,8 +94,8 @@ pub(super) struct Inside {
 
 impl<T> Partition<T> {
     pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
-        // A put touches one cache line of the partition: its lock and all that it guards. Other systems have larger locks.
-        const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(any(loom, not(target_os = "linux")))) };
+        // A put touches one cache line of the partition: its lock and all that it guards. loom's locks are larger.
+        const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
             gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
             inside: Inside::default(),
@@ -206,19 +207,21 @@ impl<T> Partition<T> {
 
     /// Waits until there is space, the access changes, or `limit` has passed; may return early.
     pub(crate) fn wait_for_space(&self, limit: Option<Duration>, inside_pool: bool) {
+        // Before the look at `taken` and the access: who changes one of them after the look tells after this.
+        let told = self.space.told();
         let mut gate = self.gate.lock();
         // Relaxed: under the gate; the fence below orders it against the look at `taken`.
         self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`, or that one sees it
-        // waiting and takes the gate to tell it.
+        // waiting and tells it.
         fence(Ordering::SeqCst);
         let full = self.check(&mut gate, inside_pool) == Err(Stop::Full);
-        let told = self.space.told();
         drop(gate);
         if full {
             self.space.wait(told, limit);
         }
         let _gate = self.gate.lock();
+        // Relaxed: as above.
         self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
@@ -322,6 +325,7 @@ impl<T> Partition<T> {
         let mut gate = self.gate.lock();
         gate.access = gate.access.max(access);
         gate.take_plan_back();
+        drop(gate);
         if !faults::off(Fault::TellClosed) {
             self.space.tell();
         }

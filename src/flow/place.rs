@@ -2,9 +2,9 @@
 //!
 //! A hash table with open addressing that only grows: a place is written once and stays, and a table that is too full is
 //! followed by one of twice the size that holds all places. A look-up is a chain of plain loads: each needs the address that
-//! the one before brings, and on x86 none of them begins before the lock of the last put is open. So the chain is short, and
-//! a place leads to its partition without an index on the way. A published pointer with a reference count, as for the
-//! rarely read parts of the route, would cost two read-modify-writes: about as much as the whole rest of a put.
+//! the one before brings, and the lock of the put waits for the last of them. So the chain is short, and a place leads to its
+//! partition without an index on the way. A published pointer with a reference count, as for the rarely read parts of the
+//! route, would cost two read-modify-writes: about as much as the whole rest of a put.
 //!
 //! | field | written by | read by |
 //! |---|---|---|

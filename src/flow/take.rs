@@ -101,10 +101,6 @@ impl<T> Partition<T> {
             drop(gate);
         }
         self.store_taken(open.len());
-        // Relaxed: written under the gate. Who comes to wait after this sees the new `taken`.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            self.space.tell();
-        }
         Opened::Last(open)
     }
 
@@ -113,13 +109,13 @@ impl<T> Partition<T> {
         self.inside.taken.store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
+    /// After a sealed segment was taken. Not after the open one: it is shorter than the bound, so that whoever finds the
+    /// partition full has a sealed segment before it.
     fn tell_waiting(&self) {
         // SeqCst: pairs with the fence in `wait_for_space`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
         if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            // Under the gate, so that no producer is between its look at `taken` and its wait.
-            let _gate = self.gate.lock();
             self.space.tell();
         }
     }

@@ -6,7 +6,7 @@
 //! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use them for locks that are taken while attached
 //! to the interpreter, on which nobody can be waiting when it forks.
 //!
-//! Nor do they hand a lock on in turn: among many producers that wait at one full partition some get on faster than others.
+//! Nor do they hand a lock on in turn.
 
 use std::sync::PoisonError;
 
