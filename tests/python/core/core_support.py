@@ -146,6 +146,8 @@ SCRIPT_HEADER = """
 import atexit, gc, os, signal, sys, threading, time
 import faulthandler
 faulthandler.enable()
+# Whoever runs the tests in the background may have them, and with them their children, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from batchqueue import *
 
 def config(threads=1, **settings):
