@@ -7,8 +7,7 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics and the meter of the balancer |
-//! | `waiting` | producers that wait, under the gate | thread inside |
-//! | `space` | thread inside and closer, after they made space or closed | producers that wait |
+//! | `space` | producers that wait; thread inside and closer, after they made space or closed | the same |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
@@ -20,8 +19,7 @@ use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
 use crate::flow::space::Space;
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
-    SegmentChannel, fence,
+    AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex, SegmentChannel,
 };
 
 /// What a put reads and writes when it does not succeed at once. Under the gate.
@@ -75,7 +73,6 @@ pub(crate) struct Partition<T> {
     /// Made with the first full segment: most partitions of a queue with many types never fill one.
     pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
     pub(super) ready: ReadyBit,
-    pub(super) waiting: AtomicUsize,
     pub(super) space: Space,
     pub(super) slow: SlowCounts,
 }
@@ -103,7 +100,6 @@ impl<T> Partition<T> {
             buffer_size,
             sealed: OnceLock::new(),
             ready,
-            waiting: AtomicUsize::new(0),
             space: Space::new(),
             slow: SlowCounts::default(),
         }
@@ -115,7 +111,7 @@ impl<T> Partition<T> {
     #[inline]
     pub(crate) fn put(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
-        // This way stores the item and one length.
+        // Most puts: only the item and one length are stored.
         if gate.open.len() < usize::from(gate.plain_until) {
             gate.open.push(item);
             return Ok(Signal::Nothing);
@@ -207,22 +203,7 @@ impl<T> Partition<T> {
 
     /// Waits until there is space, the access changes, or `limit` has passed; may return early.
     pub(crate) fn wait_for_space(&self, limit: Option<Duration>, inside_pool: bool) {
-        // Before the look at `taken` and the access: who changes one of them after the look tells after this.
-        let told = self.space.told();
-        let mut gate = self.gate.lock();
-        // Relaxed: under the gate; the fence below orders it against the look at `taken`.
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`, or that one sees it
-        // waiting and tells it.
-        fence(Ordering::SeqCst);
-        let full = self.check(&mut gate, inside_pool) == Err(Stop::Full);
-        drop(gate);
-        if full {
-            self.space.wait(told, limit);
-        }
-        let _gate = self.gate.lock();
-        // Relaxed: as above.
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.space.wait(limit, || self.check(&mut self.gate.lock(), inside_pool) == Err(Stop::Full));
     }
 
     /// Whether a put may go on: the access, then the bound.

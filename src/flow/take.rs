@@ -63,7 +63,7 @@ impl<T> Partition<T> {
                 // Relaxed: only the thread inside touches it.
                 self.inside.received.store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 self.store_taken(segment.len());
-                self.tell_waiting();
+                self.space.tell_waiting();
                 taken += segment.len();
                 segments.push(segment);
                 if taken >= budget {
@@ -107,17 +107,6 @@ impl<T> Partition<T> {
     fn store_taken(&self, items: usize) {
         // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `look_at_taken`.
         self.inside.taken.store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
-    }
-
-    /// After a sealed segment was taken. Not after the open one: it is shorter than the bound, so that whoever finds the
-    /// partition full has a sealed segment before it.
-    fn tell_waiting(&self) {
-        // SeqCst: pairs with the fence in `wait_for_space`.
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
-            self.space.tell();
-        }
     }
 
     /// Whether a producer waits or soon will: the partition is half full.

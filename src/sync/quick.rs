@@ -5,10 +5,9 @@
 //! core had: more than half the time of a put. A plain store lets the thread go on to its next lock meanwhile.
 //!
 //! The price: nobody is told that the lock is free, and it is not handed on in turn: among many producers of one full
-//! partition some get on faster than others. Who finds it taken gives way some
-//! times, since the holder has mostly lost its core, and then looks again after each [`NAP`], which the system may make
-//! twice as long; that also lets a holder of a lower priority go on. What waits for more than that waits for a
-//! [`Condvar`](super::Condvar).
+//! partition some get on faster than others. Who finds it taken gives way some times, since the holder has mostly lost
+//! its core, and then looks again after each [`NAP`], which the system may make twice as long; that also lets a holder of
+//! a lower priority go on. What waits for more than that waits for a [`Condvar`](super::Condvar).
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
