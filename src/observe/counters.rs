@@ -1,10 +1,10 @@
 //! The counts of dispatched items, kept per drain thread and per handler.
 //!
-//! They change once per dispatch and not per item, so a small lock is the cheapest way to let a snapshot see them
+//! They change once per dispatch and not per item, so a quick lock is the cheapest way to let a snapshot see them
 //! whole, and to let a shutdown that ran out of time draw the line between *handled* and *abandoned*.
 
 use crate::faults::{self, Fault};
-use crate::sync::{Arc, Duration, Instant, Mutex};
+use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
 /// Weight of the newest batch in the moving average of the time per item.
 const EWMA_ALPHA: f64 = 0.2;
@@ -38,11 +38,11 @@ pub(crate) struct ThreadCounts {
 
 /// What one drain thread dispatched. Written by it and by an expiring shutdown, read by snapshots.
 #[derive(Debug)]
-pub(crate) struct ThreadTally(Mutex<ThreadCounts>);
+pub(crate) struct ThreadTally(QuickMutex<ThreadCounts>);
 
 impl ThreadTally {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(ThreadCounts::default()))
+        Self(QuickMutex::new(ThreadCounts::default()))
     }
 
     /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be entered.
@@ -89,7 +89,7 @@ impl ThreadTally {
 
 /// What the handlers of one type were given. Written after each batch.
 #[derive(Debug)]
-pub(crate) struct HandlerTally(Mutex<HandlerCounts>);
+pub(crate) struct HandlerTally(QuickMutex<HandlerCounts>);
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HandlerCounts {
@@ -101,7 +101,7 @@ pub(crate) struct HandlerCounts {
 
 impl Default for HandlerTally {
     fn default() -> Self {
-        Self(Mutex::new(HandlerCounts::default()))
+        Self(QuickMutex::new(HandlerCounts::default()))
     }
 }
 
