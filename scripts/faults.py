@@ -40,6 +40,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:loom_pressure_while_the_owner_goes_to_rest",
         "loom:flow::loom_tests::loom_put_while_a_sleep_times_out",
     ],
+    "PressAwake": ["loom:loom_pressure_while_the_owner_goes_to_rest"],
     "PutFence": [
         "loom:loom_put_while_the_owner_goes_to_sleep",
         "loom:loom_pressure_while_the_owner_goes_to_rest",

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     TellWaiting,
     /// P4: the sleeper does not look again after it has said that it sleeps.
     LookAgain,
+    /// P4: pressure is not left with a drain thread that is awake.
+    PressAwake,
     /// P4: a put does not fence between its append and its look at the sleep flag.
     PutFence,
     /// P2: a take that stops at its budget does not set the ready bit again.

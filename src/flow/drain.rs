@@ -40,6 +40,8 @@ pub(crate) struct DrainTask<T: Item> {
     empty_cycles: u32,
     /// The rest after the last thin cycle.
     thin_rest: Duration,
+    /// Pressure was told, and a partition of this thread was half full at the last look.
+    is_pressed: bool,
     /// Whether the last empty cycle called `on_idle` somewhere.
     pub(super) tells_idle: bool,
     /// Lines to log outside the host.
@@ -57,6 +59,7 @@ impl<T: Item> DrainTask<T> {
             last_served: 0,
             empty_cycles: 0,
             thin_rest: Duration::ZERO,
+            is_pressed: false,
             tells_idle: false,
             lines: Vec::new(),
             spares: Vec::new(),
@@ -241,23 +244,29 @@ impl<T: Item> DrainTask<T> {
             }
             // This is the rest that the first empty cycle would have.
             self.empty_cycles = 1;
-            let attempt = self.sleeper.prepare(SleepKind::Rest);
-            let awake = self.has_reason_to_stay_awake(SleepKind::Rest);
-            return (!awake).then_some((attempt, self.thin_rest));
+            (kind, limit) = (SleepKind::Rest, self.thin_rest);
+        } else {
+            if kind == SleepKind::Rest && self.shared.flush_waits() {
+                kind = SleepKind::Sleep;
+            }
+            if kind == SleepKind::Sleep && !self.tells_idle {
+                // It would wake up for `on_idle` only, which nobody wants.
+                limit = limit.max(self.shared.config.max_idle);
+            }
+            self.empty_cycles = self.empty_cycles.saturating_add(1);
         }
-        if kind == SleepKind::Rest && self.shared.flush_waits() {
-            kind = SleepKind::Sleep;
-        }
-        if kind == SleepKind::Sleep && !self.tells_idle {
-            // It would wake up for `on_idle` only, which nobody wants.
-            limit = limit.max(self.shared.config.max_idle);
-        }
-        self.empty_cycles = self.empty_cycles.saturating_add(1);
         let attempt = self.sleeper.prepare(kind);
+        self.is_pressed |= attempt.is_pressed();
+        // Once for each time that pressure was told: the look takes every gate, mostly from a producer.
+        self.is_pressed = self.is_pressed && self.has_half_full_partition();
         if !faults::off(Fault::LookAgain) && self.has_reason_to_stay_awake(kind) {
             return None;
         }
         Some((attempt, limit))
+    }
+
+    fn has_half_full_partition(&self) -> bool {
+        self.partitions_to_take(false).any(|index| self.shared.route.partition(index).is_half_full())
     }
 
     /// The second look, after the thread has said that it sleeps.
@@ -271,10 +280,9 @@ impl<T: Item> DrainTask<T> {
         {
             return true;
         }
-        let mut mine = self.partitions_to_take(false);
         match kind {
-            SleepKind::Sleep => mine.next().is_some(),
-            SleepKind::Rest => shared.flush_waits() || mine.any(|index| shared.route.partition(index).is_half_full()),
+            SleepKind::Sleep => self.partitions_to_take(false).next().is_some(),
+            SleepKind::Rest => shared.flush_waits() || self.is_pressed,
         }
     }
 

@@ -1,16 +1,22 @@
 //! How a drain thread, or a drain task on a shared pool, rests and sleeps without missing a wake-up.
 //!
-//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it (awake). Both sides follow
-//! the same order: *store, fence, look*. The thread stores its state and then looks for work; a producer stores its
+//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it (awake, pressed). Both sides
+//! follow the same order: *store, fence, look*. The thread stores its state and then looks for work; a producer stores its
 //! work and then looks at the state. So at least one of them sees the other.
+//!
+//! Pressure that meets a thread awake is left with it: `PRESSED` stays until the thread prepares to sleep again. So only
+//! then has it to look how full its partitions are, each under its gate.
 
 use crate::control::scheduler::TaskHandle;
+use crate::faults::{self, Fault};
 use crate::flow::partition::Signal;
 use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 
 const AWAKE: u8 = 0;
 const RESTING: u8 = 1;
 const SLEEPING: u8 = 2;
+/// Awake, and told of pressure since it last prepared to sleep.
+const PRESSED: u8 = 4;
 
 /// How deep a drain thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,15 +68,16 @@ impl Sleeper {
         let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
         // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes before `Waker::wake`.
         // A swap, as every change of `state`: between plain stores a waker's exchange has no clear place.
-        self.state.swap(state, Ordering::Relaxed);
+        let before = self.state.swap(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        SleepAttempt { sleeper: self }
+        SleepAttempt { sleeper: self, is_pressed: before == PRESSED }
     }
 
     /// A task that left its worker asleep runs again.
     pub(crate) fn wake_up(&self) {
-        // Relaxed: as in the drop of an attempt.
-        self.state.swap(AWAKE, Ordering::Relaxed);
+        // Relaxed: a waker that still reads the old state unparks once too often, which ends one later sleep early. A bit of
+        // its own, so that it stays if a waker has written it.
+        self.state.fetch_and(PRESSED, Ordering::Relaxed);
     }
 }
 
@@ -78,9 +85,15 @@ impl Sleeper {
 #[derive(Debug)]
 pub(crate) struct SleepAttempt<'a> {
     sleeper: &'a Sleeper,
+    is_pressed: bool,
 }
 
 impl SleepAttempt<'_> {
+    /// Whether somebody has told of pressure since the attempt before.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.is_pressed
+    }
+
     /// Sleeps until woken or until `limit` has passed; may return early.
     pub(crate) fn sleep(self, limit: Duration) {
         if let Some(parker) = &self.sleeper.parker {
@@ -96,8 +109,7 @@ impl SleepAttempt<'_> {
 
 impl Drop for SleepAttempt<'_> {
     fn drop(&mut self) {
-        // Relaxed: a waker that still reads the old state unparks once too often, which ends one later sleep early.
-        self.sleeper.state.swap(AWAKE, Ordering::Relaxed);
+        self.sleeper.wake_up();
     }
 }
 
@@ -106,13 +118,19 @@ impl Waker {
     pub(crate) fn wake(&self, signal: Signal) {
         // Relaxed: ordered by the caller's fence.
         let state = self.state.load(Ordering::Relaxed);
-        let reached = match signal {
-            Signal::Nothing => false,
-            Signal::FirstItem => state == SLEEPING,
-            Signal::Pressure => state != AWAKE,
+        // Relaxed: the exchanges only make sure that one waker pays for the system call.
+        let is_asleep = match (signal, state) {
+            (Signal::FirstItem, SLEEPING) => {
+                self.state.compare_exchange(SLEEPING, AWAKE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            }
+            (Signal::Pressure, AWAKE) if faults::off(Fault::PressAwake) => false,
+            (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
+                self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
+            }
+            // Pressed: the thread's next exchange finds that, and after that one it sees the caller's news.
+            _ => false,
         };
-        // Relaxed: the exchange only makes sure that one waker pays for the system call.
-        if reached && self.state.swap(AWAKE, Ordering::Relaxed) != AWAKE {
+        if is_asleep {
             match &self.bell {
                 Bell::Thread(unparker) => unparker.unpark(),
                 Bell::Task(handle) => {
