@@ -40,7 +40,10 @@ FAULTS: dict[str, list[str]] = {
         "loom:loom_pressure_while_the_owner_goes_to_rest",
         "loom:flow::loom_tests::loom_put_while_a_sleep_times_out",
     ],
-    "PressAwake": ["loom:loom_pressure_while_the_owner_goes_to_rest"],
+    "PressAwake": [
+        "loom:loom_pressure_while_the_owner_goes_to_rest",
+        "it:p4_live::pressure_that_met_a_thread_awake_keeps_it_from_resting",
+    ],
     "PutFence": [
         "loom:loom_put_while_the_owner_goes_to_sleep",
         "loom:loom_pressure_while_the_owner_goes_to_rest",

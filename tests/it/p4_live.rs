@@ -1,10 +1,11 @@
 //! P4: whoever waits is woken; a handler that hangs is named and holds up nobody else.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use batchqueue::{Config, ProduceError, Wait};
+use batchqueue::{Batch, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
 
-use crate::support::{Collector, PATIENCE, config, holding, key, sent, shut_down, start, wait_until};
+use crate::support::{Collector, Latch, PATIENCE, Sent, config, holding, key, sent, shut_down, start, wait_until};
 
 #[test]
 fn a_first_item_wakes_a_sleeping_thread() {
@@ -21,10 +22,50 @@ fn a_first_item_wakes_a_sleeping_thread() {
     shut_down(&queue);
 }
 
+/// A handler that stays in `on_idle` until it is let go.
+struct HeldWhenIdle {
+    collector: Collector,
+    idle: Arc<Latch>,
+    release: Arc<Latch>,
+}
+
+impl Handler<Sent> for HeldWhenIdle {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        // So long that its thread looks for more at once, instead of resting after a small batch.
+        std::thread::sleep(Duration::from_millis(1));
+        self.collector.consume(batch)
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+
+    fn on_idle(&self) -> Result<(), Failure> {
+        self.idle.open();
+        self.release.wait();
+        Ok(())
+    }
+}
+
+#[test]
+fn pressure_that_met_a_thread_awake_keeps_it_from_resting() {
+    let (collector, idle, release) = (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
+    // Half full with one item. The rest is longer than anybody here waits.
+    let queue = start(Config { buffer_size: 2, min_idle: PATIENCE * 2, max_idle: PATIENCE * 2, ..config(1) });
+    let handler = HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
+    queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    idle.wait();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    release.open();
+    wait_until("the second item to be handled", || collector.items().len() == 2);
+    shut_down(&queue);
+}
+
 #[test]
 fn producers_in_a_full_partition_are_woken_by_space() {
     let collector = Collector::default();
-    let queue = start(Config { buffer_size: 1, min_idle: std::time::Duration::from_secs(60), ..config(1) });
+    let queue = start(Config { buffer_size: 1, min_idle: Duration::from_secs(60), ..config(1) });
     queue.add_handler(key(0), collector.handler()).unwrap();
     std::thread::scope(|scope| {
         for producer in 0..4 {
@@ -88,7 +129,7 @@ fn a_hanging_handler_is_named_and_others_go_on() {
 #[test]
 fn flush_waits_for_what_was_accepted_before_it() {
     let collector = Collector::default();
-    let queue = start(Config { min_idle: std::time::Duration::from_secs(60), ..config(3) });
+    let queue = start(Config { min_idle: Duration::from_secs(60), ..config(3) });
     for kind in 0..6 {
         queue.add_handler(key(kind), collector.handler()).unwrap();
     }
