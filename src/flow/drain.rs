@@ -256,9 +256,8 @@ impl<T: Item> DrainTask<T> {
             self.empty_cycles = self.empty_cycles.saturating_add(1);
         }
         let attempt = self.sleeper.prepare(kind);
-        self.is_pressed |= attempt.is_pressed();
-        // Once for each time that pressure was told: the look takes every gate, mostly from a producer.
-        self.is_pressed = self.is_pressed && self.has_half_full_partition();
+        // Not without pressure: the look takes every gate, mostly from a producer.
+        self.is_pressed = (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
         if !faults::off(Fault::LookAgain) && self.has_reason_to_stay_awake(kind) {
             return None;
         }

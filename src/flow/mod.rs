@@ -21,8 +21,8 @@
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stand `side_calls.rs`, `on_idle` and `on_close`; `host.rs`, the world that the handlers live in, such as the
-//! interpreter; and `stand_in.rs`, the waits of threads on which others count.
+//! Beside the way stand `space.rs`, the wait in front of a full partition; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`,
+//! the world that the handlers live in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
 
 pub(crate) mod dispatch;
 pub(crate) mod drain;

@@ -22,6 +22,9 @@ fn a_first_item_wakes_a_sleeping_thread() {
     shut_down(&queue);
 }
 
+/// After a batch of so many a drain thread looks for more at once; after a smaller one it may rest.
+const FULL_BATCH: usize = 256;
+
 /// A handler that stays in `on_idle` until it is let go.
 struct HeldWhenIdle {
     collector: Collector,
@@ -31,8 +34,6 @@ struct HeldWhenIdle {
 
 impl Handler<Sent> for HeldWhenIdle {
     fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
-        // So long that its thread looks for more at once, instead of resting after a small batch.
-        std::thread::sleep(Duration::from_millis(1));
         self.collector.consume(batch)
     }
 
@@ -50,15 +51,20 @@ impl Handler<Sent> for HeldWhenIdle {
 #[test]
 fn pressure_that_met_a_thread_awake_keeps_it_from_resting() {
     let (collector, idle, release) = (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
-    // Half full with one item. The rest is longer than anybody here waits.
-    let queue = start(Config { buffer_size: 2, min_idle: PATIENCE * 2, max_idle: PATIENCE * 2, ..config(1) });
+    // The rest is longer than anybody here waits.
+    let queue =
+        start(Config { buffer_size: 2 * FULL_BATCH, min_idle: PATIENCE * 2, max_idle: PATIENCE * 2, ..config(1) });
     let handler = HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
     queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
-    queue.produce(sent(0, 0, 0)).unwrap();
+    let half_fill = |first| {
+        let items: Vec<_> = (first..first + FULL_BATCH).map(|number| sent(0, 0, number)).collect();
+        queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+    };
+    half_fill(0);
     idle.wait();
-    queue.produce(sent(0, 0, 1)).unwrap();
+    half_fill(FULL_BATCH);
     release.open();
-    wait_until("the second item to be handled", || collector.items().len() == 2);
+    wait_until("the second half to be handled", || collector.items().len() == 2 * FULL_BATCH);
     shut_down(&queue);
 }
 
