@@ -50,13 +50,18 @@ fn r02_a_handoff_under_load_ends_and_drops_nothing() {
         queue.add_handler(key(kind), HandlerRef::new(saturating)).unwrap();
         queue.produce(sent(kind, 0, 0)).unwrap();
     }
+    let go_on = |why| {
+        let before = queue.stats();
+        wait_until(why, || {
+            let now = queue.stats();
+            now.drain_threads.iter().zip(&before.drain_threads).all(|(now, before)| now.items > before.items + 10)
+        });
+    };
+    // Before its first item a thread is asleep, and a partition leaves it at once.
+    go_on("both to be saturated");
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
     wait_until("both to have moved", || owners(&queue) == [1, 0]);
-    let before = queue.stats();
-    wait_until("both to go on", || {
-        let now = queue.stats();
-        now.drain_threads.iter().zip(&before.drain_threads).all(|(now, before)| now.items > before.items + 10)
-    });
+    go_on("both to go on");
     stop.store(true, SeqCst);
     shut_down(&queue);
     assert_eq!((queue.stats().refused, queue.stats().failed), (0, 0));

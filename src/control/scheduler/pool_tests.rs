@@ -143,13 +143,15 @@ fn a_timer_fires_although_other_tasks_are_always_ready() {
 /// order in which the two went to wait, so both orders are tried.
 #[test]
 fn a_timer_fires_although_the_worker_that_kept_it_got_a_long_step() {
+    // For the long step to come first, also on a busy machine.
+    const LONG_ENOUGH: Duration = Duration::from_millis(300);
     for warm_up in 0..4 {
         let pool = start(2);
         let fired = Arc::new(Latch::default());
         let opens = fired.clone();
         let (_, rests) = told(&pool, move |step| {
             if step == 1 {
-                return After::Sleep(Duration::from_millis(30));
+                return After::Sleep(LONG_ENOUGH);
             }
             opens.open();
             After::Done
