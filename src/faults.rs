@@ -22,6 +22,10 @@ pub(crate) enum Fault {
     CountUnhandled,
     /// P4: space in a full partition is not told to those who wait.
     TellWaiting,
+    /// P4: room behind heavy items, which fill an open segment alone, is not told.
+    TellBehindHeavy,
+    /// P4: a heavy item waits for half a buffer's room, whatever others leave it.
+    SmallerPieces,
     /// P4: the sleeper does not look again after it has said that it sleeps.
     LookAgain,
     /// P4: pressure is not left with a drain thread that is awake.
@@ -46,6 +50,8 @@ pub(crate) enum Fault {
     RouteAfterTake,
     /// P4: a flush is not told about a quiescent point.
     TellFlush,
+    /// P4: a producer of many waits for a gate while it holds others.
+    TryNextGate,
     /// P9: a handler may wait for space that only its own drain thread can make.
     Reentrant,
     /// P9: a forced unwind at the end of the interpreter meets Rust frames without a guard.

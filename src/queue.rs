@@ -144,7 +144,8 @@ impl<T: Item> BatchQueue<T> {
         self.produce_with(item, None, None, &mut Wait)
     }
 
-    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in how to wait.
+    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in how to wait. The item counts
+    /// as one: what weighs more goes in by [`produce_heavy`](Self::produce_heavy).
     ///
     /// # Errors
     /// As [`produce`](Self::produce); also the deadline has passed, or `pause` ended the wait.
@@ -161,7 +162,24 @@ impl<T: Item> BatchQueue<T> {
         self.shared.produce(item, partition, deadline, pause)
     }
 
-    /// Puts items in, in order, up to the first that is refused; that one and the rest stay in `items`.
+    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. What was refused comes back: all of
+    /// it, or the rest.
+    ///
+    /// With [`Blocking`](crate::BufferStrategy::Blocking) a piece is at least half a buffer; with
+    /// [`IfPossible`](crate::BufferStrategy::IfPossible) whatever finds room goes in.
+    ///
+    /// # Errors
+    /// As [`produce_with`](Self::produce_with).
+    pub fn produce_heavy<P: Pause>(
+        &self,
+        item: T,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        self.shared.produce_heavy(item, deadline, pause)
+    }
+
+    /// Puts items in, in order, up to the first that is refused; that one and the rest stay in `items`. Each counts as one.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with), without the item.

@@ -6,9 +6,10 @@ use rustc_hash::FxHashMap;
 
 use crate::config::Selector;
 use crate::faults::{self, Fault};
-use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey};
+use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey, weight_of};
 use crate::flow::route::{Registered, Route, Target};
-use crate::flow::take::{Segments, keep_spare, room_for_some};
+use crate::flow::spares::{KEPT_CAPACITY, Spares};
+use crate::flow::take::Segments;
 use crate::marks::Holding;
 use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
 use crate::shared::Shared;
@@ -35,7 +36,7 @@ pub(crate) fn group_by_type<T: Item>(
     selector: Selector,
     taken: Vec<Taken<T>>,
     known_before: usize,
-    spares: &mut Vec<Vec<T>>,
+    spares: &mut Spares<T>,
 ) -> Vec<Group<T>> {
     let mut groups: Vec<Group<T>> = Vec::with_capacity(taken.len());
     let mut known = Known::default();
@@ -55,13 +56,14 @@ pub(crate) fn group_by_type<T: Item>(
             let Some(first) = segment.first().map(Item::type_key) else { continue };
             if segment.iter().all(|item| item.type_key() == first) {
                 let group = find(&mut groups, first);
-                groups[group].batch.push_segment(segment);
+                let weight = if T::weighs(first) { weight_of(&segment) } else { segment.len() };
+                groups[group].batch.push_segment(segment, weight);
             } else {
                 for item in segment.drain(..) {
                     let group = find(&mut groups, item.type_key());
-                    groups[group].batch.push(item, || room_for_some(spares));
+                    groups[group].batch.push(item, || spares.segment(KEPT_CAPACITY / 4));
                 }
-                keep_spare(spares, segment);
+                spares.keep(segment);
             }
         }
     }
@@ -97,10 +99,11 @@ impl Known {
 }
 
 /// One group for the one consumer of the queue.
-pub(crate) fn group_for<T>(consumer: &Arc<Registered<T>>, taken: Vec<Taken<T>>) -> Vec<Group<T>> {
+pub(crate) fn group_for<T: Item>(consumer: &Arc<Registered<T>>, taken: Vec<Taken<T>>) -> Vec<Group<T>> {
     let mut batch = Batch::default();
     for segment in taken.into_iter().flat_map(|taken| taken.segments) {
-        batch.push_segment(segment);
+        let weight = weight_of(&segment);
+        batch.push_segment(segment, weight);
     }
     if batch.is_empty() { Vec::new() } else { vec![Group { target: Some(Target::only(consumer.clone())), batch }] }
 }
@@ -132,8 +135,8 @@ impl DispatchLog {
     }
 
     /// `Some`: a line about refused items of the type is due; their number since the last one.
-    pub(crate) fn note_refused(&self, key: TypeKey) -> Option<u64> {
-        self.refused.note(key, 1, Instant::now())
+    pub(crate) fn note_refused(&self, key: TypeKey, items: usize) -> Option<u64> {
+        self.refused.note(key, items as u64, Instant::now())
     }
 
     /// `Some`: a line about the failed call is due; the number of failures since the last one.
@@ -149,7 +152,7 @@ pub(crate) struct Dispatcher<'a, T: Item> {
     /// Lines to log once the thread has left the host: a logging handler may be slow, or produce into a queue.
     pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
-    pub(crate) spares: &'a mut Vec<Vec<T>>,
+    pub(crate) spares: &'a mut Spares<T>,
 }
 
 impl<T: Item> Dispatcher<'_, T> {
@@ -209,7 +212,7 @@ impl<T: Item> Dispatcher<'_, T> {
         }
         for mut segment in batch.into_segments() {
             segment.clear();
-            keep_spare(self.spares, segment);
+            self.spares.keep(segment);
         }
     }
 

@@ -15,9 +15,17 @@ use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
 use crate::flow::handler::Item;
 use crate::flow::ready::ready_after;
 use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
+use crate::flow::spares::Spares;
 use crate::flow::take::Segments;
 use crate::shared::{Consumption, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
+
+/// How long a drain thread with work stays with its host: a fifth of the time after which the interpreter asks a thread to let
+/// others go on, and which nobody asks while a handler runs that is no Python code.
+const STAY: Duration = Duration::from_millis(1);
+
+/// The same in cycles, for loom, which has no clock.
+const MOST_CYCLES: usize = if cfg!(loom) { 2 } else { usize::MAX };
 
 /// What a cycle came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +55,12 @@ pub(crate) struct DrainTask<T: Item> {
     /// Lines to log outside the host.
     pub(super) lines: Vec<String>,
     /// Emptied segments.
-    spares: Vec<Vec<T>>,
+    spares: Spares<T>,
 }
 
 impl<T: Item> DrainTask<T> {
     pub(crate) fn new(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) -> Self {
+        let spares = Spares::new(shared.route.spares.clone());
         Self {
             index,
             shared,
@@ -62,7 +71,7 @@ impl<T: Item> DrainTask<T> {
             is_pressed: false,
             tells_idle: false,
             lines: Vec::new(),
-            spares: Vec::new(),
+            spares,
         }
     }
 
@@ -118,27 +127,30 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
+    /// Cycles up to the first that is not followed by another one at once; while there is work, some in one stay with the host.
+    pub(crate) fn work(&mut self) -> Cycle {
+        let mut last = self.cycle();
+        if last == Cycle::Worked {
+            let host = self.shared.host.clone();
+            host.stay(&mut || {
+                let began = Instant::now();
+                for _ in 0..MOST_CYCLES {
+                    last = self.cycle();
+                    if last != Cycle::Worked || time_since(began) >= STAY {
+                        break;
+                    }
+                }
+            });
+        }
+        last
+    }
+
     // ---- take and dispatch -----------------------------------------------------------------------------------
 
     /// The partitions of this thread that are ready, from the one after the last served. Ready bits never decide about
     /// the end: once the queue is closing, every partition is looked at.
     fn partitions_to_take(&self, closing: bool) -> impl Iterator<Item = usize> + use<'_, T> {
-        let (route, after) = (&self.shared.route, self.last_served);
-        let all = closing.then(|| {
-            let count = route.partition_count();
-            (1..=count).map(move |step| (after + step) % count)
-        });
-        let ready = (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), after));
-        all.into_iter().flatten().chain(ready.into_iter().flatten()).filter(|&index| self.owns(index))
-    }
-
-    fn owns(&self, partition: usize) -> bool {
-        let owner = self.shared.route.owner(partition).load();
-        if faults::off(Fault::TakeWhenWanted) {
-            owner.wanted() == self.index
-        } else {
-            owner == Owner::Owned(self.index)
-        }
+        to_take(&self.shared, self.index, self.last_served, closing)
     }
 
     /// Returns how many items that were.
@@ -152,12 +164,11 @@ impl<T: Item> DrainTask<T> {
         let shared = self.shared.clone();
         let mut items = 0;
         let mut taken = Vec::new();
-        let mut spares = std::mem::take(&mut self.spares);
-        let others = self.partitions_to_take(closing).filter(|&index| index != first);
+        let others = to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
         for index in std::iter::once(first).chain(others) {
             let mut segments = Segments::new();
             let budget = shared.config.max_batch_items - items;
-            let from_here = shared.route.partition(index).take(budget, &mut segments, &mut spares);
+            let from_here = shared.route.partition(index).take(budget, &mut segments, &mut self.spares);
             if from_here == 0 {
                 continue;
             }
@@ -175,15 +186,14 @@ impl<T: Item> DrainTask<T> {
         // The handlers are looked up after the last take: an item is in a partition only after its handler was published.
         let groups = match &shared.consumption {
             Consumption::ByHandler => {
-                group_by_type(&shared.route, shared.config.selector, taken, known_before, &mut spares)
+                group_by_type(&shared.route, shared.config.selector, taken, known_before, &mut self.spares)
             }
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
         let mut dispatcher =
-            Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines, spares: &mut spares };
+            Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines, spares: &mut self.spares };
         dispatcher.dispatch(groups);
-        self.spares = spares;
         items
     }
 
@@ -304,9 +314,11 @@ impl<T: Item> DrainTask<T> {
             return;
         }
         shared.host.enter(&mut || {
-            let (mut abandoned, mut spares) = (Segments::new(), Vec::new());
-            for partition in shared.route.partitions().filter(|one| self.is_inside(one.index)) {
-                partition.take(usize::MAX, &mut abandoned, &mut spares);
+            let mut abandoned = Segments::new();
+            for partition in shared.route.partitions() {
+                if self.is_inside(partition.index) {
+                    partition.take(usize::MAX, &mut abandoned, &mut self.spares);
+                }
             }
         });
     }
@@ -326,4 +338,25 @@ impl<T: Item> DrainTask<T> {
     fn note_cpu_time(&self) {
         self.slot().note_cpu_time();
     }
+}
+
+/// The partitions of drain thread `index` that are ready, or all of them: from the one after the last served.
+fn to_take<T: Item>(
+    shared: &Shared<T>,
+    index: usize,
+    last_served: usize,
+    closing: bool,
+) -> impl Iterator<Item = usize> + use<'_, T> {
+    let route = &shared.route;
+    let all = closing.then(|| {
+        let count = route.partition_count();
+        (1..=count).map(move |step| (last_served + step) % count)
+    });
+    let ready = (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), last_served));
+    all.into_iter().flatten().chain(ready.into_iter().flatten()).filter(move |&one| owns(shared, index, one))
+}
+
+fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
+    let owner = shared.route.owner(partition).load();
+    if faults::off(Fault::TakeWhenWanted) { owner.wanted() == index } else { owner == Owner::Owned(index) }
 }

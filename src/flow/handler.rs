@@ -29,9 +29,34 @@ impl From<TypeKey> for HandledType {
 }
 
 /// What a queue may hold.
-pub trait Item: Send + 'static {
+///
+/// An item may stand for several, as a block of rows does: it weighs so many, and goes in by
+/// [`produce_heavy`](crate::BatchQueue::produce_heavy). The bound and all counts are by weight. A batch is then limited by the
+/// buffer's size, and not by `max_batch_items`.
+pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;
+
+    /// Whether items of a type may weigh more than 1.
+    fn weighs(_key: TypeKey) -> bool {
+        false
+    }
+
+    /// How many items this one stands for, at least 1. Must not change while the item is queued.
+    fn weight(&self) -> usize {
+        1
+    }
+
+    /// Cuts an item in two, of which the first weighs `weight`: 1 or more, and less than the whole.
+    #[must_use]
+    fn cut(self, weight: usize) -> (Self, Self) {
+        unreachable!("an item of weight 1 was cut at {weight}")
+    }
+}
+
+/// What items weigh together.
+pub(crate) fn weight_of<T: Item>(items: &[T]) -> usize {
+    items.iter().map(Item::weight).sum()
 }
 
 /// The items of one type that one cycle took, in order, as the segments they travelled in.
@@ -49,7 +74,7 @@ impl<T> Default for Batch<T> {
 }
 
 impl<T> Batch<T> {
-    /// Items in the batch.
+    /// Items in the batch, by weight.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -75,7 +100,8 @@ impl<T> Batch<T> {
 
     /// Takes all items out, in order. What the iterator is dropped with is dropped too.
     pub fn drain(&mut self) -> Drain<'_, T> {
-        let left = std::mem::take(&mut self.len);
+        self.len = 0;
+        let left = self.segments.iter().map(Vec::len).sum();
         Drain { segments: self.segments.iter_mut(), current: None, left }
     }
 
@@ -84,13 +110,16 @@ impl<T> Batch<T> {
         self.segments
     }
 
-    pub(crate) fn push_segment(&mut self, segment: Vec<T>) {
-        self.len += segment.len();
+    pub(crate) fn push_segment(&mut self, segment: Vec<T>, weight: usize) {
+        self.len += weight;
         self.segments.push(segment);
     }
 
-    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>) {
-        self.len += 1;
+    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>)
+    where
+        T: Item,
+    {
+        self.len += item.weight();
         if self.segments.is_empty() {
             self.segments.push(room());
         }

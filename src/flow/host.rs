@@ -14,6 +14,11 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
+    /// Runs several cycles, each with its own [`enter`](Self::enter), which costs less inside.
+    fn stay(&self, body: &mut dyn FnMut()) {
+        body();
+    }
+
     /// Runs a wait for another thread from inside [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();

@@ -4,13 +4,14 @@
 //! for a cycle with work, a producer holds it while it puts, and both let it go for a wait. loom reports a deadlock where
 //! somebody waits for another thread and keeps it. Bounds: two or three preemptions with one drain thread, one with two.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 
 use loom::thread;
 
 use crate::config::{Config, RetryPolicy};
 use crate::loom_tests::{Number, ONE, Seen, TWO, config, model, two_owners_meet};
-use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, wait_for};
+use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, thread_local, wait_for};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause};
 
 #[derive(Default)]
@@ -38,11 +39,27 @@ impl Interpreter {
 #[derive(Clone, Default)]
 struct Attached(Arc<Interpreter>);
 
+thread_local! {
+    #[allow(clippy::missing_const_for_thread_local)]
+    static STAYS: Cell<bool> = Cell::new(false);
+}
+
 impl Host<Number> for Attached {
     fn enter(&self, body: &mut dyn FnMut()) {
+        if STAYS.with(Cell::get) {
+            return body();
+        }
         self.0.attach();
         body();
         self.0.detach();
+    }
+
+    fn stay(&self, body: &mut dyn FnMut()) {
+        self.enter(&mut || {
+            STAYS.with(|stays| stays.set(true));
+            body();
+            STAYS.with(|stays| stays.set(false));
+        });
     }
 
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {

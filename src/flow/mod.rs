@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
+//!  bulk.rs       or many at once, with one lock for many items; run.rs: in one partition
+//!  heavy.rs      or one that stands for many, like a block of rows
 //!     │
 //!  place.rs      type → partition, for the queue's life        a hot type: several, in turn
 //!  route.rs      partitions, their owners, the handlers of the types; it only grows
@@ -21,13 +23,15 @@
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stand `space.rs`, the wait in front of a full partition; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`,
+//! Beside the way stand `space.rs`, the wait in front of a full partition; `spares.rs`, emptied segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`,
 //! the world that the handlers live in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
 
+mod bulk;
 pub(crate) mod dispatch;
 pub(crate) mod drain;
 pub(crate) mod gate;
 pub(crate) mod handler;
+mod heavy;
 pub(crate) mod host;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -39,7 +43,9 @@ pub(crate) mod produce;
 pub(crate) mod ready;
 pub(crate) mod rest;
 pub(crate) mod route;
+mod run;
 mod side_calls;
 mod space;
+pub(crate) mod spares;
 pub(crate) mod stand_in;
 pub(crate) mod take;

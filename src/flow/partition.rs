@@ -18,8 +18,9 @@ use crate::faults::{self, Fault};
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
 use crate::flow::space::Space;
+use crate::flow::spares::SparePool;
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex, SegmentChannel,
+    Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex, SegmentChannel,
 };
 
 /// What a put reads and writes when it does not succeed at once. Under the gate.
@@ -75,6 +76,9 @@ pub(crate) struct Partition<T> {
     pub(super) ready: ReadyBit,
     pub(super) space: Space,
     pub(super) slow: SlowCounts,
+    spares: Arc<SparePool<T>>,
+    /// An item that weighs more than 1 has been here.
+    pub(super) has_heavy: AtomicBool,
 }
 
 /// What the thread inside writes, in a cache line of its own.
@@ -90,7 +94,13 @@ pub(super) struct Inside {
 }
 
 impl<T> Partition<T> {
-    pub(crate) fn new(index: usize, ready: ReadyBit, buffer_size: usize, segment_size: usize) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        ready: ReadyBit,
+        buffer_size: usize,
+        segment_size: usize,
+        spares: Arc<SparePool<T>>,
+    ) -> Self {
         // A put touches one cache line of the partition: its lock and all that it guards. loom's locks are larger.
         const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
@@ -102,6 +112,8 @@ impl<T> Partition<T> {
             ready,
             space: Space::new(),
             slow: SlowCounts::default(),
+            spares,
+            has_heavy: AtomicBool::new(false),
         }
     }
 
@@ -133,51 +145,31 @@ impl<T> Partition<T> {
         inside_pool: bool,
     ) -> Result<Signal, (T, Stop)> {
         if let Err(stop) = self.check(&mut gate, inside_pool) {
-            self.count_slow(attempt, 0);
+            self.count_slow(attempt, 1, 0);
             return Err((item, stop));
         }
         let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
         self.append(&mut gate, item);
         if attempt == Attempt::Again {
-            self.count_slow(attempt, 1);
+            self.count_slow(attempt, 0, 1);
         }
         Ok(self.announce(&mut gate, was_empty, 1))
     }
 
-    /// Puts the first `run` of `items` in, as many as fit, under one lock. What does not fit stays in `items`.
-    pub(crate) fn put_run(
-        &self,
-        items: &mut std::vec::IntoIter<T>,
-        run: usize,
-        attempt: Attempt,
-        inside_pool: bool,
-    ) -> (usize, Signal, Option<Stop>) {
-        let mut gate = self.gate.lock();
-        if let Err(stop) = self.check(&mut gate, inside_pool) {
-            self.count_slow(attempt, 0);
-            return (0, Signal::Nothing, Some(stop));
-        }
-        let was_empty = self.is_empty(&mut gate);
-        let room = if faults::off(Fault::Bound) { run } else { gate.buffer_size as usize - gate.queued() };
-        let put = run.min(room);
-        for item in items.take(put) {
-            self.append(&mut gate, item);
-        }
-        // The first item may be one that was late; the one that stopped the run was tried, what stands behind was not.
-        if attempt == Attempt::Again {
-            self.count_slow(attempt, 1);
-        }
-        if put < run {
-            self.count_slow(Attempt::New, 0);
-        }
-        let signal = self.announce(&mut gate, was_empty, put);
-        (put, signal, (put < run).then_some(Stop::Full))
+    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed; may return early.
+    pub(crate) fn wait_for_room(&self, weight: usize, limit: Option<Duration>, inside_pool: bool) {
+        self.space.wait(limit, || {
+            let mut gate = self.gate.lock();
+            let is_open = self.check(&mut gate, inside_pool) != Err(Stop::Closed);
+            self.look_at_taken(&mut gate);
+            is_open && gate.queued() + weight > gate.buffer_size as usize
+        });
     }
 
     /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at last.
-    fn count_slow(&self, attempt: Attempt, put: usize) {
+    pub(super) fn count_slow(&self, attempt: Attempt, late: usize, put: usize) {
         match attempt {
-            Attempt::New => add(&self.slow.late, 1),
+            Attempt::New => add(&self.slow.late, late),
             Attempt::Again => add(&self.slow.late_pushed, put),
         }
     }
@@ -201,14 +193,9 @@ impl<T> Partition<T> {
         }
     }
 
-    /// Waits until there is space, the access changes, or `limit` has passed; may return early.
-    pub(crate) fn wait_for_space(&self, limit: Option<Duration>, inside_pool: bool) {
-        self.space.wait(limit, || self.check(&mut self.gate.lock(), inside_pool) == Err(Stop::Full));
-    }
-
     /// Whether a put may go on: the access, then the bound.
     #[inline]
-    fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
+    pub(super) fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
         let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
         if gate.access > limit && !faults::off(Fault::ClosedFlag) {
             return Err(Stop::Closed);
@@ -234,7 +221,7 @@ impl<T> Partition<T> {
     }
 
     #[inline]
-    fn append(&self, gate: &mut Gate<T>, item: T) {
+    pub(super) fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
         if gate.open.len() >= usize::from(gate.segment_size) {
             self.seal(gate);
@@ -243,7 +230,8 @@ impl<T> Partition<T> {
 
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
-        let full = std::mem::replace(&mut gate.open, Vec::with_capacity(gate.segment_size.into()));
+        let next = self.spares.segment(gate.segment_size.into());
+        let full = std::mem::replace(&mut gate.open, next);
         let items = full.len() as u64;
         // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
         // `buffer_size / segment_size` are never in the channel.
@@ -260,7 +248,7 @@ impl<T> Partition<T> {
 
     /// Under the gate, after `put` items went in: sets the ready bit on the step from empty to non-empty.
     #[inline]
-    fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
+    pub(super) fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
         if put == 0 {
             return Signal::Nothing;
         }

@@ -1,13 +1,44 @@
 //! One partition against a model of it, call by call: signals, stops, order, counts, the ready bit, the bound.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use proptest::prelude::*;
 
 use crate::flow::gate::{Access, segment_size};
+use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::flow::ready::{ReadyBit, new_word};
-use crate::flow::take::{Segments, keep_spare};
+use crate::flow::spares::{SparePool, Spares};
+use crate::flow::take::Segments;
+use crate::sync::Arc;
+
+/// Numbers next to each other, which weigh one each.
+#[derive(Debug, Clone, PartialEq)]
+struct Numbers(Range<u64>);
+
+impl Item for Numbers {
+    fn type_key(&self) -> TypeKey {
+        TypeKey(1)
+    }
+
+    fn weighs(_key: TypeKey) -> bool {
+        true
+    }
+
+    fn weight(&self) -> usize {
+        usize::try_from(self.0.end - self.0.start).unwrap()
+    }
+
+    fn cut(self, weight: usize) -> (Self, Self) {
+        let at = self.0.start + weight as u64;
+        (Self(self.0.start..at), Self(at..self.0.end))
+    }
+}
+
+fn one(number: u64) -> Numbers {
+    Numbers(number..number + 1)
+}
 
 #[derive(Debug, Clone)]
 enum Action {
@@ -15,6 +46,8 @@ enum Action {
     Put(usize, bool),
     /// So many at once.
     PutRun(usize, bool),
+    /// One item of this weight, in pieces of at least so much.
+    PutHeavy(usize, usize, bool),
     /// Of at least so many, if there are.
     Take(usize),
     Restrict(Access),
@@ -24,6 +57,8 @@ fn action(buffer_size: usize) -> impl Strategy<Value = Action> {
     prop_oneof![
         12 => (0..buffer_size + 2, any::<bool>()).prop_map(|(puts, inside)| Action::Put(puts, inside)),
         4 => (0..buffer_size + 2, any::<bool>()).prop_map(|(run, inside)| Action::PutRun(run, inside)),
+        3 => (1..2 * buffer_size + 2, 0..buffer_size + 1, any::<bool>())
+            .prop_map(|(weight, least, inside)| Action::PutHeavy(weight, least, inside)),
         6 => (1..buffer_size + 3).prop_map(Action::Take),
         1 => prop_oneof![Just(Access::DrainThreads), Just(Access::Closed)].prop_map(Action::Restrict),
     ]
@@ -37,7 +72,7 @@ fn case() -> impl Strategy<Value = (usize, usize, Vec<Action>)> {
 
 /// The partition and what it must be.
 struct Both {
-    partition: Partition<u64>,
+    partition: Partition<Numbers>,
     buffer_size: usize,
     queued: VecDeque<u64>,
     access: Access,
@@ -45,14 +80,16 @@ struct Both {
     attempts: u64,
     pushed: u64,
     taken: u64,
-    spares: Vec<Vec<u64>>,
+    refused: u64,
+    spares: Spares<Numbers>,
 }
 
 impl Both {
     fn new(buffer_size: usize, max_batch_items: usize) -> Self {
         let bit = ReadyBit::new(new_word(), 0);
+        let (segment, pool) = (segment_size(buffer_size, max_batch_items), Arc::new(SparePool::new()));
         Self {
-            partition: Partition::new(0, bit, buffer_size, segment_size(buffer_size, max_batch_items)),
+            partition: Partition::new(0, bit, buffer_size, segment, pool.clone()),
             buffer_size,
             queued: VecDeque::new(),
             access: Access::Open,
@@ -60,7 +97,8 @@ impl Both {
             attempts: 0,
             pushed: 0,
             taken: 0,
-            spares: Vec::new(),
+            refused: 0,
+            spares: Spares::new(pool),
         }
     }
 
@@ -89,14 +127,14 @@ impl Both {
     fn put(&mut self, inside: bool) -> bool {
         self.attempts += 1;
         let stop = self.stop(inside);
-        match self.partition.put(self.next, inside) {
+        match self.partition.put(one(self.next), inside) {
             Ok(signal) => {
                 assert_eq!(stop, None);
                 assert_eq!(signal, self.pushed(1));
                 true
             }
             Err(back) => {
-                assert_eq!(Some(back), stop.map(|stop| (self.next, stop)));
+                assert_eq!(Some(back), stop.map(|stop| (one(self.next), stop)));
                 false
             }
         }
@@ -106,21 +144,63 @@ impl Both {
     fn put_again(&mut self, inside: bool) {
         if self.stop(inside) == Some(Stop::Full) {
             self.take(1);
-            let signal = self.partition.put_again(self.next, inside);
+            let signal = self.partition.put_again(one(self.next), inside);
             assert_eq!(signal, Ok(self.pushed(1)));
         }
     }
 
     fn put_run(&mut self, run: usize, inside: bool) {
-        let mut items = (self.next..).take(run).collect::<Vec<_>>().into_iter();
         let stop = self.stop(inside);
         let room = if stop.is_none() { self.buffer_size - self.queued.len() } else { 0 };
-        let expected = stop.or((run > room).then_some(Stop::Full));
-        let (put, signal, stopped) = self.partition.put_run(&mut items, run, Attempt::New, inside);
+        let expected = stop.or(Some(Stop::Full)).filter(|_| run > room);
+        let mut many = self.partition.run(inside);
+        let (mut put, mut stopped) = (0, None);
+        while put < run && stopped.is_none() {
+            match many.look() {
+                Ok(()) => {
+                    many.put(one(self.next + put as u64));
+                    put += 1;
+                }
+                Err(stop) => {
+                    many.count_late();
+                    stopped = Some(stop);
+                }
+            }
+        }
+        let signal = many.end();
         assert_eq!((put, stopped), (run.min(room), expected));
-        assert_eq!(items.len(), run - put);
         assert_eq!(signal, self.pushed(put));
         self.attempts += put as u64 + u64::from(stopped.is_some());
+    }
+
+    /// One item that weighs so much, or the part of it that finds room; what is left goes in after a take, or is given up.
+    fn put_heavy(&mut self, weight: usize, least: usize, inside: bool) {
+        let whole = Numbers(self.next..self.next + weight as u64);
+        let stop = self.stop(inside).filter(|stop| *stop == Stop::Closed);
+        let room = self.buffer_size - self.queued.len();
+        let put = match () {
+            () if stop.is_some() => 0,
+            () if weight <= room => weight,
+            () if room >= least.max(1) => room,
+            () => 0,
+        };
+        let (signal, rest) = self.partition.put_heavy(whole, least, Attempt::New, inside);
+        let left = Numbers(self.next + put as u64..self.next + weight as u64);
+        assert_eq!(rest, (put < weight).then_some((left, stop.unwrap_or(Stop::Full))));
+        assert_eq!(signal, self.pushed(put));
+        self.attempts += weight as u64;
+        if let Some((rest, Stop::Full)) = rest {
+            self.take(usize::MAX);
+            let put = rest.weight().min(self.buffer_size);
+            let (signal, left) = self.partition.put_heavy(rest, 1, Attempt::Again, inside);
+            assert_eq!(signal, self.pushed(put));
+            let given_up = left.map_or(0, |(left, _)| left.weight());
+            self.partition.refuse(given_up);
+            self.refused += given_up as u64;
+        } else if let Some((rest, Stop::Closed)) = rest {
+            self.partition.refuse(rest.weight());
+            self.refused += rest.weight() as u64;
+        }
     }
 
     fn take(&mut self, budget: usize) {
@@ -128,17 +208,18 @@ impl Both {
         let taken = self.partition.take(budget, &mut segments, &mut self.spares);
         assert!(taken >= budget.min(self.queued.len()));
         for mut segment in segments {
-            for item in segment.drain(..) {
-                assert_eq!(Some(item), self.queued.pop_front());
+            for number in segment.drain(..).flat_map(|numbers| numbers.0) {
+                assert_eq!(Some(number), self.queued.pop_front());
                 self.taken += 1;
             }
-            keep_spare(&mut self.spares, segment);
+            self.spares.keep(segment);
         }
     }
 
     fn compare(&self) {
         let counts = self.partition.counts();
         assert_eq!((counts.attempts, counts.pushed, counts.taken), (self.attempts, self.pushed, self.taken));
+        assert_eq!(counts.refused, self.refused);
         assert!(self.queued.is_empty() || self.partition.is_ready(), "an item, and no bit that says so");
         assert_eq!(self.partition.is_half_full(), self.queued.len() >= self.buffer_size.div_ceil(2));
     }
@@ -158,6 +239,7 @@ proptest! {
                     }
                 }
                 Action::PutRun(run, inside) => both.put_run(run, inside),
+                Action::PutHeavy(weight, least, inside) => both.put_heavy(weight, least, inside),
                 Action::Take(budget) => both.take(budget),
                 Action::Restrict(access) => {
                     both.access = both.access.max(access);

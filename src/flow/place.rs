@@ -141,6 +141,7 @@ mod loom_tests {
 
     use super::*;
     use crate::flow::ready::{ReadyBit, new_word};
+    use crate::flow::spares::SparePool;
     use crate::loom_tests::model;
 
     /// Growth while a producer looks types up: what it finds is complete, also behind a larger table, and what it has found
@@ -150,7 +151,8 @@ mod loom_tests {
         model(3, || {
             let places = Arc::new(Places::<u64>::new());
             let insert = |number: usize| {
-                let partition = Partition::new(number, ReadyBit::new(new_word(), number), 1, 1);
+                let spares = Arc::new(SparePool::new());
+                let partition = Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, spares);
                 places.insert(Place::new(TypeKey(number), number, Arc::new(partition), false));
             };
             insert(0);
@@ -178,10 +180,11 @@ mod loom_tests {
 mod tests {
     use super::*;
     use crate::flow::ready::{ReadyBit, new_word};
+    use crate::flow::spares::SparePool;
     use proptest::prelude::*;
 
     fn partition(index: usize) -> Arc<Partition<u64>> {
-        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1))
+        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1, Arc::new(SparePool::new())))
     }
 
     #[test]

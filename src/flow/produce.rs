@@ -1,4 +1,4 @@
-//! Produce: one item or many, with or without waiting.
+//! Produce: one item, with or without waiting. Many at once are in `bulk.rs`.
 
 use std::convert::Infallible;
 
@@ -7,7 +7,7 @@ use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
 use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
-use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Signal, Stop};
 use crate::marks::on_drain_thread;
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering};
@@ -24,9 +24,6 @@ pub trait Pause {
     /// The caller does not want to wait any longer.
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Self::Interrupt>;
 }
-
-/// Items of a spread type that go to one of its partitions in a row, when many are put in at once.
-const SPREAD_RUN: usize = 64;
 
 /// Just waits.
 #[derive(Debug, Default, Clone, Copy)]
@@ -59,6 +56,7 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        debug_assert_eq!(item.weight(), 1, "what weighs more goes in by produce_heavy");
         let partition = match given {
             Some(index) => self.route.partition(index),
             None => self.select(item.type_key()),
@@ -85,7 +83,7 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         let mut standing_in = None;
         loop {
-            if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause, &mut standing_in) {
+            if let Err(refusal) = self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut standing_in) {
                 return Err(self.refuse(&item, refusal, partition).with(item, partition));
             }
             match partition.put_again(item, inside_pool) {
@@ -98,49 +96,10 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Puts items in, in order, up to the first that is refused. The rest stays in `items`.
-    ///
-    /// Items next to each other that go to the same partition are put in under one lock.
-    pub(crate) fn produce_many<P: Pause>(
-        self: &Arc<Self>,
-        items: &mut std::vec::IntoIter<T>,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<(), ProduceError<(), P::Interrupt>> {
-        let inside_pool = on_drain_thread();
-        while let Some(first) = items.as_slice().first() {
-            let key = first.type_key();
-            let partition = self.select(key);
-            let mut run = match self.config.selector {
-                Selector::ByType => items.as_slice().iter().take_while(|item| item.type_key() == key).count(),
-                _ => items.len().div_ceil(self.route.partition_count()),
-            };
-            if run > SPREAD_RUN && self.route.is_spread(key) {
-                run = SPREAD_RUN;
-            }
-            let (mut left, mut attempt, mut standing_in) = (run, Attempt::New, None);
-            while left > 0 {
-                let (put, signal, stop) = partition.put_run(items, left, attempt, inside_pool);
-                self.wake_inside(partition, signal);
-                left -= put;
-                let Some(stop) = stop else { break };
-                attempt = Attempt::Again;
-                if let Err(refusal) = self.wait_or_refuse(partition, stop, deadline, pause, &mut standing_in) {
-                    let refusal = match items.as_slice().first() {
-                        Some(item) => self.refuse(item, refusal, partition),
-                        None => refusal,
-                    };
-                    return Err(refusal.with((), partition));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Counts a refused item, and says so once per type and minute.
-    fn refuse<E>(&self, item: &T, refusal: Refusal<E>, partition: &Partition<T>) -> Refusal<E> {
-        partition.refuse(1);
-        if let Some(refused) = self.dispatch_log.note_refused(item.type_key()) {
+    pub(super) fn refuse<E>(&self, item: &T, refusal: Refusal<E>, partition: &Partition<T>) -> Refusal<E> {
+        partition.refuse(item.weight());
+        if let Some(refused) = self.dispatch_log.note_refused(item.type_key(), item.weight()) {
             let (index, size) = (partition.index, partition.buffer_size);
             let why = match &refusal {
                 Refusal::Closed => "the queue is shut down".to_owned(),
@@ -153,7 +112,7 @@ impl<T: Item> Shared<T> {
     }
 
     #[inline]
-    fn select(&self, key: TypeKey) -> &Partition<T> {
+    pub(super) fn select(&self, key: TypeKey) -> &Partition<T> {
         match self.config.selector {
             Selector::ByType => self.route.partition_for(key),
             _ if faults::off(Fault::ConsumerByType) => self.route.partition_for(key),
@@ -165,10 +124,11 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The partition did not take the item: waits for space where that is asked for and can help.
-    fn wait_or_refuse<P: Pause>(
+    /// The partition did not take the item: waits for room where that is asked for and can help.
+    pub(super) fn wait_or_refuse<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
+        weight: usize,
         stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
@@ -195,13 +155,13 @@ impl<T: Item> Shared<T> {
         }
         let inside_pool = on_drain_thread();
         pause
-            .pause(&mut |limit| partition.wait_for_space(slice(limit, deadline), inside_pool))
+            .pause(&mut |limit| partition.wait_for_room(weight, slice(limit, deadline), inside_pool))
             .map_err(Refusal::Interrupted)
     }
 }
 
 /// Why an item was not put in, without the item.
-enum Refusal<E> {
+pub(super) enum Refusal<E> {
     Full,
     Closed,
     TimedOut,
@@ -210,7 +170,7 @@ enum Refusal<E> {
 }
 
 impl<E> Refusal<E> {
-    fn with<T, U>(self, item: U, partition: &Partition<T>) -> ProduceError<U, E> {
+    pub(super) fn with<T, U>(self, item: U, partition: &Partition<T>) -> ProduceError<U, E> {
         let (partition, buffer_size) = (partition.index, partition.buffer_size);
         match self {
             Self::Full => ProduceError::Full(item),

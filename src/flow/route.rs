@@ -23,6 +23,7 @@ use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::Partition;
 use crate::flow::place::{Place, Places};
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
+use crate::flow::spares::SparePool;
 use crate::observe::HandlerTally;
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
@@ -103,6 +104,7 @@ pub(crate) struct Route<T> {
     places: Places<T>,
     types: AppendOnly<TypeRoute<T>>,
     idlers: Published<Vec<Idler<T>>>,
+    pub(crate) spares: Arc<SparePool<T>>,
 }
 
 impl<T> Route<T> {
@@ -114,6 +116,7 @@ impl<T> Route<T> {
             places: Places::new(),
             types: AppendOnly::new(),
             idlers: Published::new(Vec::new()),
+            spares: Arc::new(SparePool::new()),
         }
     }
 
@@ -260,7 +263,8 @@ impl<T> Route<T> {
             let Some(word) = self.words.get(index / BITS).cloned() else { unreachable!("just added") };
             self.owners.push(OwnerWord::owned(index % threads));
             let ready = ReadyBit::new(word, index);
-            self.partitions.push(Arc::new(Partition::new(index, ready, config.buffer_size, segment)));
+            let partition = Partition::new(index, ready, config.buffer_size, segment, self.spares.clone());
+            self.partitions.push(Arc::new(partition));
         }
     }
 

@@ -43,8 +43,8 @@ impl Space {
         self.changed.notify_all();
     }
 
-    /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one: it is shorter than the
-    /// bound, so that whoever finds the partition full has a sealed segment before it.
+    /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one, unless there are heavy items:
+    /// it has at most a quarter of the bound, so that whoever finds no room for half of it has a sealed segment before it.
     pub(super) fn tell_waiting(&self) {
         // SeqCst: pairs with the fence in `wait`.
         fence(Ordering::SeqCst);

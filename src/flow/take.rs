@@ -7,14 +7,10 @@ use smallvec::SmallVec;
 
 use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
+use crate::flow::handler::{Item, weight_of};
 use crate::flow::partition::Partition;
+use crate::flow::spares::{KEPT_CAPACITY, Spares};
 use crate::sync::{Ordering, SegmentChannel, fence};
-
-/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
-const KEPT_CAPACITY: usize = 256;
-
-/// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
-const MOST_SPARES: usize = 128;
 
 /// What a take found in the open segment's place.
 enum Opened<T> {
@@ -27,22 +23,10 @@ enum Opened<T> {
 /// The segments of one take: mostly one.
 pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 
-/// Keeps an emptied segment for a later take, if it is of the size that takes leave behind.
-pub(crate) fn keep_spare<T>(spares: &mut Vec<Vec<T>>, segment: Vec<T>) {
-    if spares.len() < MOST_SPARES && (1..=KEPT_CAPACITY).contains(&segment.capacity()) {
-        spares.push(segment);
-    }
-}
-
-/// An empty segment for part of what a take brought.
-pub(crate) fn room_for_some<T>(spares: &mut Vec<Vec<T>>) -> Vec<T> {
-    spares.pop().unwrap_or_else(|| Vec::with_capacity(KEPT_CAPACITY / 4))
-}
-
-impl<T> Partition<T> {
+impl<T: Item> Partition<T> {
     /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An emptied segment from
     /// `spares` takes the place of the open one.
-    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Vec<Vec<T>>) -> usize {
+    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Spares<T>) -> usize {
         self.ready.clear();
         // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit cleared and sets it.
         fence(Ordering::SeqCst);
@@ -50,8 +34,12 @@ impl<T> Partition<T> {
         while taken < budget {
             let sealed = match self.take_open(spares) {
                 Opened::Last(open) => {
-                    taken += open.len();
+                    taken += self.weight_of(&open);
                     if !open.is_empty() {
+                        // Relaxed: as in `weight_of`.
+                        if self.has_heavy.load(Ordering::Relaxed) && !faults::off(Fault::TellBehindHeavy) {
+                            self.space.tell_waiting();
+                        }
                         segments.push(open);
                     }
                     return taken;
@@ -62,9 +50,10 @@ impl<T> Partition<T> {
                 let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else { break };
                 // Relaxed: only the thread inside touches it.
                 self.inside.received.store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                self.store_taken(segment.len());
+                let weight = self.weight_of(&segment);
+                self.store_taken(weight);
                 self.space.tell_waiting();
-                taken += segment.len();
+                taken += weight;
                 segments.push(segment);
                 if taken >= budget {
                     break;
@@ -79,7 +68,7 @@ impl<T> Partition<T> {
     }
 
     /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
-    fn take_open(&self, spares: &mut Vec<Vec<T>>) -> Opened<T> {
+    fn take_open(&self, spares: &mut Spares<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
         // Relaxed: only the thread inside touches it.
         gate.sealed -= self.inside.received.load(Ordering::Relaxed);
@@ -91,8 +80,7 @@ impl<T> Partition<T> {
             return Opened::Last(Vec::new());
         }
         let kept = KEPT_CAPACITY.min(gate.segment_size.into());
-        let next = spares.pop().unwrap_or_else(|| Vec::with_capacity(kept));
-        let open = std::mem::replace(&mut gate.open, next);
+        let open = std::mem::replace(&mut gate.open, spares.segment(kept));
         gate.before_open += open.len() as u64;
         gate.take_plan_back();
         // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
@@ -100,8 +88,13 @@ impl<T> Partition<T> {
         if faults::off(Fault::TakenLate) {
             drop(gate);
         }
-        self.store_taken(open.len());
+        self.store_taken(self.weight_of(&open));
         Opened::Last(open)
+    }
+
+    fn weight_of(&self, segment: &[T]) -> usize {
+        // Relaxed: set under the gate before the first heavy item went in, and the gate or the channel brought that item.
+        if self.has_heavy.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
     }
 
     fn store_taken(&self, items: usize) {

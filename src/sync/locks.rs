@@ -71,6 +71,12 @@ impl<V> Mutex<V> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, V> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// For the twin of the quick lock.
+    #[cfg(loom)]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, V>> {
+        self.0.try_lock().ok()
+    }
 }
 
 #[derive(Debug)]

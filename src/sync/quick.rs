@@ -33,6 +33,11 @@ impl<V> QuickMutex<V> {
         self.0.try_lock().unwrap_or_else(|| self.lock_later())
     }
 
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<QuickGuard<'_, V>> {
+        self.0.try_lock()
+    }
+
     #[cold]
     fn lock_later(&self) -> QuickGuard<'_, V> {
         let mut looks = 0;

@@ -1,6 +1,7 @@
 //! The promises, from outside, with real threads. One module per promise; `regressions` has one test for each failure
 //! of the original; `model` drives random actions.
 
+mod heavy;
 mod support;
 
 mod p1_exclusive;

@@ -66,7 +66,7 @@ fn run<T: Item>(task: &mut DrainTask<T>) {
     let _mark = DrainMark::of(task.shared());
     let _unwinding = GiveUp(task.shared().clone());
     loop {
-        match task.cycle() {
+        match task.work() {
             Cycle::Worked => {}
             Cycle::Over => break,
             after @ (Cycle::Thin | Cycle::Empty) => {

@@ -1,0 +1,88 @@
+//! Produce, one item that stands for many, like a block of rows: by its weight, cut where only a piece finds room.
+
+use crate::config::BufferStrategy;
+use crate::error::ProduceError;
+use crate::faults::{self, Fault};
+use crate::flow::handler::Item;
+use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::flow::produce::Pause;
+use crate::marks::on_drain_thread;
+use crate::shared::Shared;
+use crate::sync::{Arc, Instant, Ordering};
+
+impl<T: Item> Shared<T> {
+    /// Puts an item in by its weight. What was refused comes back: all of it, or the rest.
+    ///
+    /// With `Blocking` an item goes in whole, or in pieces of half a buffer, so that a busy partition does not grind it to dust.
+    /// But each try that finds no such room is content with half of that: lighter producers may take all that comes free.
+    /// With `IfPossible` what finds room goes in.
+    pub(crate) fn produce_heavy<P: Pause>(
+        self: &Arc<Self>,
+        mut item: T,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        let (partition, inside_pool) = (self.select(item.type_key()), on_drain_thread());
+        let mut piece = partition.buffer_size.div_ceil(2);
+        let (mut attempt, mut standing_in) = (Attempt::New, None);
+        loop {
+            let least = match self.config.strategy {
+                BufferStrategy::Blocking => item.weight().min(piece),
+                BufferStrategy::IfPossible => 1,
+            };
+            let (signal, rest) = partition.put_heavy(item, least, attempt, inside_pool);
+            self.wake_inside(partition, signal);
+            let Some((rest, stop)) = rest else { return Ok(()) };
+            attempt = Attempt::Again;
+            let least = rest.weight().min(piece);
+            if !faults::off(Fault::SmallerPieces) {
+                piece = piece.div_ceil(2);
+            }
+            if let Err(refusal) = self.wait_or_refuse(partition, least, stop, deadline, pause, &mut standing_in) {
+                return Err(self.refuse(&rest, refusal, partition).with(rest, partition));
+            }
+            item = rest;
+        }
+    }
+}
+
+impl<T: Item> Partition<T> {
+    /// Puts an item in by its weight. What does not fit comes back: the whole item, unless there is room for a piece of
+    /// at least `least`.
+    pub(crate) fn put_heavy(
+        &self,
+        item: T,
+        least: usize,
+        attempt: Attempt,
+        inside_pool: bool,
+    ) -> (Signal, Option<(T, Stop)>) {
+        let mut gate = self.gate.lock();
+        if let Err(stop @ Stop::Closed) = self.check(&mut gate, inside_pool) {
+            self.count_slow(attempt, item.weight(), 0);
+            return (Signal::Nothing, Some((item, stop)));
+        }
+        let was_empty = self.is_empty(&mut gate);
+        let (room, weight) = ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
+        let (put, rest) = if weight <= room || faults::off(Fault::Bound) {
+            (Some(item), None)
+        } else if room >= least.max(1) {
+            let (put, rest) = item.cut(room);
+            (Some(put), Some(rest))
+        } else {
+            (None, Some(item))
+        };
+        let weight = put.as_ref().map_or(0, Item::weight);
+        if let Some(put) = put {
+            // Relaxed: under the gate.
+            self.has_heavy.store(true, Ordering::Relaxed);
+            // The segment's length counts it as one.
+            gate.before_open += weight as u64 - 1;
+            self.append(&mut gate, put);
+        }
+        match attempt {
+            Attempt::New => self.count_slow(attempt, rest.as_ref().map_or(0, Item::weight), 0),
+            Attempt::Again => self.count_slow(attempt, 0, weight),
+        }
+        (self.announce(&mut gate, was_empty, weight), rest.map(|rest| (rest, Stop::Full)))
+    }
+}

@@ -1,0 +1,191 @@
+//! Items that stand for many (P2, P3, P4, P5): the bound and all counts are by weight.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use batchqueue::{Batch, BatchQueue, BufferStrategy, Config, HandlerRef, Item, ProduceError, TypeKey, Wait};
+
+use crate::support::{Latch, PATIENCE, config, key};
+
+/// Numbers next to each other, from one producer.
+#[derive(Debug, Clone, PartialEq)]
+struct Rows {
+    producer: usize,
+    numbers: Range<usize>,
+}
+
+impl Item for Rows {
+    fn type_key(&self) -> TypeKey {
+        key(0)
+    }
+
+    fn weighs(_key: TypeKey) -> bool {
+        true
+    }
+
+    fn weight(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn cut(self, weight: usize) -> (Self, Self) {
+        let Self { producer, numbers: Range { start, end } } = self;
+        let at = start + weight;
+        (Self { producer, numbers: start..at }, Self { producer, numbers: at..end })
+    }
+}
+
+fn rows(producer: usize, numbers: Range<usize>) -> Rows {
+    Rows { producer, numbers }
+}
+
+type Seen = Arc<Mutex<Vec<Rows>>>;
+
+/// A queue whose handler notes what it is given, once `open` is.
+fn noting(config: Config, open: &Arc<Latch>) -> (BatchQueue<Rows>, Seen) {
+    let (queue, seen) = (BatchQueue::builder("heavy", config).start().unwrap(), Seen::default());
+    let (noted, open) = (seen.clone(), open.clone());
+    let handler = move |batch: &mut Batch<Rows>| {
+        open.wait();
+        let weight = batch.len();
+        let items: Vec<Rows> = batch.drain().collect();
+        assert_eq!(items.iter().map(Item::weight).sum::<usize>(), weight);
+        noted.lock().unwrap().extend(items);
+    };
+    queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
+    (queue, seen)
+}
+
+fn open() -> Arc<Latch> {
+    let latch = Arc::new(Latch::default());
+    latch.open();
+    latch
+}
+
+fn end(queue: &BatchQueue<Rows>) {
+    assert_eq!(queue.shutdown(Some(Instant::now() + PATIENCE)), 0);
+}
+
+#[test]
+fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_always_full() {
+    const EACH: usize = 3_000;
+    let (queue, seen) = noting(Config { buffer_size: 10, ..config(2) }, &open());
+    std::thread::scope(|scope| {
+        for producer in 0..3 {
+            let queue = &queue;
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < EACH {
+                    // Also heavier than the whole buffer.
+                    let weight = (1 + (next * 7 + producer) % 25).min(EACH - next);
+                    let item = rows(producer, next..next + weight);
+                    if weight == 1 {
+                        queue.produce(item).unwrap();
+                    } else {
+                        queue.produce_heavy(item, None, &mut Wait).unwrap();
+                    }
+                    next += weight;
+                }
+            });
+        }
+    });
+    end(&queue);
+    let seen = seen.lock().unwrap();
+    for producer in 0..3 {
+        let numbers = seen.iter().filter(|rows| rows.producer == producer).flat_map(|rows| rows.numbers.clone());
+        assert!(numbers.eq(0..EACH), "producer {producer}");
+    }
+    let stats = queue.stats();
+    assert_eq!((stats.attempts, stats.produced, stats.consumed), (9_000, 9_000, 9_000));
+}
+
+#[test]
+fn what_finds_no_room_comes_back_and_is_counted() {
+    let (closed, strategy) = (Arc::new(Latch::default()), BufferStrategy::IfPossible);
+    let (queue, seen) = noting(Config { buffer_size: 100, strategy, ..config(1) }, &closed);
+    queue.produce_heavy(rows(0, 0..1), None, &mut Wait).unwrap();
+    // The handler has that one in hand, so the bound is exactly what stands behind it.
+    crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    let refused = queue.produce_heavy(rows(0, 1..301), None, &mut Wait);
+    assert_eq!(refused, Err(ProduceError::Full(rows(0, 101..301))));
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.attempts, stats.produced, stats.refused), (100, 301, 101, 200));
+    closed.open();
+    end(&queue);
+    assert_eq!(seen.lock().unwrap().iter().map(Item::weight).sum::<usize>(), 101);
+    let refused = queue.produce_heavy(rows(0, 0..5), None, &mut Wait);
+    assert_eq!(refused, Err(ProduceError::Closed(rows(0, 0..5))));
+    assert_eq!(queue.stats().refused, 205);
+}
+
+#[test]
+fn a_time_out_gives_the_rest_back() {
+    let closed = Arc::new(Latch::default());
+    let (queue, _) = noting(Config { buffer_size: 10, ..config(1) }, &closed);
+    queue.produce_heavy(rows(0, 0..1), None, &mut Wait).unwrap();
+    crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
+    let refused = queue.produce_heavy(rows(0, 1..20), Some(Instant::now()), &mut Wait);
+    let left = ProduceError::TimedOut { item: rows(0, 11..20), partition: 0, buffer_size: 10 };
+    assert_eq!(refused, Err(left));
+    let stats = queue.stats();
+    assert_eq!((stats.attempts, stats.produced, stats.refused), (20, 11, 9));
+    closed.open();
+    end(&queue);
+}
+
+/// The open segment alone can fill a partition: who waits for room must hear of it.
+#[test]
+fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
+    // Segments are longer than one item then.
+    const FULL: usize = 1_000;
+    let (queue, seen) = noting(Config { buffer_size: FULL, ..config(1) }, &open());
+    let (done, all_done) = (Mutex::new(false), Condvar::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..500 {
+                queue.produce_heavy(rows(0, number * FULL..number * FULL + FULL), None, &mut Wait).unwrap();
+            }
+            *done.lock().unwrap() = true;
+            all_done.notify_all();
+        });
+        let (done, wait) = all_done.wait_timeout_while(done.lock().unwrap(), PATIENCE, |done| !*done).unwrap();
+        drop(done);
+        // A producer that hangs is let go, so that the test ends.
+        end(&queue);
+        assert!(!wait.timed_out());
+    });
+    assert_eq!(seen.lock().unwrap().iter().map(Item::weight).sum::<usize>(), 500 * FULL);
+}
+
+/// They take all room that comes free, again and again; the heavy item is content with pieces of what there is.
+#[test]
+fn lighter_producers_do_not_keep_a_heavy_item_out() {
+    const FULL: u64 = 1_000;
+    let config = Config { buffer_size: 1_000, max_batch_items: 10, ..config(1) };
+    let queue = Arc::new(BatchQueue::builder("heavy", config).start().unwrap());
+    let done = Arc::new(AtomicBool::new(false));
+    let (asked, over) = (Arc::downgrade(&queue), done.clone());
+    let handler = move |batch: &mut Batch<Rows>| {
+        drop(batch.drain());
+        // So slow that the partition is full again.
+        let is_full = || asked.upgrade().is_none_or(|queue| queue.stats().queued > FULL - 5);
+        crate::support::wait_until("the partition to be full again", || over.load(Relaxed) || is_full());
+    };
+    queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
+    std::thread::scope(|scope| {
+        for producer in 1..4 {
+            let (queue, done) = (&queue, &done);
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    queue.produce(rows(producer, 0..1)).unwrap();
+                }
+            });
+        }
+        crate::support::wait_until("the partition to be full", || queue.stats().queued == FULL);
+        let heavy = queue.produce_heavy(rows(0, 0..2_000), Some(Instant::now() + PATIENCE), &mut Wait);
+        done.store(true, Relaxed);
+        assert_eq!(heavy, Ok(()));
+    });
+    end(&queue);
+}
