@@ -47,8 +47,11 @@
 //! | `marks` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `faults` | switches that turn one rule off, to see its tests go red |
+//! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `python` | the bindings; they translate and do nothing else |
 
+#[cfg(feature = "arrow")]
+pub mod arrow;
 mod builder;
 mod config;
 mod control;

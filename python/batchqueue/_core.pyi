@@ -2,7 +2,6 @@
 The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 """
 
-from _typeshed import SupportsGetItem
 from typing import Any, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
@@ -71,13 +70,7 @@ class Queue:
         Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
-    def _add_handlers(
-        self,
-        /,
-        item_type: type,
-        handlers: SupportsGetItem[int, tuple[Any, Any, Any, Any | None, Any | None, Any | None]],
-        weight: SupportsFloat | SupportsIndex,
-    ) -> None:
+    def _add_handlers(self, /, item_type: "type | str", handlers: "Any", weight: "float") -> None:
         """
         One handler for the type, or one for each of as many partitions.
         """
@@ -122,6 +115,36 @@ class Queue:
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
+    def produce_arrow(
+        self, /, batch: Any, *, type_column: str, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> int:
+        """
+        Put the rows of Arrow data in, split by the values of one column, the tags.
+
+        Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of `pyarrow.RecordBatch`,
+        in the order that they had; without pyarrow, as objects with `__arrow_c_array__`. The buffer and all counts
+        are in rows. Where a tag's rows stand next to each other nothing is copied.
+
+        Args:
+            batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or a table of pyarrow,
+                polars, DuckDB or nanoarrow.
+            type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or a dictionary of
+                them. Rows with null, or a tag that has no handler, count as unhandled.
+            timeout: Seconds in all, from the call on, after which a full partition is not waited for with BLOCKING; None
+                waits as long as it takes.
+
+        Returns:
+            Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the queue is shut down.
+
+        Raises:
+            ConfigError: No Arrow data, no such column, one of another type, or a selector by key or by function.
+            BatchQueueError: The stream of batches failed.
+            ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
+                `accepted` how many rows are in: those of all batches before the last that was read, and of that one some
+                tags' rows, not the first so many.
+            ReentrantProduceError: A handler of this queue would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
     def produce_many(self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
         Put many items in, in order, up to the first that is refused.
@@ -152,21 +175,22 @@ class Queue:
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
-    def remove_handler(self, /, item_type: type) -> bool:
+    def remove_handler(self, /, item_type: "type | str") -> bool:
         """
-        Take a class's handler away: items of the class are unhandled from now on.
+        Take a type's handler away: items of the type are unhandled from now on.
 
         The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
-        class of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
+        type of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
         thread it does not wait for that.
 
         Args:
-            item_type: The class.
+            item_type: The class, or the tag.
 
         Returns:
-            False: the class had no handler, or the queue is shut down.
+            False: the type had no handler, or the queue is shut down.
 
         Raises:
+            ConfigError: Neither a class nor a tag.
             QueueForkedError: The queue was made before a fork.
         """
     @property

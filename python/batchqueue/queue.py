@@ -69,54 +69,53 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def add_handler(
         self,
-        item_type: type[H],
+        item_type: type[H] | str,
         handler: SupportsConsume[H] | Callable[[list[H]], Any],
         *,
         weight: float = 1.0,
     ) -> None:
-        """Send the items of one class to a handler, in place of the one it had.
+        """Send the items of one type to a handler, in place of the one it had.
 
-        The class keeps its partition for the queue's life. Items that were produced before their class had a handler
-        may end as unhandled, so register first.
+        A type is a class, or a tag: the rows that `produce_arrow` finds with that value in its type column. It keeps
+        its partition for the queue's life. Items that were produced before their type had a handler may end as
+        unhandled, so register first.
 
         A handler that is replaced gets the batch that a drain thread may have in hand, and then `on_close`, unless it
-        serves another class of this queue. When the call returns, no thread is inside it; called from a drain thread it
+        serves another type of this queue. When the call returns, no thread is inside it; called from a drain thread it
         does not wait for that.
 
         Args:
-            item_type: The class; items match by `type(item)`, subclasses do not.
-            handler: An object with `consume`, or a function that takes a list.
-            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such classes share one. Counts
-                when the class is registered for the first time.
+            item_type: The class; items match by `type(item)`, subclasses do not. Or a str, the tag of rows.
+            handler: An object with `consume`, or a function that takes a list: of items, or of record batches.
+            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such types share one. Counts
+                when the type is registered for the first time.
 
         Raises:
-            ConfigError: No class, no handler, or a weight that is not above 0.
+            ConfigError: Neither class nor tag, no handler, or a weight that is not above 0.
             QueueClosedError: The queue is shut down.
         """
-        _check_item_type(item_type, "add_handler(Order, handler)")
         if not 0 < weight < float("inf"):
             raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
         self._add_handlers(item_type, [handler_methods(handler)], weight)
 
     def add_handler_factory(
-        self, item_type: type[H], factory: Callable[[], SupportsConsume[H]], *, partitions: int
+        self, item_type: type[H] | str, factory: Callable[[], SupportsConsume[H]], *, partitions: int
     ) -> None:
-        """Send the items of a hot class to several handlers, one for each of as many partitions.
+        """Send the items of a hot type to several handlers, one for each of as many partitions.
 
-        One class in one partition keeps one drain thread busy at most. Here its items are spread evenly, and as many
+        One type in one partition keeps one drain thread busy at most. Here its items are spread evenly, and as many
         drain threads as there are partitions can work on them. The order holds per partition only.
 
         Args:
-            item_type: The class; items match by `type(item)`, subclasses do not.
+            item_type: The class, or the tag, as in `add_handler`.
             factory: Makes one handler; called once per partition, now.
             partitions: Partitions, and handlers; from 1 up. With a fixed number of partitions, at most that many.
 
         Raises:
-            ConfigError: No class, no handlers, a number that is out of range, the selector is not by type, or the class
-                was registered before with another number of partitions.
+            ConfigError: Neither class nor tag, no handlers, a number that is out of range, the selector is not by
+                type, or the type was registered before with another number of partitions.
             QueueClosedError: The queue is shut down.
         """
-        _check_item_type(item_type, "add_handler_factory(Order, OrderHandler, partitions=4)")
         if (
             not isinstance(partitions, int)
             or isinstance(partitions, bool)
@@ -130,11 +129,11 @@ class BatchQueue(_core.Queue, Generic[T]):
         handlers = [handler_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, 1.0)
 
-    def handler(self, item_type: type[Any], *, weight: float = 1.0) -> Callable[[Any], Any]:
-        """Register the decorated function, or an instance of the decorated class, as the handler of a class.
+    def handler(self, item_type: type[Any] | str, *, weight: float = 1.0) -> Callable[[Any], Any]:
+        """Register the decorated function, or an instance of the decorated class, as the handler of a type.
 
         Args:
-            item_type: The class of the items.
+            item_type: The class of the items, or the tag of the rows.
             weight: As in `add_handler`.
 
         Returns:
@@ -171,11 +170,6 @@ class BatchQueue(_core.Queue, Generic[T]):
 
 
 _MAX_PARTITIONS = 65_536
-
-
-def _check_item_type(item_type: object, example: str) -> None:
-    if not isinstance(item_type, type):
-        raise ConfigError(f"item_type is {item_type!r}; give a class, as in {example}")
 
 
 def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:

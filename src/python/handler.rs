@@ -103,17 +103,30 @@ impl PyHandler {
     }
 }
 
+/// All items of a batch, which gives them away.
+fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
+    let mut problem = None;
+    let objects = batch.drain().map(|item| {
+        item.into_object(py).unwrap_or_else(|error| {
+            problem = Some(error);
+            py.None()
+        })
+    });
+    let list = PyList::new(py, objects)?;
+    problem.map_or(Ok(list), Err)
+}
+
 impl Handler<PyItem> for PyHandler {
     fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
         Python::attach(|py| {
             // While another try may follow, the batch keeps its items: the list belongs to the handler.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
             let list = match again {
-                Some(_) => PyList::new(
-                    py,
-                    batch.iter().map(|item| item.get().map(|one| one.clone_ref(py))).collect::<Vec<_>>(),
-                ),
-                None => PyList::new(py, batch.drain().map(PyItem::into_object)),
+                Some(_) => {
+                    let objects = batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>();
+                    objects.and_then(|objects| PyList::new(py, objects))
+                }
+                None => list_of(py, batch),
             };
             let (list, args) = match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                 Ok(made) => made,

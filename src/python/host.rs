@@ -25,6 +25,10 @@ impl Host<PyItem> for Interpreter {
         }
     }
 
+    fn stay(&self, body: &mut dyn FnMut()) {
+        Python::try_attach(|_| body());
+    }
+
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         Python::attach(|py| py.detach(wait));
     }
@@ -39,7 +43,7 @@ impl Host<PyItem> for Interpreter {
 
     fn unhandled_hint(&self, item: &PyItem, has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
         Python::attach(|py| {
-            let bases = item.get()?.bind(py).get_type().mro();
+            let bases = item.class(py)?.mro();
             let base = bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
             let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
             Some(format!("it is a subclass of {name}, which has one, but types match exactly: register it as well"))
@@ -47,10 +51,7 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn type_name(&self, item: &PyItem) -> String {
-        Python::attach(|py| {
-            let name = item.get().and_then(|object| object.bind(py).get_type().fully_qualified_name().ok());
-            name.map_or_else(|| "an unnamed class".to_owned(), |name| name.to_string())
-        })
+        Python::attach(|py| item.type_name(py))
     }
 }
 

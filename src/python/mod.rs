@@ -8,10 +8,14 @@
 #![allow(clippy::doc_markdown)]
 
 mod balancer;
+mod block;
 mod call;
+mod columnar;
 mod handler;
 mod host;
+mod indexed;
 mod item;
+mod item_type;
 mod lifecycle;
 mod pause;
 mod policies;

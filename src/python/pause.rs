@@ -27,8 +27,13 @@ impl Pause for InterpreterPause<'_> {
 }
 
 /// The moment at which `timeout` seconds from now have passed; `None`: never.
+#[inline]
 pub(crate) fn deadline_of(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(seconds) = timeout else { return Ok(None) };
+    timeout.map_or(Ok(None), deadline_in)
+}
+
+#[cold]
+fn deadline_in(seconds: f64) -> PyResult<Option<Instant>> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(ConfigError::new_err(format!("timeout is {seconds}; give seconds from 0 up, or None to wait")));
     }

@@ -1,17 +1,19 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySlice, PyTuple, PyType};
+use pyo3::types::PyDict;
 
 use super::balancer::{PyAssign, run_for_caller};
+use super::columnar::Columnar;
 use super::host::Interpreter;
+use super::indexed::Indexed;
 use super::item::PyItem;
+use super::item_type::ItemType;
 use super::lifecycle::{generation, is_exiting, register};
 use super::pause::{InterpreterPause, deadline_of};
 use super::registered::{CommonCallbacks, Methods, Registered, name_of};
@@ -21,11 +23,9 @@ use super::snapshot::snapshot;
 use super::{
     BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
 };
+use crate::arrow::Buffers;
 use crate::faults::{self, Fault};
-use crate::{AddHandlerError, BatchQueue, FlushError, HandledType, ProduceError, TypeKey};
-
-/// Items of a list that are put in with one look at the list.
-const CHUNK: usize = 4_096;
+use crate::{AddHandlerError, BatchQueue, FlushError, HandledType, ProduceError};
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     /// The custom balancer's function, which the core holds.
     assign: Option<Arc<PyAssign>>,
     registered: Mutex<Registered>,
+    /// For `produce_arrow`.
+    buffers: Buffers,
 }
 
 impl Queue {
@@ -57,31 +59,10 @@ impl Queue {
         let unused = self.registered.lock().take_unused();
         drop(unused);
     }
-
-    /// Puts items in up to the first refusal; how many.
-    fn put_all(
-        py: Python<'_>,
-        queue: &BatchQueue<PyItem>,
-        items: Vec<PyItem>,
-        before: usize,
-        deadline: Option<Instant>,
-    ) -> PyResult<(usize, bool)> {
-        let count = items.len();
-        let mut items = items.into_iter();
-        let result = queue.produce_many(&mut items, deadline, &mut InterpreterPause(py));
-        let put = count - items.len();
-        match result {
-            Ok(()) => Ok((put, true)),
-            Err(refusal) => match refused(py, refusal, before + put) {
-                None => Ok((put, false)),
-                Some(error) => Err(error),
-            },
-        }
-    }
 }
 
 /// What a refusal is in Python: `None`, to be told by the return value, or an exception.
-fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) -> Option<PyErr> {
+pub(super) fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) -> Option<PyErr> {
     let text = match &refusal {
         ProduceError::Full(_) | ProduceError::Closed(_) => return None,
         other => other.to_string(),
@@ -151,6 +132,7 @@ impl Queue {
             common,
             assign,
             registered: Mutex::new(registered),
+            buffers: Buffers::default(),
         })
     }
 
@@ -184,8 +166,8 @@ impl Queue {
     fn produce(&self, item: Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         let queue = self.core()?;
         let py = item.py();
-        let given = self.select.given(queue, &item)?;
         let deadline = deadline_of(timeout)?;
+        let given = self.select.given(queue, &item)?;
         match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => Ok(true),
             Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
@@ -210,23 +192,11 @@ impl Queue {
     fn produce_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
         let queue = self.core()?;
         let deadline = deadline_of(timeout)?;
-        let mut accepted = 0;
-        let in_pieces = !self.select.is_by_caller();
-        if in_pieces && (items.is_exact_instance_of::<PyList>() || items.is_exact_instance_of::<PyTuple>()) {
-            // By index and anew for each piece: while this thread waits, another one may change the list.
-            loop {
-                let piece = items.get_item(PySlice::new(py, signed(accepted), signed(accepted + CHUNK), 1))?;
-                let piece: Vec<PyItem> =
-                    piece.try_iter()?.map(|item| item.map(PyItem::new)).collect::<PyResult<_>>()?;
-                let wanted = piece.len();
-                let (put, all) = Self::put_all(py, queue, piece, accepted, deadline)?;
-                accepted += put;
-                if !all || wanted < CHUNK {
-                    return Ok(accepted);
-                }
-            }
+        if let Some(items) = Indexed::of(items).filter(|_| !self.select.is_by_caller()) {
+            return items.produce(py, queue, deadline);
         }
         // One by one: an item that was pulled out of an iterator and then refused would be lost to the caller.
+        let mut accepted = 0;
         for item in items.try_iter()? {
             let item = item?;
             let given = self.select.given(queue, &item)?;
@@ -236,6 +206,38 @@ impl Queue {
             }
         }
         Ok(accepted)
+    }
+
+    /// Put the rows of Arrow data in, split by the values of one column, the tags.
+    ///
+    /// Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of `pyarrow.RecordBatch`,
+    /// in the order that they had; without pyarrow, as objects with `__arrow_c_array__`. The buffer and all counts
+    /// are in rows. Where a tag's rows stand next to each other nothing is copied.
+    ///
+    /// Args:
+    ///     batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or a table of pyarrow,
+    ///         polars, DuckDB or nanoarrow.
+    ///     type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or a dictionary of
+    ///         them. Rows with null, or a tag that has no handler, count as unhandled.
+    ///     timeout: Seconds in all, from the call on, after which a full partition is not waited for with BLOCKING; None
+    ///         waits as long as it takes.
+    ///
+    /// Returns:
+    ///     Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the queue is shut down.
+    ///
+    /// Raises:
+    ///     ConfigError: No Arrow data, no such column, one of another type, or a selector by key or by function.
+    ///     BatchQueueError: The stream of batches failed.
+    ///     ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
+    ///         `accepted` how many rows are in: those of all batches before the last that was read, and of that one some
+    ///         tags' rows, not the first so many.
+    ///     ReentrantProduceError: A handler of this queue would wait for itself.
+    ///     QueueForkedError: The queue was made before a fork.
+    #[pyo3(signature = (batch, *, type_column, timeout=None))]
+    fn produce_arrow(&self, batch: &Bound<'_, PyAny>, type_column: &str, timeout: Option<f64>) -> PyResult<usize> {
+        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
+        let (registered, buffers) = (&self.registered, &self.buffers);
+        Columnar { queue, registered, buffers, type_column, deadline, accepted: 0, is_closed: false }.produce(batch)
     }
 
     /// Wait until all items accepted before the call have been handled.
@@ -284,18 +286,25 @@ impl Queue {
     }
 
     /// One handler for the type, or one for each of as many partitions.
-    fn _add_handlers(&self, item_type: &Bound<'_, PyType>, handlers: Vec<Methods<'_>>, weight: f64) -> PyResult<()> {
-        let (py, queue) = (item_type.py(), self.core()?);
+    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+    #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float"))]
+    fn _add_handlers(
+        &self,
+        py: Python<'_>,
+        item_type: ItemType<'_>,
+        handlers: Vec<Methods<'_>>,
+        weight: f64,
+    ) -> PyResult<()> {
+        let queue = self.core()?;
         // Before the lock: an attribute may be found by Python code.
         let names = handlers.iter().map(|methods| name_of(&methods.0)).collect::<PyResult<Vec<_>>>()?;
-        let name = item_type.qualname()?.to_string();
-        let key = TypeKey(item_type.as_ptr() as usize);
+        let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
-        let handlers = {
+        let (key, handlers) = {
             let mut registered = self.registered.lock();
-            registered.keep_type(item_type);
             let pairs = handlers.into_iter().zip(names);
-            pairs.map(|(methods, name)| registered.handler(methods, name, &self.common)).collect()
+            let handlers = pairs.map(|(methods, name)| registered.handler(methods, name, &self.common)).collect();
+            (registered.keep_type(&item_type), handlers)
         };
         let added = queue.add_handler_with(HandledType { key, name, weight }, handlers, &mut InterpreterPause(py));
         self.forget_unused();
@@ -308,23 +317,26 @@ impl Queue {
         })
     }
 
-    /// Take a class's handler away: items of the class are unhandled from now on.
+    /// Take a type's handler away: items of the type are unhandled from now on.
     ///
     /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
-    /// class of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
+    /// type of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
     /// thread it does not wait for that.
     ///
     /// Args:
-    ///     item_type: The class.
+    ///     item_type: The class, or the tag.
     ///
     /// Returns:
-    ///     False: the class had no handler, or the queue is shut down.
+    ///     False: the type had no handler, or the queue is shut down.
     ///
     /// Raises:
+    ///     ConfigError: Neither a class nor a tag.
     ///     QueueForkedError: The queue was made before a fork.
-    fn remove_handler(&self, item_type: &Bound<'_, PyType>) -> PyResult<bool> {
-        let key = TypeKey(item_type.as_ptr() as usize);
-        let removed = self.core()?.remove_handler_with(key, &mut InterpreterPause(item_type.py()));
+    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+    #[pyo3(signature = (item_type: "type | str"))]
+    fn remove_handler(&self, py: Python<'_>, item_type: ItemType<'_>) -> PyResult<bool> {
+        let key = item_type.known_to(&self.registered.lock().tags);
+        let removed = self.core()?.remove_handler_with(key, &mut InterpreterPause(py));
         self.forget_unused();
         removed
     }
@@ -386,10 +398,7 @@ impl Drop for Queue {
         if self.generation != generation() {
             // A forked child: the locks inside may be held by threads that do not exist here.
             std::mem::forget(self.core.take());
+            std::mem::forget(self.buffers.clone());
         }
     }
-}
-
-fn signed(index: usize) -> isize {
-    isize::try_from(index).unwrap_or(isize::MAX)
 }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 
 use super::call::Held;
 use super::handler::{PyHandler, token_of};
 use super::item::PyItem;
+use super::item_type::ItemType;
+use crate::arrow::Tags;
 use crate::{HandlerRef, TypeKey};
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
@@ -27,7 +28,9 @@ pub(super) struct CommonCallbacks {
 /// the core's keys, from being used again.
 #[derive(Default)]
 pub(super) struct Registered {
-    pub(super) types: HashMap<usize, Py<PyType>>,
+    pub(super) types: HashMap<TypeKey, Py<PyAny>>,
+    /// The tags among them.
+    pub(super) tags: Arc<Tags>,
     pub(super) handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
 }
 
@@ -61,14 +64,20 @@ impl Registered {
         reference
     }
 
-    /// The class with this key.
-    pub(super) fn class_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyType>> {
-        self.types.get(&key.0).map(|class| class.clone_ref(py))
+    /// The class or the tag with this key.
+    pub(super) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
+        self.types.get(&key).map(|one| one.clone_ref(py))
     }
 
-    /// Remembers a class, for as long as the queue may hold its address.
-    pub(super) fn keep_type(&mut self, item_type: &Bound<'_, PyType>) {
-        self.types.entry(item_type.as_ptr() as usize).or_insert_with(|| item_type.clone().unbind());
+    /// Remembers a class, for as long as the queue may hold its address, or gives a tag its key.
+    pub(super) fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
+        let key = item_type.known_to(&self.tags);
+        let key = match item_type {
+            ItemType::Tag(tag, _) if key == Tags::UNKNOWN => Arc::make_mut(&mut self.tags).add(tag),
+            _ => key,
+        };
+        self.types.entry(key).or_insert_with(|| item_type.object().clone().unbind());
+        key
     }
 
     /// The handlers that no type uses, or none any more: held here twice, and nowhere else.

@@ -49,7 +49,16 @@ impl Select {
     }
 
     /// The partition that a key or a custom selector names; `None`: the core selects.
+    #[inline]
     pub(super) fn given(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        match self {
+            Self::ByType | Self::RoundRobin => Ok(None),
+            Self::ByKey(_) | Self::Custom(_) => self.ask(queue, item),
+        }
+    }
+
+    #[inline(never)]
+    fn ask(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
             Self::ByKey(key) => {

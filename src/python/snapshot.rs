@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple};
 
 use super::item::PyItem;
 use super::registered::Registered;
@@ -15,16 +15,16 @@ pub(super) fn snapshot<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let stats = queue.stats();
     let registered = registered.lock();
-    let class_of = |key: &TypeKey| registered.class_of(py, *key);
+    let type_of = |key: &TypeKey| registered.type_of(py, *key);
     let partitions: Vec<_> = stats
         .partitions
         .iter()
-        .map(|one| (one.index, one.used, one.owner, one.attempts, one.types.iter().filter_map(class_of).collect()))
-        .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyType>>)>>();
+        .map(|one| (one.index, one.used, one.owner, one.attempts, one.types.iter().filter_map(type_of).collect()))
+        .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
-        .filter_map(|one| Some((class_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item)))
+        .filter_map(|one| Some((type_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item)))
         .collect();
     let threads: Vec<_> =
         stats.drain_threads.iter().map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64())).collect();

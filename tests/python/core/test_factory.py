@@ -148,7 +148,7 @@ def test_a_type_keeps_the_number_of_its_partitions(make_queue):
         ((int, Recorder, True), r"partitions is True"),
         ((int, Recorder, 2.0), r"partitions is 2\.0"),
         ((int, Recorder, 5), r"over 5 partitions: the queue has 4.*fewer.*adaptive"),
-        (("int", Recorder, 2), r"item_type is 'int'.*give a class"),
+        ((3, Recorder, 2), r"item_type is 3.*give a class"),
         ((int, None, 2), r"factory is None.*function without arguments"),
         ((int, lambda: 5, 2), r"int cannot be a handler.*consume"),
     ],

@@ -331,7 +331,7 @@ def test_what_is_no_type_or_no_handler_changes_nothing(make_queue):
     queue.add_handler(int, handler)
     with pytest.raises(ConfigError):
         queue.add_handler(int, object())
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="item_type is 5; give a class"):
         queue.remove_handler(5)
     queue.produce(1)
     assert queue.shutdown(WAIT_S) == 0

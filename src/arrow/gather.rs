@@ -1,0 +1,161 @@
+//! Gathers the rows of a batch in another order. Columns of numbers and texts go into buffers that are used again; the rest is
+//! arrow-select's.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowDictionaryKeyType, ArrowPrimitiveType, ByteArrayType, GenericBinaryType, GenericStringType,
+};
+use arrow_array::{
+    Array, ArrayRef, DictionaryArray, GenericByteArray, PrimitiveArray, RecordBatch, RecordBatchOptions, UInt32Array,
+    downcast_dictionary_array, downcast_primitive_array,
+};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, OffsetBuffer};
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::take::take;
+
+use super::buffers::Buffers;
+
+/// The rows of `batch` that `indices` names, in that order.
+pub(super) fn gather(batch: &RecordBatch, indices: &[u32], buffers: &Buffers) -> Result<RecordBatch, ArrowError> {
+    let columns = batch.columns().iter().map(|column| Gatherer { indices, buffers }.column(column));
+    let rows = RecordBatchOptions::new().with_row_count(Some(indices.len()));
+    RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_, _>>()?, &rows)
+}
+
+/// Bytes of a text that are copied at once.
+const SHORT: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Gatherer<'a> {
+    indices: &'a [u32],
+    buffers: &'a Buffers,
+}
+
+impl Gatherer<'_> {
+    fn column(self, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+        downcast_primitive_array! {
+            column => Ok(Arc::new(self.numbers(column))),
+            DataType::Utf8 => self.texts::<GenericStringType<i32>>(column),
+            DataType::LargeUtf8 => self.texts::<GenericStringType<i64>>(column),
+            DataType::Binary => self.texts::<GenericBinaryType<i32>>(column),
+            DataType::LargeBinary => self.texts::<GenericBinaryType<i64>>(column),
+            DataType::Dictionary(_, _) => downcast_dictionary_array! {
+                column => self.dictionary(column),
+                _ => self.other(column)
+            },
+            _ => self.other(column)
+        }
+    }
+
+    fn other(self, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+        take(column, &UInt32Array::from(self.indices.to_vec()), None)
+    }
+
+    fn numbers<T: ArrowPrimitiveType>(self, column: &PrimitiveArray<T>) -> PrimitiveArray<T> {
+        let (from, mut to) = (column.values(), self.buffers.values::<T::Native>(self.indices.len()));
+        for (to, &row) in to.as_mut().iter_mut().zip(self.indices) {
+            *to = from[row as usize];
+        }
+        PrimitiveArray::new(to.freeze(), self.nulls(column)).with_data_type(column.data_type().clone())
+    }
+
+    fn dictionary<K: ArrowDictionaryKeyType>(self, column: &DictionaryArray<K>) -> Result<ArrayRef, ArrowError> {
+        let indices = self.numbers(column.keys());
+        Ok(Arc::new(DictionaryArray::<K>::try_new(indices, column.values().clone())?))
+    }
+
+    fn texts<T: ByteArrayType>(self, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+        let column: &GenericByteArray<T> = column.as_bytes();
+        let (starts, data) = (column.value_offsets(), column.value_data());
+        let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
+        let of_row = |row: u32| match nulls {
+            // Whatever stands there is no text.
+            Some(nulls) if nulls.is_null(row as usize) => 0..0,
+            _ => starts[row as usize].as_usize()..starts[row as usize + 1].as_usize(),
+        };
+        let mut offsets = self.buffers.values::<T::Offset>(self.indices.len() + 1);
+        let mut end = 0;
+        offsets.as_mut()[0] = T::Offset::default();
+        for (offset, &row) in offsets.as_mut()[1..].iter_mut().zip(self.indices) {
+            end += of_row(row).len();
+            *offset = T::Offset::from_usize(end).ok_or_else(|| ArrowError::OffsetOverflowError(end))?;
+        }
+        let mut bytes = self.buffers.values::<u8>(end);
+        let (to, mut end) = (bytes.as_mut(), 0);
+        for &row in self.indices {
+            let from = of_row(row);
+            let len = from.len();
+            // A short text as a piece of fixed size, with what stands behind it; the next one is written over that.
+            match (data[from.start..].first_chunk::<SHORT>(), to[end..].first_chunk_mut::<SHORT>()) {
+                (Some(from), Some(to)) if len <= SHORT => *to = *from,
+                _ => to[end..end + len].copy_from_slice(&data[from]),
+            }
+            end += len;
+        }
+        let offsets = OffsetBuffer::new(offsets.freeze());
+        Ok(Arc::new(GenericByteArray::<T>::try_new(offsets, bytes.freeze().into_inner(), self.nulls(column))?))
+    }
+
+    fn nulls(self, column: &dyn Array) -> Option<NullBuffer> {
+        let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0)?;
+        let valid = |place: usize| nulls.is_valid(self.indices[place] as usize);
+        Some(BooleanBuffer::collect_bool(self.indices.len(), valid).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampMicrosecondType};
+    use arrow_array::{BooleanArray, LargeStringArray, ListArray, StringArray, TimestampMicrosecondArray};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A column of every kind that is gathered here, and of some that are not.
+    fn columns(rows: &[Option<u16>]) -> Vec<ArrayRef> {
+        let texts: Vec<Option<String>> =
+            rows.iter().map(|row| row.map(|row| "ä€x".repeat(usize::from(row % 7)) + &row.to_string())).collect();
+        let times: TimestampMicrosecondArray = rows.iter().map(|row| row.map(i64::from)).collect();
+        vec![
+            Arc::new(rows.iter().map(|row| row.map(f64::from)).collect::<PrimitiveArray<Float64Type>>()),
+            Arc::new(rows.iter().map(|row| row.map(i64::from)).collect::<PrimitiveArray<Int64Type>>()),
+            Arc::new(PrimitiveArray::<TimestampMicrosecondType>::with_timezone(times, "Europe/Berlin")),
+            Arc::new(StringArray::from(texts.clone())),
+            Arc::new(LargeStringArray::from(texts.clone())),
+            Arc::new(StringArray::from(texts.clone()).into_iter().collect::<DictionaryArray<Int32Type>>()),
+            Arc::new(rows.iter().map(|row| row.map(|row| row % 2 == 0)).collect::<BooleanArray>()),
+            Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(
+                rows.iter().map(|row| row.map(|row| vec![Some(i32::from(row)); usize::from(row % 3)])),
+            )),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_take_makes_of_it(
+            rows in prop::collection::vec(prop::option::of(0..1_000_u16), 1..200),
+            places in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
+            from in any::<prop::sample::Index>(),
+        ) {
+            // A slice, so that nothing begins at 0.
+            let start = from.index(rows.len());
+            let columns = columns(&rows).into_iter().map(|column| column.slice(start, rows.len() - start));
+            let batch = RecordBatch::try_from_iter(columns.enumerate().map(|(index, one)| (index.to_string(), one))).unwrap();
+            let indices: Vec<u32> =
+                places.iter().map(|place| u32::try_from(place.index(batch.num_rows())).unwrap()).collect();
+            let gathered = gather(&batch, &indices, &Buffers::default()).unwrap();
+            let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices)).unwrap();
+            prop_assert_eq!(gathered, taken);
+        }
+    }
+
+    #[test]
+    fn a_batch_without_columns_keeps_its_rows() {
+        let rows = RecordBatchOptions::new().with_row_count(Some(3));
+        let batch =
+            RecordBatch::try_new_with_options(Arc::new(arrow_schema::Schema::empty()), Vec::new(), &rows).unwrap();
+        assert_eq!(gather(&batch, &[2, 0], &Buffers::default()).unwrap().num_rows(), 2);
+    }
+}

@@ -1,0 +1,56 @@
+//! What a handler is registered for: a class, or a tag of rows.
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use super::ConfigError;
+use crate::TypeKey;
+use crate::arrow::Tags;
+
+/// What a handler is registered for.
+pub(super) enum ItemType<'py> {
+    Class(Bound<'py, PyType>),
+    /// Of Arrow batches.
+    Tag(String, Bound<'py, PyAny>),
+}
+
+impl<'py> ItemType<'py> {
+    pub(super) fn object(&self) -> &Bound<'py, PyAny> {
+        match self {
+            Self::Class(class) => class,
+            Self::Tag(_, object) => object,
+        }
+    }
+
+    pub(super) fn name(&self) -> PyResult<String> {
+        match self {
+            Self::Class(class) => Ok(class.qualname()?.to_string()),
+            Self::Tag(tag, _) => Ok(format!("{tag:?}")),
+        }
+    }
+
+    /// Its key; [`Tags::UNKNOWN`] of a tag that is not registered.
+    pub(super) fn known_to(&self, tags: &Tags) -> TypeKey {
+        match self {
+            Self::Class(class) => TypeKey(class.as_ptr() as usize),
+            Self::Tag(tag, _) => tags.key(tag),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for ItemType<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(class) = object.cast::<PyType>() {
+            return Ok(Self::Class(class.to_owned()));
+        }
+        match object.extract() {
+            Ok(tag) => Ok(Self::Tag(tag, object.to_owned())),
+            Err(_) => Err(ConfigError::new_err(format!(
+                "item_type is {}; give a class, or a str for the rows of Arrow batches with that tag",
+                object.repr()?
+            ))),
+        }
+    }
+}
