@@ -13,6 +13,7 @@ CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
 REPORT_ARGS ?=
+BENCH_PYTHON_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +29,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench contenders report wheel lock clean require-toolchain require-components
+	faults bench bench-python contenders report wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +40,7 @@ demo: $(VENV)/installed ## run the main job; options: make demo DEMO_ARGS="--row
 test: test-rust loom test-python ## run all tests
 
 test-rust: require-toolchain ## unit, integration and documentation tests of the core; needs no Python
-	cargo test --locked
+	cargo test --locked --features arrow
 
 loom: require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
@@ -91,6 +92,9 @@ bench: require-toolchain ## every figure that has a bound, five minutes; needs n
 
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
 	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
+
+bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other queues, into docs/python.md; three minutes
+	$(BIN)/python benches/python/run.py --page docs/python.md $(BENCH_PYTHON_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)

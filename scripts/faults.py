@@ -17,7 +17,7 @@ TIME_LIMIT_S = 120
 """A test that hangs without its rule is red as well; loom and the tests' own patience end most of them before."""
 
 TRIES = 3
-"""How often a test may stay green without its rule: on real threads it can be lucky, three times running it is blind."""
+"""How often a test may stay green without its rule: on real threads it can be lucky, but not three times running."""
 
 FAULTS: dict[str, list[str]] = {
     # loom, unit: a test of the library, with or without loom; without a module it is in `loom_tests`. it: of tests/it.

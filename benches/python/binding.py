@@ -1,0 +1,67 @@
+"""What the binding adds: `produce` against the same put from Rust, and against a method that does nothing."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import objects
+
+from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE.parents[1] / "target" / "benches-python"
+COUNT = 400_000
+
+
+def build() -> Any:
+    """Return the module `batchqueue_floor`, built when its sources have changed."""
+    manifest = HERE / "floor" / "Cargo.toml"
+    command = [
+        "cargo",
+        "build",
+        "--release",
+        "--quiet",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        TARGET / "cargo",
+    ]
+    # As maturin would: the interpreter that loads it brings Python's symbols.
+    environment = {"PYO3_PYTHON": sys.executable, "PYO3_BUILD_EXTENSION_MODULE": "1"}
+    subprocess.run(command, env=os.environ | environment, check=True)
+    library = TARGET / "cargo" / "release" / "libbatchqueue_floor.so"
+    spec = importlib.util.spec_from_file_location("batchqueue_floor", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def produce_ns(count: int) -> float:
+    """Nanoseconds per `produce` into a queue with room for all, whose drain thread rests."""
+    config: BatchQueueConfig[Any] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1),
+        partitions=PartitionPolicy.adaptive(),
+        buffer_size=count * 3,
+        min_idle_ms=60_000,
+        max_idle_ms=60_000,
+    )
+    with BatchQueue("bench", config) as queue:
+        for kind in objects.TYPES:
+            queue.add_handler(kind, len)
+        return call_ns(queue.produce, count)
+
+
+def call_ns(call: Callable[[Any], Any], count: int) -> float:
+    """Nanoseconds per call with an item, the loop included."""
+    sent = objects.items(count)
+    began = time.perf_counter()
+    for item in sent:
+        call(item)
+    return (time.perf_counter() - began) / len(sent) * 1e9

@@ -1,0 +1,53 @@
+"""From `produce` into an idle queue to the first line of the handler; alone, and beside threads that compute."""
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+
+
+@contextlib.contextmanager
+def burning(threads: int) -> Iterator[None]:
+    """So many Python threads that compute all the time."""
+    stop = False
+
+    def burn() -> None:
+        while not stop:
+            sum(range(1_000))
+
+    burners = [threading.Thread(target=burn) for _ in range(threads)]
+    for burner in burners:
+        burner.start()
+    try:
+        yield
+    finally:
+        stop = True
+        for burner in burners:
+            burner.join()
+
+
+def percentiles_us(items: int, burners: int) -> tuple[float, float]:
+    """Microseconds that half and 99 of a hundred items waited at most, one at a time."""
+    waits = []
+    arrived = threading.Event()
+
+    def handler(batch: list[float]) -> None:
+        waits.extend(time.perf_counter() - sent for sent in batch)
+        arrived.set()
+
+    config: BatchQueueConfig[float] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), min_idle_ms=0, max_idle_ms=1_000
+    )
+    with BatchQueue("bench", config) as queue, burning(burners):
+        queue.add_handler(float, handler)
+        for _ in range(items):
+            arrived.clear()
+            queue.produce(time.perf_counter())
+            arrived.wait()
+            # Long enough for the drain thread to go to sleep again.
+            time.sleep(0.002)
+    quantiles = statistics.quantiles(waits, n=100)
+    return quantiles[49] * 1e6, quantiles[98] * 1e6

@@ -1,0 +1,238 @@
+"""Measure batchqueue from Python beside other queues, and write a table, the figures behind it, and a plot.
+
+All contenders of a row run in this process, one after the other in each round, so that whatever else the machine does
+meets all of them alike. Figures are medians. `make bench-python` runs it in three minutes; nothing else should run
+meanwhile.
+"""
+
+import argparse
+import functools
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+# Before NumPy: its threads spin, and would count as processor time of the queue.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import binding
+import columnar
+import latency
+import objects
+import start
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS, MANY, SIMPLE, STD = list(objects.CONTENDERS)[:4]
+PRODUCERS = (1, 16)
+Row = tuple[str, str, str, str, bool | None]
+HEAD = "| # | what | wanted | measured | met |\n|---:|---|---|---|---|"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each row (7)")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to see that it runs")
+    parser.add_argument("--page", type=Path, help="write the page here, and a plot beside it")
+    args = parser.parse_args()
+    share = 100 if args.quick else 1
+    ns = object_rows(args.rounds, share)
+    rows = [
+        *rows_of_objects(ns),
+        binding_row(args.rounds, share),
+        *columnar_rows(args.rounds, share),
+        *latency_rows(args.rounds, share),
+        start_row(),
+    ]
+    print("\n".join((HEAD, *map(line, rows))))
+    target = ROOT / "target" / "benches-python"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "results.json").write_text(
+        json.dumps({"ns per item": {f"{k}": v for k, v in ns.items()}}, indent=1)
+    )
+    if args.page:
+        args.page.write_text(page(rows, ns), encoding="utf-8")
+        plot(ns, args.page.with_suffix(".png"))
+
+
+def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each measure once in every round."""
+    results: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(times):
+        for name, measure in measures.items():
+            results[name].append(measure())
+            print(f"round {number + 1} of {times}: {name}: {results[name][-1]:,.1f}", flush=True)
+    return results
+
+
+def object_rows(times: int, share: int) -> dict[tuple[str, int], float]:
+    """Nanoseconds per item, by contender and number of producers."""
+    medians = {}
+    for producers in PRODUCERS:
+        measures = {
+            name: functools.partial(measure, producers, max(count // share, 32_000))
+            for name, (measure, count) in objects.CONTENDERS.items()
+        }
+        for name, results in rounds(times, measures).items():
+            medians[name, producers] = statistics.median(results)
+    return medians
+
+
+def rows_of_objects(ns: dict[tuple[str, int], float]) -> list[Row]:
+    rows: list[Row] = []
+    for producers in PRODUCERS:
+        who = f"{producers} Python thread{'s' if producers > 1 else ''}"
+        ours, simple, std = (ns[name, producers] for name in (OURS, SIMPLE, STD))
+        met = ours <= 45 and simple / ours >= 1.7 and std / ours >= 25
+        rows.append(
+            (
+                "1",
+                f"`produce`, {who}, end to end",
+                "at most 45 ns per item; 1.7 x `SimpleQueue`, 25 x `queue.Queue`, each with a batching thread",
+                f"{ours:.1f} ns ({1e3 / ours:.1f} M/s); {simple / ours:.2f} x, {std / ours:.1f} x",
+                met,
+            )
+        )
+    for producers in PRODUCERS:
+        many = ns[MANY, producers]
+        who = f"{producers} Python thread{'s' if producers > 1 else ''}"
+        wanted = "at most 14 ns per item" if producers == 1 else ""
+        rows.append(
+            ("2", f"`produce_many(2,000)`, {who}", wanted, f"{many:.1f} ns", many <= 14 if wanted else None)
+        )
+    return rows
+
+
+def binding_row(times: int, share: int) -> Row:
+    """What `produce` costs more than the same put from Rust, beside a method that does nothing."""
+    floor, count = binding.build(), max(400_000 // share, 32_000)
+    sent, empty = objects.items(count), floor.Empty()
+    measures = {
+        "produce alone": functools.partial(binding.produce_ns, count),
+        "the same put from Rust": functools.partial(floor.put_ns, sent),
+        "an empty method": functools.partial(binding.call_ns, empty.produce, count),
+    }
+    produce, put, call = (statistics.median(results) for results in rounds(times, measures).values())
+    more = produce - put - call
+    measured = f"{produce:.1f} - {put:.1f} = {produce - put:.1f} ns; {call:.1f} ns; {more:+.1f} ns"
+    return "3", "`produce` minus the same put from Rust; an empty method", "8 ns apart", measured, more <= 8
+
+
+def columnar_rows(times: int, share: int) -> list[Row]:
+    measures = {
+        f"{kind} {tags}": lambda kind=kind, tags=tags: columnar.rows_per_cpu_second(
+            kind, tags, max(100 // share, 2)
+        )
+        for kind in columnar.KINDS
+        for tags in columnar.TAGS
+    }
+    rates = {name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()}
+    rows: list[Row] = []
+    for kind in columnar.KINDS:
+        bound = 55 if kind == "string" else 75
+        measured = [rates[f"{kind} {tags}"] for tags in columnar.TAGS]
+        rows.append(
+            (
+                "4",
+                f"`produce_arrow`, {kind} tags, {columnar.TAGS[0]} and {columnar.TAGS[1]} types",
+                f"at least {bound} M rows/s per core",
+                " and ".join(f"{rate:.0f}" for rate in measured),
+                min(measured) >= bound,
+            )
+        )
+    return rows
+
+
+def latency_rows(times: int, share: int) -> list[Row]:
+    rows: list[Row] = []
+    for burners in (0, 1, 4):
+        # A few hundred items beside a burning thread take long enough.
+        count = max((2_000 if burners == 0 else 300) // share, 20)
+        both = [latency.percentiles_us(count, burners) for _ in range(times)]
+        p50, p99 = (statistics.median(one[index] for one in both) for index in (0, 1))
+        measured = f"p50 {p50:,.0f} µs, p99 {p99:,.0f} µs"
+        if burners == 0:
+            wanted = "p50 at most 50 µs, p99 at most 500 µs"
+            rows.append(("6", "one item into an idle queue", wanted, measured, p50 <= 50 and p99 <= 500))
+        else:
+            rows.append(("7", f"the same beside {burners} Python threads that compute", "", measured, None))
+    return rows
+
+
+def start_row() -> Row:
+    took = [start.import_ms() for _ in range(7)]
+    middle, heavy, size = statistics.median(one[0] for one in took), took[0][1], start.wheel_mb()
+    measured = f"{middle:.0f} ms, {', '.join(heavy) or 'none'}; {size:.1f} MB"
+    met = middle <= 30 and not heavy and size <= 6
+    return "8", "`import batchqueue`; wheel", "at most 30 ms, no large package; at most 6 MB", measured, met
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    *cells, met = row
+    return f"| {' | '.join(cells)} | {'' if met is None else 'yes' if met else 'no'} |"
+
+
+def page(rows: list[Row], ns: dict[tuple[str, int], float]) -> str:
+    """The page of docs/."""
+    contenders = "\n".join(
+        f"| {name} | {ns[name, 1]:,.1f} | {ns[name, 16]:,.1f} |"
+        for name in sorted(objects.CONTENDERS, key=lambda n: ns[n, 1])
+    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, commit {commit.stdout.strip()}"
+    return f"""# From Python: figures
+
+`make bench-python` measured this and wrote this page: {machine}.
+Contenders run in one process, one after the other in each round; figures are medians. Objects go to the
+handler `len`, 8 types in turn, with room for 20,000 items of each.
+
+{HEAD}
+{chr(10).join(map(line, rows))}
+
+Nanoseconds per item, end to end, with 1 and with 16 producing threads:
+
+| queue | 1 | 16 |
+|---|---:|---:|
+{contenders}
+
+![Nanoseconds per item](python.png)
+
+Row 7 is the interpreter's switch interval: a drain thread that wants the interpreter asks the thread that has it, which
+goes on for up to 5 ms, and each further thread that computes may come first. Where that is too long, call
+`sys.setswitchinterval(0.0005)`, or compute in other processes.
+"""
+
+
+def plot(ns: dict[tuple[str, int], float], path: Path) -> None:
+    """Bars of the contenders, in a logarithmic scale."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = sorted(objects.CONTENDERS, key=lambda name: -ns[name, 1])
+    figure, axes = plt.subplots(figsize=(9, 3.6))
+    for place, producers in enumerate(PRODUCERS):
+        values = [ns[name, producers] for name in names]
+        places = [number + 0.2 - 0.4 * place for number in range(len(names))]
+        bars = axes.barh(
+            places, values, 0.38, label=f"{producers} producing thread{'s' if producers > 1 else ''}"
+        )
+        axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xscale("log")
+    axes.set_xlabel("ns per item, from produce to handler (logarithmic)")
+    axes.legend(loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
