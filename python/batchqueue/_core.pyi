@@ -5,7 +5,91 @@ The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 from typing import Any, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
-__all__ = ["PartitionPolicy", "Queue", "ThreadPolicy", "after_fork_in_child", "close_all", "thread_count"]
+__all__ = [
+    "Aggregator",
+    "PartitionPolicy",
+    "Queue",
+    "ThreadPolicy",
+    "after_fork_in_child",
+    "close_all",
+    "thread_count",
+]
+
+@disjoint_base
+class Aggregator:
+    """
+    The core of `batchqueue.aggregation.Aggregator`.
+    """
+    def __bool__(self, /) -> bool:
+        """
+        An aggregator is true, also while it has no groups.
+        """
+    def __len__(self, /) -> int: ...
+    def __new__(
+        cls,
+        /,
+        keys: "list[str]",
+        window: "tuple[str, str, int] | None",
+        measures: "list[tuple[str, str, str | None, str | None, list[float], int]]",
+        max_groups: "int",
+        text: "str",
+        next_worker: "Any",
+        flush_period_s: "float",
+    ) -> Aggregator: ...
+    def consume(self, /, batch: "list[Any]") -> None:
+        """
+        Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this without the interpreter.
+
+        Args:
+            batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or none.
+
+        Raises:
+            ConfigError: A column is missing or has another type than it can have or had before, or the partials are of
+                another aggregation.
+            BatchQueueError: There would be more than `max_groups` groups, and there is no next worker; or the data is
+                broken.
+        """
+    @property
+    def dropped(self, /) -> int:
+        """
+        Groups that were given up, because the next worker raised, or refused them at close.
+        """
+    def flush(self, /) -> None:
+        """
+        Hand all groups to the next worker now. Without one, nothing happens.
+        """
+    def on_close(self, /) -> None:
+        """
+        Hand on everything, for the last time.
+
+        Raises:
+            BatchQueueError: The next worker refused some of it.
+        """
+    def on_idle(self, /) -> None:
+        """
+        Hand on everything: there is nothing to merge it with.
+        """
+    def partials(self, /) -> "Any":
+        """
+        Take all groups out, as a record batch of partials that an equal aggregator can take in, here or elsewhere.
+
+        Returns:
+            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+        """
+    def result(self, /) -> "Any":
+        """
+        The keys and the measures of all groups, in the order in which the groups were met. They stay.
+
+        Returns:
+            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+
+        Raises:
+            OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a decimal.
+        """
+    def update(self, /, data: "Any") -> None:
+        """
+        Take in one piece of Arrow data, as `consume` does.
+        """
 
 @final
 class PartitionPolicy:

@@ -52,7 +52,11 @@ impl Finder<'_> {
             DataType::LargeUtf8 => self.texts(&column.as_string::<i64>(), of_row),
             DataType::Utf8View => self.texts(&column.as_string_view(), of_row),
             DataType::Dictionary(_, _) => return downcast_dictionary_array! {
-                column => self.dictionary(column, of_row),
+                // Not only the type of its values, when those are no tags.
+                column => self.dictionary(column, of_row).map_err(|error| match error {
+                    SplitError::Column(_) => SplitError::Column(column.data_type().to_string()),
+                    broken @ SplitError::Arrow(_) => broken,
+                }),
                 other => Err(SplitError::Column(other.to_string()))
             },
             other => return Err(SplitError::Column(other.to_string()))
@@ -198,7 +202,8 @@ impl Signature {
 }
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits depend on all.
-fn spread(value: u64) -> u64 {
+#[inline]
+pub(super) fn spread(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

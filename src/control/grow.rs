@@ -21,9 +21,28 @@ pub(crate) struct Growth {
     /// Of all types that were ever registered, so that partitions only grow.
     weight: f64,
     types_per_partition: Vec<usize>,
+    /// Of these, the types whose handlers need the host.
+    hosted_types: Vec<usize>,
 }
 
 impl Growth {
+    /// Counts what the handlers of a type need, now and before, and marks its partitions.
+    fn count_hosted<T>(
+        &mut self,
+        route: &Route<T>,
+        partitions: &[usize],
+        before: Option<&Registered<T>>,
+        now: Option<&Registered<T>>,
+    ) {
+        self.hosted_types.resize(route.partition_count(), 0);
+        for &partition in partitions {
+            let hosted = &mut self.hosted_types[partition];
+            *hosted = *hosted + usize::from(now.is_some_and(Registered::needs_host))
+                - usize::from(before.is_some_and(Registered::needs_host));
+            route.partition(partition).set_hostless(*hosted == 0);
+        }
+    }
+
     /// Partitions for a type that is new and is spread over `spread` of them; adds some if the policy says so.
     fn place<T>(
         &mut self,
@@ -97,6 +116,7 @@ impl<T: Item> Shared<T> {
                 ))));
             }
             let before = known.registered();
+            control.growth.count_hosted(route, &known.partitions, before.as_deref(), Some(&registered));
             route.add_idlers(&registered, &known.partitions);
             known.publish(Some(registered));
             return Ok(before.map(|before| self.retire(before, &known.partitions)));
@@ -107,6 +127,7 @@ impl<T: Item> Shared<T> {
             self.forget_moves(&mut control);
         }
         let partitions = control.growth.place(route, config, threads, item_type.weight, spread);
+        control.growth.count_hosted(route, &partitions, None, Some(&registered));
         route.add_idlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)
@@ -147,13 +168,14 @@ impl<T: Item> Shared<T> {
 
     /// Takes a type's handler away. `None`: it had none. Else what to wait for until no thread can be inside it.
     pub(crate) fn unregister(&self, key: TypeKey) -> Option<Arc<Retired>> {
-        let control = self.control.lock();
+        let mut control = self.control.lock();
         let known = self.route.find(key)?;
         let before = known.registered()?;
         if control.access == Access::Closed {
             // The drain threads are on their way out, and they close every handler that is still there.
             return None;
         }
+        control.growth.count_hosted(&self.route, &known.partitions, Some(&before), None);
         known.publish(None);
         Some(self.retire(before, &known.partitions))
     }

@@ -153,6 +153,8 @@ pub(crate) struct Dispatcher<'a, T: Item> {
     pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
     pub(crate) spares: &'a mut Spares<T>,
+    /// This thread has entered the host.
+    pub(crate) inside_host: bool,
 }
 
 impl<T: Item> Dispatcher<'_, T> {
@@ -162,18 +164,44 @@ impl<T: Item> Dispatcher<'_, T> {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
             let Some(target) = target else {
-                self.give_up(&batch);
+                self.in_host(|this| {
+                    this.give_up(&batch);
+                    drop(batch);
+                });
                 continue;
             };
             if let Some(entered) = target.handler().token.try_enter() {
-                self.hand_over(&target, batch, Some(entered));
+                self.hand_over_in_its_world(&target, batch, Some(entered));
             } else {
                 busy.push((target, batch));
             }
         }
         for (target, batch) in busy {
-            self.hand_over(&target, batch, None);
+            self.hand_over_in_its_world(&target, batch, None);
         }
+    }
+
+    /// With the host if the handler needs it.
+    fn hand_over_in_its_world<'t>(&mut self, target: &'t Target<T>, batch: Batch<T>, entered: Option<Entered<'t>>) {
+        if target.handler().handler.needs_host() {
+            self.in_host(|this| this.hand_over(target, batch, entered));
+        } else {
+            self.hand_over(target, batch, entered);
+        }
+    }
+
+    fn in_host(&mut self, body: impl FnOnce(&mut Self)) {
+        if self.inside_host {
+            return body(self);
+        }
+        let (shared, mut body) = (self.shared, Some(body));
+        self.inside_host = true;
+        shared.host.enter(&mut || {
+            if let Some(body) = body.take() {
+                body(self);
+            }
+        });
+        self.inside_host = false;
     }
 
     /// One batch to its handler, as often as the retry policy allows; then the count of what became of it.
@@ -231,7 +259,13 @@ impl<T: Item> Dispatcher<'_, T> {
             return None;
         }
         let holding = Holding::of(&handler.token);
-        let result = call(name, || handler.handler.consume(batch));
+        let mut result = Ok(());
+        let mut consume = || result = call(name, || handler.handler.consume(batch));
+        if self.inside_host && !handler.handler.needs_host() {
+            self.shared.host.leave(&mut consume);
+        } else {
+            consume();
+        }
         drop(holding);
         *took += start.elapsed();
         Some(result)

@@ -8,6 +8,7 @@
 //!                             └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
+use crate::config::Selector;
 use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::faults::{self, Fault};
@@ -50,6 +51,8 @@ pub(crate) struct DrainTask<T: Item> {
     thin_rest: Duration,
     /// Pressure was told, and a partition of this thread was half full at the last look.
     is_pressed: bool,
+    /// The last cycle with work needed the host.
+    was_hosted: bool,
     /// Whether the last empty cycle called `on_idle` somewhere.
     pub(super) tells_idle: bool,
     /// Lines to log outside the host.
@@ -69,6 +72,7 @@ impl<T: Item> DrainTask<T> {
             empty_cycles: 0,
             thin_rest: Duration::ZERO,
             is_pressed: false,
+            was_hosted: false,
             tells_idle: false,
             lines: Vec::new(),
             spares,
@@ -93,7 +97,11 @@ impl<T: Item> DrainTask<T> {
         if let Some(first) = first {
             began = Some(Instant::now());
             let shared = self.shared.clone();
-            shared.host.enter(&mut || items = self.take_and_dispatch(first, closing, known, &mut served));
+            // To the end all partitions are looked at, of both kinds at once.
+            let hosted = closing || !is_hostless(&shared, self.index, first);
+            self.was_hosted = hosted;
+            let mut work = || items = self.take_and_dispatch(first, closing, known, &mut served);
+            if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
         let worked = !served.is_empty();
         if !worked && !closing {
@@ -130,7 +138,7 @@ impl<T: Item> DrainTask<T> {
     /// Cycles up to the first that is not followed by another one at once; while there is work, some in one stay with the host.
     pub(crate) fn work(&mut self) -> Cycle {
         let mut last = self.cycle();
-        if last == Cycle::Worked {
+        if last == Cycle::Worked && self.was_hosted {
             let host = self.shared.host.clone();
             host.stay(&mut || {
                 let began = Instant::now();
@@ -164,7 +172,10 @@ impl<T: Item> DrainTask<T> {
         let shared = self.shared.clone();
         let mut items = 0;
         let mut taken = Vec::new();
-        let others = to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
+        let (thread, hosted) = (self.index, self.was_hosted);
+        let is_of_this_kind = |index: usize| closing || is_hostless(&shared, thread, index) != hosted;
+        let others = to_take(&shared, self.index, self.last_served, closing)
+            .filter(|&index| index != first && is_of_this_kind(index));
         for index in std::iter::once(first).chain(others) {
             let mut segments = Segments::new();
             let budget = shared.config.max_batch_items - items;
@@ -191,8 +202,13 @@ impl<T: Item> DrainTask<T> {
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
-        let mut dispatcher =
-            Dispatcher { shared: &shared, tally: &slot.tally, lines: &mut self.lines, spares: &mut self.spares };
+        let mut dispatcher = Dispatcher {
+            shared: &shared,
+            tally: &slot.tally,
+            lines: &mut self.lines,
+            spares: &mut self.spares,
+            inside_host: self.was_hosted,
+        };
         dispatcher.dispatch(groups);
         items
     }
@@ -359,4 +375,15 @@ fn to_take<T: Item>(
 fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     let owner = shared.route.owner(partition).load();
     if faults::off(Fault::TakeWhenWanted) { owner.wanted() == index } else { owner == Owner::Owned(index) }
+}
+
+/// Whether what comes out of a partition can do without the host.
+fn is_hostless<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
+    match &shared.consumption {
+        Consumption::ByHandler => {
+            shared.config.selector == Selector::ByType && shared.route.partition(partition).is_hostless()
+        }
+        Consumption::OneConsumer(consumer) => !consumer.needs_host(),
+        Consumption::PerThread(consumers) => !consumers[index].needs_host(),
+    }
 }

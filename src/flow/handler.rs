@@ -206,6 +206,12 @@ pub trait Handler<T>: Send + Sync {
     /// The batch could not be handled; all of it is counted as failed.
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
 
+    /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). Where no handler of a partition needs that, its
+    /// drain thread does not enter for it.
+    fn needs_host(&self) -> bool {
+        true
+    }
+
     /// Whether [`on_idle`](Self::on_idle) does anything. A handler that says no costs an idle queue nothing.
     fn has_on_idle(&self) -> bool {
         false

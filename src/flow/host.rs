@@ -9,7 +9,8 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
-    /// Runs everything that touches items or handlers: once per cycle with work.
+    /// Runs everything that looks into items or calls handlers: once per cycle with work, unless no handler
+    /// [needs](crate::Handler::needs_host) it. May be called inside itself.
     fn enter(&self, body: &mut dyn FnMut()) {
         body();
     }
@@ -19,7 +20,8 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
-    /// Runs a wait for another thread from inside [`enter`](Self::enter).
+    /// Runs what needs no host: a wait for another thread, a handler that can do without. Mostly from inside
+    /// [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();
     }

@@ -10,6 +10,7 @@
 //! | `space` | producers that wait; thread inside and closer, after they made space or closed | the same |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
+//! | `hostless` | registration of handlers | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
@@ -79,6 +80,8 @@ pub(crate) struct Partition<T> {
     spares: Arc<SparePool<T>>,
     /// An item that weighs more than 1 has been here.
     pub(super) has_heavy: AtomicBool,
+    /// The handlers of its types need no host, as far as that is known: their thread takes from here without one.
+    hostless: AtomicBool,
 }
 
 /// What the thread inside writes, in a cache line of its own.
@@ -94,6 +97,15 @@ pub(super) struct Inside {
 }
 
 impl<T> Partition<T> {
+    /// Relaxed: whoever sees the old mark does the same in another place.
+    pub(crate) fn is_hostless(&self) -> bool {
+        self.hostless.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_hostless(&self, hostless: bool) {
+        self.hostless.store(hostless, Ordering::Relaxed);
+    }
+
     pub(crate) fn new(
         index: usize,
         ready: ReadyBit,
@@ -114,6 +126,7 @@ impl<T> Partition<T> {
             slow: SlowCounts::default(),
             spares,
             has_heavy: AtomicBool::new(false),
+            hostless: AtomicBool::new(false),
         }
     }
 

@@ -42,6 +42,10 @@ impl<T> Registered<T> {
     pub(crate) fn new(key: TypeKey, number: usize, name: &str, handlers: Vec<HandlerRef<T>>) -> Self {
         Self { key, number, name: name.into(), handlers, tally: HandlerTally::default() }
     }
+
+    pub(crate) fn needs_host(&self) -> bool {
+        self.handlers.iter().any(|one| one.handler.needs_host())
+    }
 }
 
 /// Where a group of items goes: one handler instance of a type.

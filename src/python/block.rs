@@ -6,9 +6,10 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_cast::display::array_value_to_string;
 use pyo3::prelude::*;
-use pyo3_arrow::PyRecordBatch;
+use pyo3::sync::PyOnceLock;
 
 use super::call::{Held, call_handler};
+use super::columnar::to_pyarrow;
 use crate::TypeKey;
 use crate::arrow::Tags;
 
@@ -17,19 +18,23 @@ pub(super) struct Whole {
     batch: RecordBatch,
     /// The column that the tags are in.
     column: usize,
-    /// The method `slice` of the batch as an object of pyarrow: a slice costs much less than an import of its own. `None`:
-    /// there is no pyarrow.
-    slice: Option<Held>,
+    /// There is pyarrow.
+    pyarrow: bool,
+    /// The method `slice` of the batch as an object of pyarrow: a slice costs much less than an import of its own. It is made
+    /// for the first handler that is in Python.
+    slice: PyOnceLock<Held>,
 }
 
 impl Whole {
-    pub(super) fn new(py: Python<'_>, batch: RecordBatch, column: usize, pyarrow: bool) -> PyResult<Self> {
-        let import = || -> PyResult<Held> {
-            let whole = PyRecordBatch::new(batch.clone()).into_pyarrow(py)?;
+    pub(super) fn new(batch: RecordBatch, column: usize, pyarrow: bool) -> Self {
+        Self { batch, column, pyarrow, slice: PyOnceLock::new() }
+    }
+
+    fn slice(&self, py: Python<'_>) -> PyResult<&Held> {
+        self.slice.get_or_try_init(py, || {
+            let whole = to_pyarrow(py, self.batch.clone(), true)?;
             Ok(Held::new(whole.getattr("slice")?.unbind()))
-        };
-        let slice = pyarrow.then(import).transpose()?;
-        Ok(Self { batch, column, slice })
+        })
     }
 }
 
@@ -47,12 +52,16 @@ impl Block {
 
     /// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind `__arrow_c_array__`.
     pub(super) fn to_record_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (start, rows) = (self.rows.start, self.rows.len());
-        if let Some(slice) = &self.whole.slice {
-            let args = (start, rows).into_pyobject(py)?;
-            return Ok(call_handler(slice.bind(py), &args)?.unbind());
+        if self.whole.pyarrow {
+            let args = (self.rows.start, self.rows.len()).into_pyobject(py)?;
+            return Ok(call_handler(self.whole.slice(py)?.bind(py), &args)?.unbind());
         }
-        Ok(PyRecordBatch::new(self.whole.batch.slice(start, rows)).into_pyobject(py)?.into_any().unbind())
+        Ok(to_pyarrow(py, self.batch(), false)?.unbind())
+    }
+
+    /// The rows.
+    pub(super) fn batch(&self) -> RecordBatch {
+        self.whole.batch.slice(self.rows.start, self.rows.len())
     }
 
     /// The first `rows` of them, and the others.

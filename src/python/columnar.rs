@@ -7,6 +7,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatch;
 use pyo3_arrow::input::AnyRecordBatch;
 
 use super::block::{Block, Whole};
@@ -31,7 +32,7 @@ pub(super) struct Columnar<'a> {
     pub(super) is_closed: bool,
 }
 
-type Batches = Box<dyn RecordBatchReader + Send>;
+pub(super) type Batches = Box<dyn RecordBatchReader + Send>;
 
 impl Columnar<'_> {
     pub(super) fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -88,7 +89,7 @@ impl Columnar<'_> {
         let pieces = py
             .detach(|| split(batch, column, &tags, self.buffers))
             .map_err(|problem| ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column)))?;
-        let whole = Arc::new(Whole::new(py, pieces.batch, column, pyarrow)?);
+        let whole = Arc::new(Whole::new(pieces.batch, column, pyarrow));
         for piece in pieces.pieces {
             let rows = piece.rows.len();
             let item = PyItem::rows(Block::new(whole.clone(), piece.rows, piece.key));
@@ -115,7 +116,7 @@ impl Columnar<'_> {
     }
 }
 
-fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
+pub(super) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
     let kind = data.get_type().name()?;
     for method in ["__arrow_c_array__", "__arrow_c_stream__"] {
         if data.hasattr(method)? {
@@ -135,10 +136,16 @@ fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
 }
 
 /// Whether handlers can get batches of pyarrow. It is imported here and not by a drain thread.
-fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
+pub(super) fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
     match py.import("pyarrow") {
         Ok(_) => Ok(true),
         Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind `__arrow_c_array__`.
+pub(super) fn to_pyarrow(py: Python<'_>, batch: RecordBatch, pyarrow: bool) -> PyResult<Bound<'_, PyAny>> {
+    let batch = PyRecordBatch::new(batch);
+    if pyarrow { batch.into_pyarrow(py) } else { Ok(batch.into_pyobject(py)?.into_any()) }
 }

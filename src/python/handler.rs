@@ -8,6 +8,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use super::ConfigError;
+use super::aggregator::Aggregating;
 use super::call::{Held, call_handler, release};
 use super::item::PyItem;
 use crate::{Batch, EntryToken, Failure, Handler};
@@ -42,6 +44,8 @@ pub(crate) struct PyHandler {
     /// Whom no two threads may be in: the handler, or the object that it is a method of.
     pub(crate) protected: Held,
     pub(crate) consume: Held,
+    /// What an aggregator does instead, without the interpreter.
+    pub(crate) aggregating: Option<Arc<Aggregating>>,
     pub(crate) on_idle: Option<Held>,
     pub(crate) on_error: Option<Held>,
     pub(crate) on_close: Option<Held>,
@@ -116,8 +120,36 @@ fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'p
     problem.map_or(Ok(list), Err)
 }
 
+impl PyHandler {
+    /// A batch of rows, in Rust; its errors are reported in Python.
+    fn aggregate(&self, aggregating: &Aggregating, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
+        let rows: Option<Vec<_>> = batch.iter().map(PyItem::batch).collect();
+        let result = match rows {
+            Some(rows) => aggregating.consume(&rows),
+            None => Err(ConfigError::new_err(
+                "an Aggregator takes rows of Arrow data, from produce_arrow, and this batch has other objects; give those a \
+                 handler of their own",
+            )),
+        };
+        result.map_err(|error| {
+            let reported = Python::try_attach(|py| match list_of(py, batch) {
+                Ok(list) => self.report(py, &list, error),
+                Err(memory) => Failure::last(memory.to_string()),
+            });
+            reported.unwrap_or_else(|| Failure::last("the interpreter ended"))
+        })
+    }
+}
+
 impl Handler<PyItem> for PyHandler {
+    fn needs_host(&self) -> bool {
+        self.aggregating.is_none()
+    }
+
     fn consume(&self, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
+        if let Some(aggregating) = &self.aggregating {
+            return self.aggregate(aggregating, batch);
+        }
         Python::attach(|py| {
             // While another try may follow, the batch keeps its items: the list belongs to the handler.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());

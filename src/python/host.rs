@@ -1,5 +1,7 @@
 //! The interpreter as the host of drain threads.
 
+use std::cell::Cell;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -9,6 +11,19 @@ use crate::{Host, TypeKey};
 
 pub(crate) struct Interpreter;
 
+thread_local! {
+    /// Whether this drain thread is attached, by `enter` or `stay`.
+    static ATTACHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `body` with the mark set.
+fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
+    let before = ATTACHED.replace(attached);
+    let result = body();
+    ATTACHED.set(before);
+    result
+}
+
 impl Host<PyItem> for Interpreter {
     /// One thread state for the thread's whole life: attaching afresh for each batch would cost several times more.
     fn live(&self, body: &mut (dyn FnMut() + Send)) {
@@ -16,7 +31,7 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {
-        if Python::try_attach(|_| body()).is_none() {
+        if Python::try_attach(|_| marked(true, body)).is_none() {
             // The interpreter finalizes. The queue was closed before, so this thread was given up: it must not return
             // to code that believes in the interpreter, and the process ends without it.
             loop {
@@ -26,11 +41,15 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn stay(&self, body: &mut dyn FnMut()) {
-        Python::try_attach(|_| body());
+        Python::try_attach(|_| marked(true, body));
     }
 
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
-        Python::attach(|py| py.detach(wait));
+        if ATTACHED.get() {
+            Python::attach(|py| py.detach(|| marked(false, wait)));
+        } else {
+            wait();
+        }
     }
 
     fn log(&self, line: &str) {

@@ -2,6 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
+use arrow_array::RecordBatch;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -69,6 +70,11 @@ impl PyItem {
     #[inline]
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.into_content().or_else(|block| block.to_record_batch(py))
+    }
+
+    /// The rows, if it is not an object.
+    pub(super) fn batch(&self) -> Option<RecordBatch> {
+        self.as_ref().err().map(Block::batch)
     }
 
     /// Its class, if it is an object.

@@ -7,6 +7,7 @@
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
 
+mod aggregator;
 mod balancer;
 mod block;
 mod call;
@@ -43,6 +44,8 @@ impl From<crate::ConfigError> for PyErr {
 /// The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::aggregator::PyAggregator;
     #[pymodule_export]
     use super::lifecycle::{after_fork_in_child, close_all};
     #[pymodule_export]

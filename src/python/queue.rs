@@ -16,7 +16,7 @@ use super::item::PyItem;
 use super::item_type::ItemType;
 use super::lifecycle::{generation, is_exiting, register};
 use super::pause::{InterpreterPause, deadline_of};
-use super::registered::{CommonCallbacks, Methods, Registered, name_of};
+use super::registered::{CommonCallbacks, Given, Methods, Registered};
 use super::select::Select;
 use super::settings::{CoreSettings, Settings};
 use super::snapshot::snapshot;
@@ -108,10 +108,7 @@ impl Queue {
         let mut registered = Registered::default();
         let consumers = consumers
             .into_iter()
-            .map(|methods| {
-                let name = name_of(&methods.0)?;
-                Ok(registered.handler(methods, name, &common))
-            })
+            .map(|methods| Ok(registered.handler(Given::new(methods)?, &common)))
             .collect::<PyResult<Vec<_>>>()?;
         let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
         if per_thread {
@@ -297,13 +294,12 @@ impl Queue {
     ) -> PyResult<()> {
         let queue = self.core()?;
         // Before the lock: an attribute may be found by Python code.
-        let names = handlers.iter().map(|methods| name_of(&methods.0)).collect::<PyResult<Vec<_>>>()?;
+        let handlers = handlers.into_iter().map(Given::new).collect::<PyResult<Vec<_>>>()?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
         let (key, handlers) = {
             let mut registered = self.registered.lock();
-            let pairs = handlers.into_iter().zip(names);
-            let handlers = pairs.map(|(methods, name)| registered.handler(methods, name, &self.common)).collect();
+            let handlers = handlers.into_iter().map(|given| registered.handler(given, &self.common)).collect();
             (registered.keep_type(&item_type), handlers)
         };
         let added = queue.add_handler_with(HandledType { key, name, weight }, handlers, &mut InterpreterPause(py));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use super::aggregator::{Aggregating, aggregating_of};
 use super::call::Held;
 use super::handler::{PyHandler, token_of};
 use super::item::PyItem;
@@ -15,6 +16,20 @@ use crate::{HandlerRef, TypeKey};
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
 pub(super) type Methods<'py> =
     (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>);
+
+/// A handler on its way in, with what had to be asked for: the answer may be found by Python code.
+pub(super) struct Given<'py> {
+    methods: Methods<'py>,
+    name: String,
+    aggregating: Option<Arc<Aggregating>>,
+}
+
+impl<'py> Given<'py> {
+    pub(super) fn new(methods: Methods<'py>) -> PyResult<Self> {
+        let (name, aggregating) = (name_of(&methods.0)?, aggregating_of(&methods.0)?);
+        Ok(Self { methods, name, aggregating })
+    }
+}
 
 /// What all handlers of a queue share.
 pub(super) struct CommonCallbacks {
@@ -36,23 +51,22 @@ pub(super) struct Registered {
 
 impl Registered {
     /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
-    pub(super) fn handler(
-        &mut self,
-        methods: Methods<'_>,
-        name: String,
-        common: &CommonCallbacks,
-    ) -> HandlerRef<PyItem> {
+    pub(super) fn handler(&mut self, given: Given<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
+        let Given { methods, name, aggregating } = given;
         let (instance, protected, consume, on_idle, on_error, on_close) = methods;
         if let Some((_, known)) = self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance)) {
             return known.clone();
         }
         let py = instance.py();
+        // An aggregator that hands nothing on has nothing to do when idle.
+        let on_idle = on_idle.filter(|_| aggregating.as_ref().is_none_or(|one| one.hands_on()));
         let handler = Arc::new(PyHandler {
             name,
             token: token_of(&protected),
             protected: Held::new(protected.unbind()),
             instance: Held::new(instance.unbind()),
             consume: Held::new(consume),
+            aggregating,
             on_idle: on_idle.map(Held::new),
             on_error: on_error.map(Held::new),
             on_close: on_close.map(Held::new),
@@ -90,7 +104,7 @@ impl Registered {
 }
 
 /// A function's own name, or the name of an object's class.
-pub(super) fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
+fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
     let own = instance.getattr("__qualname__").and_then(|name| name.extract());
     own.or_else(|_| instance.get_type().qualname()?.extract())
 }

@@ -1,26 +1,56 @@
-"""Metrics aggregation on queues: L1 merges near the producers, L2 across them, TopN ranks single rows."""
+"""Aggregation on queues: L1 merges near the producers, L2 across them, TopN ranks single rows.
 
+`Metrics` and their workers are Python objects; an `Aggregator` does the same for Arrow rows in Rust.
+"""
+
+from batchqueue.aggregation.aggregator import Aggregation, Aggregator
 from batchqueue.aggregation.buffer import MergeBuffer
 from batchqueue.aggregation.kinds import CountMetrics, MaxMetrics, MeanMetrics, MinMetrics, SumMetrics
 from batchqueue.aggregation.l1 import L1AggregateWorker
 from batchqueue.aggregation.l2 import L2PersistenceWorker
+from batchqueue.aggregation.measures import (
+    Count,
+    First,
+    Last,
+    Max,
+    Mean,
+    Measure,
+    Min,
+    Quantiles,
+    Sum,
+    TopN,
+    Window,
+)
 from batchqueue.aggregation.metrics import Metrics
 from batchqueue.aggregation.naming import metric_type
 from batchqueue.aggregation.ranking import RankedEntry, Ranking
 from batchqueue.aggregation.top_n import TopNWorker
 
 __all__ = [
+    "Aggregation",
+    "Aggregator",
+    "Count",
     "CountMetrics",
+    "First",
     "L1AggregateWorker",
     "L2PersistenceWorker",
+    "Last",
+    "Max",
     "MaxMetrics",
+    "Mean",
     "MeanMetrics",
+    "Measure",
     "MergeBuffer",
     "Metrics",
+    "Min",
     "MinMetrics",
+    "Quantiles",
     "RankedEntry",
     "Ranking",
+    "Sum",
     "SumMetrics",
+    "TopN",
     "TopNWorker",
+    "Window",
     "metric_type",
 ]

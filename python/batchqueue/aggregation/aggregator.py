@@ -1,0 +1,176 @@
+"""`Aggregation` and `Aggregator`: grouped aggregation of Arrow data in Rust, without the interpreter."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self, cast
+
+from batchqueue import _core
+from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, TopN, Window
+from batchqueue.exceptions import ConfigError
+
+MAX_GROUPS = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation:
+    """A description of grouped aggregation. It can be sent to other processes, which makes their partials mergeable.
+
+    Attributes:
+        keys: Columns whose values make a group; none for one group of all rows. They may be numbers, booleans, dates,
+            times, texts or bytes, or a dictionary of these. Null is a value of its own, all NaN are one, -0.0 is 0.0.
+        measures: What to know about each group, by the name of its column in the result; at least one.
+        window: The time bucket, which is a key as well.
+        max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31. That bounds its memory: of two million
+            groups one takes 55 bytes with an integer as key and a `Count`, 43 with a text of 13 bytes, 140 with both as
+            keys. Each more measure takes 8 (`Count`) to 32 bytes (`Sum`), those of texts their length, `TopN` its rows,
+            `Quantiles` kilobytes. While its tables grow it takes up to twice as much.
+
+    Raises:
+        ConfigError: A value cannot be used, or a name is there twice.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from batchqueue.aggregation import Aggregation, Aggregator, Count, Mean
+        >>> delays = Aggregation(keys=["carrier"], measures={"flights": Count(), "delay": Mean("delay")})
+        >>> aggregator = Aggregator(delays)
+        >>> aggregator.update(pa.table({"carrier": ["UA", "AA", "UA"], "delay": [10, None, 5]}))
+        >>> aggregator.result().to_pylist()
+        [{'carrier': 'UA', 'flights': 2, 'delay': 7.5}, {'carrier': 'AA', 'flights': 1, 'delay': None}]
+    """
+
+    keys: Sequence[str]
+    measures: Mapping[str, Measure]
+    window: Window | None = None
+    max_groups: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keys, str):
+            raise ConfigError(f"keys is {self.keys!r}; give a list of column names")
+        object.__setattr__(self, "keys", tuple(self.keys))
+        object.__setattr__(self, "measures", dict(self.measures))
+        for name, measure in self.measures.items():
+            if not isinstance(measure, Measure):
+                raise ConfigError(
+                    f"measure {name!r} is {measure!r}; give a Count, Sum, Mean, Min, Max, First, Last, Quantiles "
+                    "or TopN"
+                )
+        names = [*self.keys, *([self.window.output] if self.window else []), *self.measures]
+        for name in names:
+            if not isinstance(name, str) or not name:
+                raise ConfigError(f"{name!r} is the name of a column; give a str that is not empty")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"{twice[0]!r} is the name of two columns of the result; rename one (keys, window, measures)"
+            )
+        if not self.measures:
+            raise ConfigError("measures is empty; give at least one, like {'rows': Count()}")
+        if not isinstance(self.max_groups, int) or not 1 <= self.max_groups <= MAX_GROUPS:
+            raise ConfigError(f"max_groups is {self.max_groups!r}; give 1 to 2**31")
+
+    @property
+    def text(self) -> str:
+        """All but `max_groups` as JSON; partials carry it, and only those of an equal text are merged."""
+        measures = [{"name": name, "kind": _kind(one), **asdict(one)} for name, one in self.measures.items()]
+        window = None if self.window is None else asdict(self.window)
+        return json.dumps({"keys": self.keys, "window": window, "measures": measures})
+
+
+class Aggregator(_core.Aggregator):
+    """A handler for Arrow rows that aggregates them in Rust: drain threads run it without the interpreter.
+
+    Register it for tags, and put rows in with `produce_arrow`; or call `update` and `consume` yourself. It takes
+    rows, and partials of aggregators with an equal `Aggregation`, in any mixture. A batch goes in as a whole, or not
+    at all and is counted as failed. All data must have the same types in the columns that it looks at.
+
+    With a next worker it is an L1: what it has merged goes on when the flush period is over, when the queue has nothing
+    left for it, when there are `max_groups` groups, and at close. Without one it keeps everything, and `result` and
+    `partials` may be called at any time, from any thread.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+        >>> from batchqueue.aggregation import Aggregation, Aggregator, Sum
+        >>> sales = Aggregation(keys=["shop"], measures={"total": Sum("amount")})
+        >>> total = Aggregator(sales)
+        >>> orders = pa.table({"kind": ["sale", "sale", "sale"], "shop": [1, 2, 1], "amount": [5, 7, 9]})
+        >>> with BatchQueue("sales", BatchQueueConfig(threads=ThreadPolicy.fixed(1))) as queue:
+        ...     l1 = Aggregator(sales, total.update)
+        ...     queue.add_handler("sale", l1)
+        ...     queue.produce_arrow(orders, type_column="kind")
+        3
+        >>> total.result().to_pylist()
+        [{'shop': 1, 'total': 14}, {'shop': 2, 'total': 7}]
+    """
+
+    aggregation: Aggregation
+
+    def __new__(
+        cls,
+        aggregation: Aggregation,
+        next_worker: Callable[[Any], Any] | None = None,
+        *,
+        flush_period_ms: float = 500,
+    ) -> Self:
+        """Make an aggregator without groups.
+
+        Args:
+            aggregation: What to do.
+            next_worker: Takes one record batch of partials; returns how many rows it took, from the front, or None for
+                all. What it does not take is merged again and offered later. If it raises, that batch is given up.
+            flush_period_ms: Longest time that a partial waits for the next worker while batches come in.
+
+        Raises:
+            ConfigError: A value cannot be used.
+        """
+        if not isinstance(aggregation, Aggregation):
+            raise ConfigError(f"aggregation is a {type(aggregation).__name__}; give an Aggregation")
+        if next_worker is not None and not callable(next_worker):
+            raise ConfigError(
+                f"next_worker is {next_worker!r}; give a function that takes a record batch, or None"
+            )
+        if not 0 <= flush_period_ms < float("inf"):
+            raise ConfigError(f"flush_period_ms is {flush_period_ms}; give 0 or more")
+        window = aggregation.window
+        made = super().__new__(
+            cls,
+            list(aggregation.keys),
+            None if window is None else (window.column, window.output, round(window.seconds * 1e9)),
+            [_described(name, measure) for name, measure in aggregation.measures.items()],
+            aggregation.max_groups,
+            aggregation.text,
+            next_worker,
+            flush_period_ms / 1_000,
+        )
+        aggregator = cast(Self, made)  # the stub of the core names the class itself
+        aggregator.aggregation = aggregation
+        return aggregator
+
+    def __init__(
+        self,
+        aggregation: Aggregation,
+        next_worker: Callable[[Any], Any] | None = None,
+        *,
+        flush_period_ms: float = 500,
+    ) -> None:
+        """Do nothing: `__new__` has."""
+
+    def __repr__(self) -> str:
+        measures = ", ".join(self.aggregation.measures)
+        return f"<Aggregator of {measures} by {', '.join(self.aggregation.keys) or 'nothing'}: {len(self)} groups>"
+
+
+def _kind(measure: Measure) -> str:
+    return "top_n" if isinstance(measure, TopN) else type(measure).__name__.lower()
+
+
+def _described(name: str, measure: Measure) -> tuple[str, str, str | None, str | None, list[float], int]:
+    second = None
+    if isinstance(measure, First | Last):
+        second = measure.by
+    elif isinstance(measure, TopN):
+        second = measure.label
+    quantiles = list(measure.quantiles) if isinstance(measure, Quantiles) else []
+    n = measure.n if isinstance(measure, TopN) else 0
+    return name, _kind(measure), measure.column, second, quantiles, n

@@ -1,0 +1,228 @@
+//! Counts, sums and means.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, Decimal128Type, Float32Type, Float64Type, Int64Type};
+use arrow_array::{
+    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, PrimitiveArray, StructArray, downcast_integer_array,
+};
+use arrow_schema::DataType;
+
+use super::description::AggregateError;
+use super::state::{EXACT, Input, State};
+
+/// Rows, or those with a value.
+#[derive(Default)]
+pub(super) struct Counts(Vec<i64>);
+
+impl State for Counts {
+    fn grow(&mut self, groups: usize) {
+        self.0.resize(groups, 0);
+    }
+
+    fn update(&mut self, groups: &[u32], input: &Input) {
+        match input.array.as_ref().and_then(Array::logical_nulls).filter(|nulls| nulls.null_count() > 0) {
+            None => groups.iter().for_each(|&group| self.0[group as usize] += 1),
+            Some(nulls) => nulls.valid_indices().for_each(|row| self.0[groups[row] as usize] += 1),
+        }
+    }
+
+    fn merge(&mut self, groups: &[u32], partials: &StructArray) {
+        for (&group, &count) in groups.iter().zip(counts_of(partials, 0)) {
+            self.0[group as usize] += count;
+        }
+    }
+
+    fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
+        Ok(vec![self.result()?])
+    }
+
+    fn result(&self) -> Result<ArrayRef, AggregateError> {
+        Ok(Arc::new(Int64Array::from(self.0.clone())))
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
+    partials.column(place).as_primitive::<Int64Type>().values()
+}
+
+/// Calls `add` with each value and its group.
+fn each<T: ArrowPrimitiveType>(groups: &[u32], values: &PrimitiveArray<T>, mut add: impl FnMut(usize, T::Native)) {
+    match values.nulls().filter(|nulls| nulls.null_count() > 0) {
+        None => groups.iter().zip(values.values()).for_each(|(&group, &value)| add(group as usize, value)),
+        Some(nulls) => {
+            for row in nulls.valid_indices() {
+                add(groups[row] as usize, values.value(row));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Exact {
+    sum: i128,
+    count: i64,
+}
+
+/// Sums of integers, exact.
+pub(super) struct IntegerSums {
+    name: String,
+    is_mean: bool,
+    sums: Vec<Exact>,
+}
+
+impl IntegerSums {
+    pub(super) fn new(name: &str, is_mean: bool) -> Self {
+        Self { name: name.to_owned(), is_mean, sums: Vec::new() }
+    }
+}
+
+impl State for IntegerSums {
+    fn grow(&mut self, groups: usize) {
+        self.sums.resize(groups, Exact::default());
+    }
+
+    fn update(&mut self, groups: &[u32], input: &Input) {
+        let Some(column) = &input.array else { return };
+        downcast_integer_array! {
+            column => each(groups, column, |group, value| {
+                let sum = &mut self.sums[group];
+                sum.sum += i128::from(value);
+                sum.count += 1;
+            }),
+            other => unreachable!("{other} is no integer")
+        }
+    }
+
+    fn merge(&mut self, groups: &[u32], partials: &StructArray) {
+        let sums = partials.column(0).as_primitive::<Decimal128Type>();
+        for ((&group, &sum), &count) in groups.iter().zip(sums.values()).zip(counts_of(partials, 1)) {
+            let kept = &mut self.sums[group as usize];
+            kept.sum += sum;
+            kept.count += count;
+        }
+    }
+
+    fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
+        let sums: Decimal128Array = self.sums.iter().map(|one| Some(one.sum)).collect();
+        Ok([Arc::new(sums.with_data_type(EXACT)) as ArrayRef].into_iter().chain(self.counts()).collect())
+    }
+
+    fn result(&self) -> Result<ArrayRef, AggregateError> {
+        if self.is_mean {
+            #[allow(clippy::cast_precision_loss)] // rounded once each
+            let mean = |one: &Exact| (one.count > 0).then(|| one.sum as f64 / one.count as f64);
+            return Ok(Arc::new(self.sums.iter().map(mean).collect::<Float64Array>()));
+        }
+        let sum = |one: &Exact| match i64::try_from(one.sum) {
+            Ok(sum) => Ok((one.count > 0).then_some(sum)),
+            Err(_) => Err(AggregateError::Overflow { name: self.name.clone(), sum: one.sum }),
+        };
+        Ok(Arc::new(self.sums.iter().map(sum).collect::<Result<Int64Array, _>>()?))
+    }
+
+    fn counts(&self) -> Option<ArrayRef> {
+        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|one| one.count))))
+    }
+
+    fn clear(&mut self) {
+        self.sums.clear();
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Rounded {
+    sum: f64,
+    /// What the sum lost by rounding.
+    error: f64,
+    count: i64,
+}
+
+impl Rounded {
+    /// Two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2.
+    #[inline]
+    fn add(&mut self, value: f64) {
+        let sum = self.sum + value;
+        let part = sum - self.sum;
+        self.error += (self.sum - (sum - part)) + (value - part);
+        self.sum = sum;
+    }
+
+    /// Rounded once. The error is NaN where the sum is none or infinite.
+    fn total(&self) -> f64 {
+        if self.sum.is_finite() && self.error.is_finite() { self.sum + self.error } else { self.sum }
+    }
+}
+
+/// Sums of floating-point numbers, with what rounding took from them.
+pub(super) struct FloatSums {
+    is_mean: bool,
+    sums: Vec<Rounded>,
+}
+
+impl FloatSums {
+    pub(super) fn new(is_mean: bool) -> Self {
+        Self { is_mean, sums: Vec::new() }
+    }
+
+    fn add<T: ArrowPrimitiveType<Native: Into<f64>>>(&mut self, groups: &[u32], values: &PrimitiveArray<T>) {
+        each(groups, values, |group, value| {
+            let sum = &mut self.sums[group];
+            sum.add(value.into());
+            sum.count += 1;
+        });
+    }
+}
+
+impl State for FloatSums {
+    fn grow(&mut self, groups: usize) {
+        self.sums.resize(groups, Rounded::default());
+    }
+
+    fn update(&mut self, groups: &[u32], input: &Input) {
+        let Some(column) = &input.array else { return };
+        match column.data_type() {
+            DataType::Float32 => self.add(groups, column.as_primitive::<Float32Type>()),
+            _ => self.add(groups, column.as_primitive::<Float64Type>()),
+        }
+    }
+
+    fn merge(&mut self, groups: &[u32], partials: &StructArray) {
+        let floats = |place: usize| partials.column(place).as_primitive::<Float64Type>().values();
+        let parts = floats(0).iter().zip(floats(1)).zip(counts_of(partials, 2));
+        for (&group, ((&sum, &error), &count)) in groups.iter().zip(parts) {
+            let kept = &mut self.sums[group as usize];
+            kept.add(sum);
+            kept.error += error;
+            kept.count += count;
+        }
+    }
+
+    fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
+        let floats = |part: fn(&Rounded) -> f64| Arc::new(Float64Array::from_iter_values(self.sums.iter().map(part)));
+        let floats = [floats(|one| one.sum) as ArrayRef, floats(|one| one.error)];
+        Ok(floats.into_iter().chain(self.counts()).collect())
+    }
+
+    fn result(&self) -> Result<ArrayRef, AggregateError> {
+        #[allow(clippy::cast_precision_loss)] // rounded once
+        let result = |one: &Rounded| {
+            let divisor = if self.is_mean { one.count as f64 } else { 1.0 };
+            (one.count > 0).then(|| one.total() / divisor)
+        };
+        Ok(Arc::new(self.sums.iter().map(result).collect::<Float64Array>()))
+    }
+
+    fn counts(&self) -> Option<ArrayRef> {
+        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|one| one.count))))
+    }
+
+    fn clear(&mut self) {
+        self.sums.clear();
+    }
+}

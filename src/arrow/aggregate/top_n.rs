@@ -1,0 +1,116 @@
+//! The rows with the largest values.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, ListArray, StructArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, Fields};
+
+use super::column::{Column, Kept, Value, to_array};
+use super::description::AggregateError;
+use super::state::{Input, State};
+
+/// A ranked row: its value and its label.
+type Row = (Kept, Option<Kept>);
+
+/// The best rows of each group, the best first.
+pub(super) struct TopN {
+    n: usize,
+    /// Of the values, and of the labels.
+    types: Vec<DataType>,
+    best: Vec<Vec<Row>>,
+}
+
+/// Larger values first; of equal ones the smaller label; a row without label last.
+fn better(one: (Value<'_>, Option<Value<'_>>), other: &Row) -> Ordering {
+    let label = other.1.as_ref().map(Kept::as_value);
+    let by_label = match (one.1, label) {
+        (Some(one), Some(other)) => one.cmp(&other),
+        (one, other) => other.is_some().cmp(&one.is_some()),
+    };
+    other.0.as_value().cmp(&one.0).then(by_label)
+}
+
+impl TopN {
+    pub(super) fn new(n: usize, fields: &Fields) -> Self {
+        let types = fields.iter().map(|field| match field.data_type() {
+            DataType::List(values) => values.data_type().clone(),
+            other => unreachable!("{other} is no list"),
+        });
+        Self { n, types: types.collect(), best: Vec::new() }
+    }
+
+    fn take(&mut self, group: u32, value: Value<'_>, label: Option<Value<'_>>) {
+        let best = &mut self.best[group as usize];
+        if best.len() == self.n && best.last().is_none_or(|last| better((value, label), last) != Ordering::Less) {
+            return;
+        }
+        let place = best.partition_point(|row| better((value, label), row) != Ordering::Less);
+        best.truncate(self.n - 1);
+        best.insert(place, (value.into(), label.map(Into::into)));
+    }
+
+    fn offsets(&self) -> OffsetBuffer<i32> {
+        OffsetBuffer::from_lengths(self.best.iter().map(Vec::len))
+    }
+}
+
+impl State for TopN {
+    fn grow(&mut self, groups: usize) {
+        self.best.resize(groups, Vec::new());
+    }
+
+    fn update(&mut self, groups: &[u32], input: &Input) {
+        let Some(values) = &input.value else { return };
+        for (row, &group) in groups.iter().enumerate() {
+            if let Some(value) = values.get(row) {
+                self.take(group, value, input.second.as_ref().and_then(|labels| labels.get(row)));
+            }
+        }
+    }
+
+    fn merge(&mut self, groups: &[u32], partials: &StructArray) {
+        let lists: Vec<&ListArray> = partials.columns().iter().map(AsArray::as_list).collect();
+        let columns: Vec<Column> = lists.iter().map(|list| Column::of_kept(list.values())).collect();
+        for (row, &group) in groups.iter().enumerate() {
+            #[allow(clippy::cast_sign_loss)] // offsets
+            let rows = lists[0].value_offsets()[row] as usize..lists[0].value_offsets()[row + 1] as usize;
+            for row in rows {
+                if let Some(value) = columns[0].get(row) {
+                    self.take(group, value, columns.get(1).and_then(|labels| labels.get(row)));
+                }
+            }
+        }
+    }
+
+    fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
+        let part = |place: usize| -> Vec<Option<Value<'_>>> {
+            let rows = self.best.iter().flatten();
+            rows.map(|(value, label)| if place == 0 { Some(value) } else { label.as_ref() }.map(Kept::as_value))
+                .collect()
+        };
+        let lists = self.types.iter().enumerate().map(|(place, data_type)| -> Result<ArrayRef, AggregateError> {
+            let values = to_array(part(place).into_iter(), data_type)?;
+            let field = Field::new_list_field(data_type.clone(), true).into();
+            Ok(Arc::new(ListArray::try_new(field, self.offsets(), values, None)?))
+        });
+        lists.collect()
+    }
+
+    /// A list of structs: `value`, and `label` if there is one.
+    fn result(&self) -> Result<ArrayRef, AggregateError> {
+        let lists = self.partials()?;
+        let columns: Vec<ArrayRef> = lists.iter().map(|list| list.as_list::<i32>().values().clone()).collect();
+        let names = ["value", "label"].into_iter().zip(&self.types);
+        let fields: Fields = names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
+        let rows = StructArray::try_new(fields, columns, None)?;
+        let field = Field::new_list_field(arrow_array::Array::data_type(&rows).clone(), true).into();
+        Ok(Arc::new(ListArray::try_new(field, self.offsets(), Arc::new(rows), None)?))
+    }
+
+    fn clear(&mut self) {
+        self.best.clear();
+    }
+}

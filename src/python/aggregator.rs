@@ -1,0 +1,322 @@
+//! `Aggregator`: grouped aggregation that drain threads run without the interpreter.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::call::{Held, call_handler, release};
+use super::columnar::{batches_of, has_pyarrow, to_pyarrow};
+use super::{BatchQueueError, ConfigError};
+use crate::arrow::aggregate::{AggregateError, Aggregation, Aggregator, Measure, Window};
+
+impl From<AggregateError> for PyErr {
+    fn from(error: AggregateError) -> Self {
+        let text = error.to_string();
+        match error {
+            AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
+            AggregateError::TooManyGroups { .. } | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
+            AggregateError::NoColumn { .. } | AggregateError::Type { .. } | AggregateError::Partials(_) => {
+                ConfigError::new_err(text)
+            }
+        }
+    }
+}
+
+/// The aggregator behind the class, which a drain thread enters without the interpreter.
+///
+/// The lock is never held by a thread that waits for the interpreter.
+pub(super) struct Aggregating {
+    kept: Mutex<KeptGroups>,
+    next_worker: Option<Held>,
+    flush_period: Duration,
+    /// Whether partials become batches of pyarrow.
+    pyarrow: bool,
+}
+
+struct KeptGroups {
+    aggregator: Aggregator,
+    due_at: Instant,
+    /// Groups that were given up.
+    dropped: usize,
+}
+
+impl Aggregating {
+    /// Takes rows or partials in. Attached or not.
+    pub(super) fn consume(&self, batches: &[RecordBatch]) -> PyResult<()> {
+        self.put(batches)?;
+        if self.next_worker.is_some() && Instant::now() >= self.kept.lock().due_at {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Where there are too many groups, those that are here go on early.
+    fn put(&self, batches: &[RecordBatch]) -> PyResult<()> {
+        let result = self.kept.lock().aggregator.update(batches);
+        match result {
+            Err(AggregateError::TooManyGroups { max_groups }) if self.next_worker.is_some() => {
+                if !self.kept.lock().aggregator.is_empty() {
+                    self.flush()?;
+                    if !self.kept.lock().aggregator.is_empty() {
+                        return Err(AggregateError::TooManyGroups { max_groups }.into());
+                    }
+                    return self.put(batches);
+                }
+                if let [batch] = batches {
+                    let half = batch.num_rows() / 2;
+                    self.put(&[batch.slice(0, half)])?;
+                    return self.put(&[batch.slice(half, batch.num_rows() - half)]);
+                }
+                batches.iter().try_for_each(|batch| self.put(std::slice::from_ref(batch)))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Hands all groups to the next worker, if there is one, and starts a new period. What it does not take stays.
+    fn flush(&self) -> PyResult<()> {
+        let Some(next_worker) = &self.next_worker else { return Ok(()) };
+        let partials = {
+            let mut kept = self.kept.lock();
+            kept.due_at = Instant::now() + self.flush_period;
+            kept.aggregator.take_partials()?
+        };
+        let Some(partials) = partials else { return Ok(()) };
+        let handed = Python::try_attach(|py| self.hand_on(py, next_worker, &partials));
+        let taken = match handed {
+            Some(Ok(taken)) => taken,
+            Some(Err(error)) => {
+                self.kept.lock().dropped += partials.num_rows();
+                return Err(error);
+            }
+            // The interpreter ended, and nobody will look at them.
+            None => 0,
+        };
+        if taken < partials.num_rows() {
+            self.kept.lock().aggregator.update(&[partials.slice(taken, partials.num_rows() - taken)])?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many it took, from the front.
+    fn hand_on(&self, py: Python<'_>, next_worker: &Held, partials: &RecordBatch) -> PyResult<usize> {
+        let args = PyTuple::new(py, [to_pyarrow(py, partials.clone(), self.pyarrow)?])?;
+        let result = call_handler(next_worker.bind(py), &args);
+        release(args.into_any());
+        let answer = result?;
+        let all = partials.num_rows();
+        let taken = if answer.is_none() { Ok(all) } else { answer.extract::<usize>() };
+        release(answer);
+        match taken {
+            Ok(taken) if taken <= all => Ok(taken),
+            _ => Err(BatchQueueError::new_err(format!(
+                "the next worker of an Aggregator must return how many of the {all} groups it took, from the front, or None for all"
+            ))),
+        }
+    }
+
+    /// The last act: what is not taken now is given up.
+    fn close(&self) -> PyResult<()> {
+        self.flush()?;
+        if self.next_worker.is_none() {
+            return Ok(());
+        }
+        let mut kept = self.kept.lock();
+        let refused = kept.aggregator.take_partials()?.map_or(0, |partials| partials.num_rows());
+        kept.dropped += refused;
+        if refused == 0 {
+            return Ok(());
+        }
+        Err(BatchQueueError::new_err(format!(
+            "the next worker of an Aggregator refused {refused} groups at close, and they are lost; shut queues down from the \
+             first to the last, as BatchQueueManager.shutdown_all does"
+        )))
+    }
+
+    pub(super) fn hands_on(&self) -> bool {
+        self.next_worker.is_some()
+    }
+}
+
+/// A measure as the facade describes it: name, kind, column, second column, quantiles, n.
+type Described = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
+
+fn measure_of((name, kind, column, second, quantiles, n): Described) -> PyResult<(String, Measure)> {
+    let Some(column) = column else { return Ok((name, Measure::Count { column: None })) };
+    let measure = match (kind.as_str(), second) {
+        ("count", _) => Measure::Count { column: Some(column) },
+        ("sum", _) => Measure::Sum { column },
+        ("mean", _) => Measure::Mean { column },
+        ("min", _) => Measure::Min { column },
+        ("max", _) => Measure::Max { column },
+        ("first", Some(by)) => Measure::First { column, by },
+        ("last", Some(by)) => Measure::Last { column, by },
+        ("quantiles", _) => Measure::Quantiles { column, quantiles },
+        ("top_n", label) => Measure::TopN { column, n, label },
+        _ => return Err(ConfigError::new_err(format!("measure {name:?} is a {kind:?}, which is none"))),
+    };
+    Ok((name, measure))
+}
+
+/// The core of `batchqueue.aggregation.Aggregator`.
+#[pyclass(name = "Aggregator", frozen, subclass, module = "batchqueue._core")]
+pub(crate) struct PyAggregator {
+    pub(super) aggregating: Arc<Aggregating>,
+}
+
+#[pymethods]
+impl PyAggregator {
+    #[new]
+    #[pyo3(signature = (
+        keys: "list[str]", window: "tuple[str, str, int] | None",
+        measures: "list[tuple[str, str, str | None, str | None, list[float], int]]", max_groups: "int", text: "str",
+        next_worker: "Any", flush_period_s: "float"
+    ))]
+    #[allow(clippy::too_many_arguments)] // the facade's description, taken apart
+    fn new(
+        py: Python<'_>,
+        keys: Vec<String>,
+        window: Option<(String, String, i64)>,
+        measures: Vec<Described>,
+        max_groups: usize,
+        text: String,
+        next_worker: Option<Py<PyAny>>,
+        flush_period_s: f64,
+    ) -> PyResult<Self> {
+        let window = window.map(|(column, name, width_ns)| Window { column, name, width_ns });
+        let measures = measures.into_iter().map(measure_of).collect::<PyResult<_>>()?;
+        let aggregation = Aggregation { keys, window, measures, max_groups, text };
+        let flush_period = Duration::try_from_secs_f64(flush_period_s)
+            .map_err(|_| ConfigError::new_err(format!("flush_period is {flush_period_s} s; give 0 or more")))?;
+        let kept =
+            KeptGroups { aggregator: Aggregator::new(aggregation), due_at: Instant::now() + flush_period, dropped: 0 };
+        let next_worker = next_worker.map(Held::new);
+        let pyarrow = has_pyarrow(py)?;
+        Ok(Self { aggregating: Arc::new(Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow }) })
+    }
+
+    /// Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this without the interpreter.
+    ///
+    /// Args:
+    ///     batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or none.
+    ///
+    /// Raises:
+    ///     ConfigError: A column is missing or has another type than it can have or had before, or the partials are of
+    ///         another aggregation.
+    ///     BatchQueueError: There would be more than `max_groups` groups, and there is no next worker; or the data is
+    ///         broken.
+    #[pyo3(signature = (batch: "list[Any]"))]
+    fn consume(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut batches = Vec::new();
+        for data in batch.try_iter()? {
+            Self::read(&data?, &mut batches)?;
+        }
+        py.detach(|| self.aggregating.consume(&batches))
+    }
+
+    /// Take in one piece of Arrow data, as `consume` does.
+    #[pyo3(signature = (data: "Any"))]
+    fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut batches = Vec::new();
+        Self::read(data, &mut batches)?;
+        py.detach(|| self.aggregating.consume(&batches))
+    }
+
+    /// Hand all groups to the next worker now. Without one, nothing happens.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.aggregating.flush())
+    }
+
+    /// Hand on everything: there is nothing to merge it with.
+    fn on_idle(&self, py: Python<'_>) -> PyResult<()> {
+        self.flush(py)
+    }
+
+    /// Hand on everything, for the last time.
+    ///
+    /// Raises:
+    ///     BatchQueueError: The next worker refused some of it.
+    fn on_close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.aggregating.close())
+    }
+
+    /// Take all groups out, as a record batch of partials that an equal aggregator can take in, here or elsewhere.
+    ///
+    /// Returns:
+    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+    #[pyo3(signature = () -> "Any")]
+    fn partials(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let partials = py.detach(|| self.aggregating.kept.lock().aggregator.take_partials())?;
+        partials.map(|partials| Ok(to_pyarrow(py, partials, self.aggregating.pyarrow)?.unbind())).transpose()
+    }
+
+    /// The keys and the measures of all groups, in the order in which the groups were met. They stay.
+    ///
+    /// Returns:
+    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+    ///
+    /// Raises:
+    ///     OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a decimal.
+    #[pyo3(signature = () -> "Any")]
+    fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let result = py.detach(|| self.aggregating.kept.lock().aggregator.result())?;
+        result.map(|result| Ok(to_pyarrow(py, result, self.aggregating.pyarrow)?.unbind())).transpose()
+    }
+
+    /// Groups that were given up, because the next worker raised, or refused them at close.
+    #[getter]
+    fn dropped(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.aggregating.kept.lock().dropped)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.aggregating.kept.lock().aggregator.len())
+    }
+
+    /// An aggregator is true, also while it has no groups.
+    #[allow(clippy::unused_self)] // a method of Python
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A drain thread that works with it holds it as well, and then it is no garbage.
+        visit.call(self.aggregating.next_worker.as_deref())
+    }
+}
+
+impl PyAggregator {
+    fn read(data: &Bound<'_, PyAny>, into: &mut Vec<RecordBatch>) -> PyResult<()> {
+        let mut batches = batches_of(data)?;
+        data.py().detach(|| -> PyResult<()> {
+            let schema = batches.schema();
+            let before = into.len();
+            for batch in &mut batches {
+                into.push(
+                    batch
+                        .map_err(|error| BatchQueueError::new_err(format!("the stream of batches failed: {error}")))?,
+                );
+            }
+            if into.len() == before {
+                // No rows, but columns that can be wrong.
+                into.push(RecordBatch::new_empty(schema));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The aggregator of a handler whose `consume` is not overridden.
+pub(super) fn aggregating_of(instance: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Aggregating>>> {
+    let Ok(aggregator) = instance.cast::<PyAggregator>() else { return Ok(None) };
+    let own = instance.py().get_type::<PyAggregator>().getattr("consume")?;
+    let is_own = instance.get_type().getattr("consume")?.is(&own);
+    Ok(is_own.then(|| aggregator.get().aggregating.clone()))
+}

@@ -1,0 +1,371 @@
+"""`Aggregator` as a handler: without the interpreter, with limits, failures and next workers, beside others."""
+
+import gc
+import pickle
+import subprocess
+import sys
+import weakref
+
+import pyarrow as pa
+import pytest
+
+from batchqueue import (
+    BatchQueue,
+    BatchQueueConfig,
+    BatchQueueError,
+    ConfigError,
+    PartitionPolicy,
+    PartitionSelector,
+    RetryPolicy,
+    ThreadPolicy,
+)
+from batchqueue.aggregation import Aggregation, Aggregator, Count, Quantiles, Sum, TopN, Window
+
+WAIT_S = 30.0
+TOTALS = Aggregation(keys=["key"], measures={"n": Count(), "total": Sum("value")})
+
+
+def rows(keys, tag="a"):
+    """One row per key, with the values 0, 1, 2, …"""
+    count = len(keys)
+    return pa.table({"tag": [tag] * count, "key": keys, "value": pa.array(range(count), pa.int64())})
+
+
+def totals(aggregator):
+    result = aggregator.result()
+    return {} if result is None else {row["key"]: (row["n"], row["total"]) for row in result.to_pylist()}
+
+
+@pytest.fixture
+def make_queue():
+    """Queues that are shut down at the end."""
+    queues = []
+
+    def make(threads=1, **settings):
+        config = BatchQueueConfig(threads=ThreadPolicy.fixed(threads), max_idle_ms=60_000, **settings)
+        queues.append(BatchQueue(f"aggregators-{len(queues)}", config))
+        return queues[-1]
+
+    yield make
+    for queue in queues:
+        queue.shutdown(WAIT_S)
+
+
+def test_drain_threads_aggregate_while_another_thread_keeps_the_interpreter():
+    # Between two looks at the counts the main thread never lets the interpreter go: nobody makes it.
+    script = """
+        import sys
+        import pyarrow as pa
+        from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
+        from batchqueue.aggregation import Aggregation, Aggregator, Count
+
+        queue = BatchQueue("q", BatchQueueConfig(threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.adaptive()))
+        handlers = {tag: Aggregator(Aggregation(keys=["k"], measures={"n": Count()})) for tag in "ab"}
+        for tag, handler in handlers.items():
+            queue.add_handler(tag, handler)
+        data = pa.table({"tag": ["a", "b"] * 5_000, "k": [1, 2] * 5_000})
+        queue.produce_arrow(data, type_column="tag")
+        queue.flush()
+        sys.setswitchinterval(10_000)
+        for _ in range(20):
+            queue.produce_arrow(data, type_column="tag")
+        while queue.stats().consumed < 210_000:
+            pass
+        print({tag: handler.result().to_pylist() for tag, handler in handlers.items()})
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", "if True:" + script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.stdout == "{'a': [{'k': 1, 'n': 105000}], 'b': [{'k': 2, 'n': 105000}]}\n", done.stderr
+
+
+@pytest.mark.parametrize("selector", [PartitionSelector.by_type(), PartitionSelector.round_robin()])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_beside_handlers_in_python(make_queue, selector, partitions):
+    queue = make_queue(threads=2, partitions=PartitionPolicy.fixed(partitions), selector=selector)
+    aggregator, numbers, batches = Aggregator(TOTALS), [], []
+    queue.add_handler("a", aggregator)
+    queue.add_handler("b", batches.extend)
+    queue.add_handler(int, numbers.extend)
+    for _ in range(50):
+        queue.produce_arrow(
+            pa.concat_tables([rows([1, 2]), rows([3], "b"), rows([4], "unknown")]), type_column="tag"
+        )
+        queue.produce_many(range(10))
+        queue.produce("unknown")
+    queue.shutdown(WAIT_S)
+    stats = queue.stats()
+    assert totals(aggregator) == {1: (50, 0), 2: (50, 50)}
+    assert sum(batch.num_rows for batch in batches) == 50
+    assert sorted(numbers) == sorted([*range(10)] * 50)
+    assert (stats.consumed, stats.unhandled, stats.failed) == (650, 100, 0)
+
+
+def test_one_aggregator_for_many_tags_on_many_threads(make_queue):
+    queue = make_queue(threads=4, partitions=PartitionPolicy.adaptive())
+    aggregator = Aggregator(Aggregation(keys=["tag"], measures={"n": Count(), "total": Sum("value")}))
+    tags = [f"tag {number}" for number in range(40)]
+    for tag in tags:
+        queue.add_handler(tag, aggregator)
+    data = pa.table({"tag": tags * 100, "value": range(4_000)})
+    for _ in range(5):
+        assert queue.produce_arrow(data, type_column="tag") == 4_000
+    queue.shutdown(WAIT_S)
+    wanted = data.group_by("tag").aggregate([("value", "sum")]).to_pylist()
+    found = {row["tag"]: (row["n"], row["total"]) for row in aggregator.result().to_pylist()}
+    assert found == {row["tag"]: (500, 5 * row["value_sum"]) for row in wanted}
+
+
+def test_as_the_one_consumer(make_queue):
+    errors = []
+    aggregator = Aggregator(TOTALS)
+    queue = make_queue(
+        consumer=aggregator, error_handler=lambda batch, error: errors.append((batch, str(error)))
+    )
+    queue.produce_arrow(rows([1, 1]), type_column="tag")
+    queue.flush()
+    queue.produce(7)
+    queue.shutdown(WAIT_S)
+    assert totals(aggregator) == {1: (2, 1)}
+    assert [batch for batch, _ in errors] == [[7]]
+    assert "takes rows of Arrow data" in errors[0][1]
+    assert (queue.stats().consumed, queue.stats().failed) == (2, 1)
+
+
+def test_a_batch_that_cannot_go_in_fails_as_a_whole_and_changes_nothing(make_queue):
+    errors = []
+    queue = make_queue(
+        error_handler=lambda batch, error: errors.append((batch, error)),
+        retry=RetryPolicy(attempts=3, backoff_ms=0),
+    )
+    aggregator = Aggregator(TOTALS)
+    queue.add_handler("a", aggregator)
+    queue.produce_arrow(rows([1, 2]), type_column="tag")
+    queue.flush()
+    for wrong in (rows(["text"]), rows([1]).drop_columns(["value"])):
+        queue.produce_arrow(wrong, type_column="tag")
+        queue.flush()
+    queue.shutdown(WAIT_S)
+    assert totals(aggregator) == {1: (1, 0), 2: (1, 1)}
+    assert (queue.stats().consumed, queue.stats().failed) == (2, 2)
+    messages = [str(error) for _, error in errors]
+    assert messages[0] == 'column "key" is of type Utf8; give Int64, as before, or cast it before'
+    assert messages[1] == 'there is no column "value"; the data has ["tag", "key"]'
+    assert all(isinstance(error, ConfigError) for _, error in errors)
+    assert errors[0][0][0].to_pylist() == [{"tag": "a", "key": "text", "value": 0}]
+
+
+def test_more_groups_than_allowed_are_refused_or_handed_on_early():
+    limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=10)
+    alone = Aggregator(limited)
+    alone.update(rows([*range(8)] * 2))
+    before = totals(alone)
+    with pytest.raises(
+        BatchQueueError, match="more groups than max_groups, 10: raise it, or give a next worker"
+    ):
+        alone.consume([rows([7, 8]), rows([9, 10])])
+    assert totals(alone) == before
+    alone.update(rows([8, 9, 9]))
+    assert len(alone) == 10
+
+    handed = []
+    early = Aggregator(limited, handed.append, flush_period_ms=60_000)
+    early.consume([rows([*range(8)] * 2), rows([7, 8]), rows([*range(100)])])
+    assert all(partials.num_rows <= 10 for partials in handed)
+    assert len(early) <= 10
+    early.on_close()
+    merged = Aggregator(TOTALS)
+    merged.consume(handed)
+    wanted = Aggregator(TOTALS)
+    wanted.consume([rows([*range(8)] * 2), rows([7, 8]), rows([*range(100)])])
+    assert totals(merged) == totals(wanted)
+
+
+def test_what_the_next_worker_does_not_take_is_offered_again():
+    taken = []
+
+    def one_at_a_time(partials):
+        taken.extend(partials.slice(0, 1).to_pylist())
+        return 1
+
+    aggregator = Aggregator(TOTALS, one_at_a_time, flush_period_ms=60_000)
+    aggregator.update(rows([1, 2, 3]))
+    aggregator.flush()
+    assert totals(aggregator) == {2: (1, 1), 3: (1, 2)}
+    aggregator.on_idle()
+    aggregator.update(rows([4]))
+    with pytest.raises(BatchQueueError, match="refused 1 groups at close"):
+        aggregator.on_close()
+    assert [row["key"] for row in taken] == [1, 2, 3]
+    assert (aggregator.dropped, len(aggregator)) == (1, 0)
+
+
+@pytest.mark.parametrize("answer", ["all", -1, 4, 1.5])
+def test_a_next_worker_with_an_odd_answer(answer):
+    aggregator = Aggregator(TOTALS, lambda _: answer)
+    aggregator.update(rows([1, 2, 3]))
+    with pytest.raises(BatchQueueError, match="must return how many of the 3 groups it took"):
+        aggregator.flush()
+    assert (aggregator.dropped, len(aggregator)) == (3, 0)
+
+
+def test_a_next_worker_that_raises_is_named_and_counted(make_queue, caplog):
+    def fail(_):
+        raise ZeroDivisionError("no")
+
+    aggregator = Aggregator(TOTALS, fail, flush_period_ms=0)
+    queue = make_queue()
+    queue.add_handler("a", aggregator)
+    queue.produce_arrow(rows([1, 2]), type_column="tag")
+    queue.shutdown(WAIT_S)
+    assert (aggregator.dropped, queue.stats().failed) == (2, 2)
+    assert "ZeroDivisionError: no" in caplog.text
+
+
+def test_l1_to_l2_through_a_second_queue(make_queue):
+    description = Aggregation(keys=["shop", "key"], measures={"n": Count(), "total": Sum("value")})
+    l2 = Aggregator(description)
+    second, first = make_queue(), make_queue(threads=2, partitions=PartitionPolicy.adaptive())
+    for shop in "abc":
+        first.add_handler(
+            shop, Aggregator(description, lambda partials: second.produce_arrow(partials, type_column="shop"))
+        )
+        second.add_handler(shop, l2)
+    data = pa.table({"shop": list("abc") * 1_000, "key": [1, 2] * 1_500, "value": range(3_000)})
+    for _ in range(10):
+        first.produce_arrow(data, type_column="shop")
+    first.shutdown(WAIT_S)
+    second.shutdown(WAIT_S)
+    wanted = data.group_by(["shop", "key"]).aggregate([("value", "sum"), ([], "count_all")]).to_pylist()
+    found = {(row["shop"], row["key"]): (row["n"], row["total"]) for row in l2.result().to_pylist()}
+    assert found == {
+        (row["shop"], row["key"]): (10 * row["count_all"], 10 * row["value_sum"]) for row in wanted
+    }
+
+
+def test_partials_of_another_process_are_merged():
+    script = """
+        import pickle, sys
+        import pyarrow as pa
+        from batchqueue.aggregation import Aggregator
+        aggregator = Aggregator(pickle.loads(sys.stdin.buffer.read()))
+        aggregator.update(pa.table({"key": [1, 2, 1], "value": [1, 2, 3]}))
+        partials = aggregator.partials()
+        with pa.ipc.new_stream(sys.stdout.buffer, partials.schema) as stream:
+            stream.write_batch(partials)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", "if True:" + script],
+        check=True,
+        capture_output=True,
+        input=pickle.dumps(TOTALS),
+    )
+    aggregator = Aggregator(TOTALS)
+    aggregator.update(pa.ipc.open_stream(done.stdout).read_all())
+    aggregator.update(rows([2]))
+    assert totals(aggregator) == {1: (2, 4), 2: (2, 2)}
+
+
+def test_partials_of_another_aggregation_or_version_are_refused():
+    aggregator, other = Aggregator(TOTALS), Aggregator(Aggregation(keys=["key"], measures={"n": Count()}))
+    aggregator.update(rows([1]))
+    partials = aggregator.partials()
+    with pytest.raises(ConfigError, match="these partials are of another aggregation"):
+        other.update(partials)
+    metadata = {**partials.schema.metadata, b"batchqueue.aggregation.version": b"2"}
+    with pytest.raises(ConfigError, match='of version "2", and this batchqueue reads version "1"'):
+        aggregator.update(partials.replace_schema_metadata(metadata))
+    broken = partials.set_column(1, "n", pa.array([1]))
+    with pytest.raises(ConfigError, match='column "n" is of type Int64; give partials as they were made'):
+        aggregator.update(broken)
+    assert len(aggregator) == 0
+
+
+def test_a_sketch_that_cannot_be_read_changes_nothing():
+    aggregator = Aggregator(Aggregation(keys=["key"], measures={"q": Quantiles("value", [0.5])}))
+    aggregator.update(rows([1, 1]))
+    partials = aggregator.partials()
+    aggregator.update(partials)
+    sketch = pa.StructArray.from_arrays([pa.array([b"\xff\xff"])], ["sketch"])
+    broken = pa.RecordBatch.from_arrays([partials["key"], sketch], schema=partials.schema)
+    with pytest.raises(BatchQueueError, match="a sketch cannot be read"):
+        aggregator.update(broken)
+    assert aggregator.result()["q"].to_pylist() == [[0.0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Aggregation(keys="key", measures={"n": Count()}), "keys is 'key'; give a list"),
+        (lambda: Aggregation(keys=["key"], measures={}), "measures is empty"),
+        (lambda: Aggregation(keys=["key"], measures={"n": Count}), "measure 'n' is <class"),
+        (lambda: Aggregation(keys=["n"], measures={"n": Count()}), "'n' is the name of two columns"),
+        (
+            lambda: Aggregation(keys=["t"], window=Window("t", 60), measures={"n": Count()}),
+            "'t' is the name of two",
+        ),
+        (lambda: Aggregation(keys=[""], measures={"n": Count()}), "give a str that is not empty"),
+        (lambda: Aggregation(keys=[], measures={"n": Count()}, max_groups=0), "max_groups is 0; give 1"),
+        (lambda: Window("t", 0), "the window is 0 s"),
+        (lambda: Window("t", float("nan")), "the window is nan s"),
+        (lambda: Quantiles("v", []), "give at least one"),
+        (lambda: Quantiles("v", [1.5]), "each from 0 to 1"),
+        (lambda: TopN("v", 0), "n is 0; give 1"),
+        (lambda: Aggregator("no"), "aggregation is a str"),
+        (lambda: Aggregator(TOTALS, 5), "next_worker is 5"),
+        (lambda: Aggregator(TOTALS, flush_period_ms=-1), "flush_period_ms is -1"),
+        (lambda: Aggregator(TOTALS).update([1]), "give an object with __arrow_c_array__"),
+        (
+            lambda: Aggregator(TOTALS).update(pa.table({"key": [[1]], "value": [1]})),
+            'column "key" is of type List',
+        ),
+        (
+            lambda: Aggregator(TOTALS).update(pa.table({"key": [1], "value": ["a"]})),
+            "give a column of numbers",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_subclass_may_handle_batches_itself(make_queue):
+    class Seen(Aggregator):
+        def consume(self, batch):
+            self.seen = [part.num_rows for part in batch]
+            super().consume(batch)
+
+    aggregator = Seen(TOTALS)
+    queue = make_queue()
+    queue.add_handler("a", aggregator)
+    queue.produce_arrow(rows([1, 2]), type_column="tag")
+    queue.shutdown(WAIT_S)
+    assert aggregator.seen == [2]
+    assert totals(aggregator) == {1: (1, 0), 2: (1, 1)}
+
+
+def test_it_is_garbage_when_nobody_holds_it():
+    class Next:
+        def take(self, partials):
+            pass
+
+    worker = Next()
+    worker.aggregator = Aggregator(TOTALS, worker.take)
+    gone = weakref.ref(worker)
+    del worker
+    gc.collect()
+    assert gone() is None
+
+
+def test_it_says_what_it_is():
+    aggregator = Aggregator(TOTALS)
+    assert repr(aggregator) == "<Aggregator of n, total by key: 0 groups>"
+    assert aggregator
+    assert pickle.loads(pickle.dumps(TOTALS)) == TOTALS
+    with pytest.raises(TypeError):
+        pickle.dumps(aggregator)
