@@ -18,6 +18,7 @@ from pathlib import Path
 # Before NumPy: its threads spin, and would count as processor time of the queue.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import aggregation
 import binding
 import columnar
 import latency
@@ -44,6 +45,7 @@ def main() -> None:
         *rows_of_objects(ns),
         binding_row(args.rounds, share),
         *columnar_rows(args.rounds, share),
+        *aggregation_rows(args.rounds, share),
         *latency_rows(args.rounds, share),
         start_row(),
     ]
@@ -142,6 +144,26 @@ def columnar_rows(times: int, share: int) -> list[Row]:
                 " and ".join(f"{rate:.0f}" for rate in measured),
                 min(measured) >= bound,
             )
+        )
+    return rows
+
+
+def aggregation_rows(times: int, share: int) -> list[Row]:
+    count = max(40 // share, 4)
+    measures: dict[str, Callable[[], float]] = {}
+    for kind in aggregation.KINDS:
+        measures[f"{kind} 1"] = functools.partial(aggregation.rows_per_second, kind, 1, count)
+        measures[f"{kind} 2"] = functools.partial(aggregation.rows_per_second, kind, 2, count)
+        measures[f"{kind} pyarrow"] = functools.partial(aggregation.pyarrow_rows_per_second, kind, count)
+    rates = {name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()}
+    rows: list[Row] = []
+    for kind, bound in zip(aggregation.KINDS, (1.3, 0.6), strict=True):
+        one, two, theirs = (rates[f"{kind} {which}"] for which in ("1", "2", "pyarrow"))
+        wanted = f"at least {bound} x pyarrow's `group_by` on one core; two drain threads at least 1.8 x one"
+        measured = f"{one:.0f} M rows/s, {one / theirs:.2f} x; {two / one:.2f} x"
+        met = one >= bound * theirs and two >= 1.8 * one
+        rows.append(
+            ("5", f"an `Aggregator`: count and sum by {kind} key, 1,000 groups", wanted, measured, met)
         )
     return rows
 

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
-use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::column::{Column, Values, value_type};
 use super::description::{AggregateError, Aggregation, Measure};
 use super::groups::Groups;
 use super::partials::{are_partials, metadata_of};
-use super::state::{Input, State, are_kept_fields, kept_fields, state_of};
+use super::prepared::{Prepared, PreparedOf};
+use super::schema::{Places, Types, in_partials, in_rows, type_error};
+use super::state::{State, state_of};
+
+/// Rows whose groups are found before their values are looked at.
+const STEP_ROWS: usize = 2_048;
 
 /// Aggregates record batches. All of them must have the same types in the columns that it looks at.
 ///
@@ -40,40 +43,6 @@ enum Measured {
     Own(Box<dyn State>),
     /// The count of the values of a column that the measure with this number sums.
     CountOf(usize),
-}
-
-/// The types of the keys, the window's last, and of what is kept of each measure.
-#[derive(Clone, PartialEq)]
-struct Types {
-    keys: Vec<DataType>,
-    kept: Vec<Fields>,
-}
-
-/// The numbers of the columns.
-#[derive(Clone)]
-struct Places {
-    keys: Vec<usize>,
-    of: PlacesOf,
-}
-
-#[derive(Clone)]
-enum PlacesOf {
-    /// Of each measure the first and the second column.
-    Rows(Vec<(Option<usize>, Option<usize>)>),
-    /// Of each measure the struct.
-    Partials(Vec<usize>),
-}
-
-/// A batch, ready to go in.
-struct Prepared {
-    rows: usize,
-    keys: Vec<Column>,
-    of: PreparedOf,
-}
-
-enum PreparedOf {
-    Rows(Vec<Input>),
-    Partials(Vec<StructArray>),
 }
 
 impl Aggregator {
@@ -107,9 +76,27 @@ impl Aggregator {
     /// groups, or the data is broken.
     pub fn update(&mut self, batches: &[RecordBatch]) -> Result<(), AggregateError> {
         let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
+        let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
+        if self.len() + rows > self.aggregation.max_groups {
+            // All at once: if their groups are too many, none goes in.
+            return self.take(&prepared);
+        }
+        // In steps whose rows' groups stay in the first level cache.
+        prepared.iter().try_for_each(|batch| {
+            let mut steps = (0..batch.rows).step_by(STEP_ROWS);
+            steps.try_for_each(|start| {
+                let step = batch.slice(start, STEP_ROWS.min(batch.rows - start));
+                step.fetch();
+                self.take(&[step])
+            })
+        })
+    }
+
+    /// Takes these batches in, if there are not too many groups then.
+    fn take(&mut self, batches: &[Prepared]) -> Result<(), AggregateError> {
         let mark = self.groups.mark();
         self.of_row.clear();
-        for batch in &prepared {
+        for batch in batches {
             self.groups.assign(&batch.keys, batch.rows, &mut self.of_row);
             let max_groups = self.aggregation.max_groups;
             if self.groups.len() > max_groups {
@@ -121,7 +108,7 @@ impl Aggregator {
         self.states().for_each(|state| state.grow(groups));
         let of_row = std::mem::take(&mut self.of_row);
         let mut rest = of_row.as_slice();
-        for batch in &prepared {
+        for batch in batches {
             let groups;
             (groups, rest) = rest.split_at(batch.rows);
             match &batch.of {
@@ -196,7 +183,7 @@ impl Aggregator {
     }
 
     fn keys(&self, types: &Types) -> Result<(Vec<Field>, Vec<ArrayRef>), AggregateError> {
-        let names = self.key_names().zip(&types.keys);
+        let names = self.aggregation.key_names().zip(&types.keys);
         let fields = names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
         Ok((fields, self.groups.key_columns(&types.keys)?))
     }
@@ -207,14 +194,8 @@ impl Aggregator {
     }
 
     fn clear(&mut self) {
-        self.groups = Groups::new(self.key_names().count());
+        self.groups = Groups::new(self.aggregation.key_names().count());
         self.states().for_each(|state| state.clear());
-    }
-
-    /// As they are called in what comes out.
-    fn key_names(&self) -> impl Iterator<Item = &str> {
-        let window = self.aggregation.window.as_ref().map(|window| window.name.as_str());
-        self.aggregation.keys.iter().map(String::as_str).chain(window)
     }
 
     /// The first sum or mean of the column whose values a measure counts.
@@ -224,11 +205,6 @@ impl Aggregator {
             Measure::Sum { column: of } | Measure::Mean { column: of } => of == column,
             _ => false,
         })
-    }
-
-    /// Of what there is for each measure, that of those with a state of their own.
-    fn own<I>(&self, of_measures: impl Iterator<Item = I>) -> impl Iterator<Item = I> {
-        self.measured.iter().zip(of_measures).filter(|(one, _)| matches!(one, Measured::Own(_))).map(|(_, of)| of)
     }
 
     // ---- one batch -------------------------------------------------------------------------------------------
@@ -243,39 +219,19 @@ impl Aggregator {
                 places
             }
         };
-        let mut keys =
-            places.keys.iter().map(|&place| Column::of(batch.column(place))).collect::<Result<Vec<_>, _>>()?;
-        let of = match &places.of {
-            PlacesOf::Rows(measures) => {
-                if let (Some(window), Some(times), Some(&place)) =
-                    (&self.aggregation.window, keys.last_mut(), places.keys.last())
-                {
-                    // The type was looked at.
-                    let width = width_in(batch.column(place).data_type(), window.width_ns).unwrap_or(1);
-                    floor(times, width);
-                }
-                let column = |place: Option<usize>| place.map(|place| batch.column(place));
-                let own = self.own(self.aggregation.measures.iter().zip(measures));
-                let inputs =
-                    own.map(|((_, measure), &(first, second))| input_of(measure, column(first), column(second)));
-                PreparedOf::Rows(inputs.collect::<Result<_, _>>()?)
-            }
-            PlacesOf::Partials(measures) => {
-                let own = self.own(measures.iter());
-                let partials: Vec<StructArray> = own.map(|&place| batch.column(place).as_struct().clone()).collect();
-                for (state, partials) in self.states().zip(&partials) {
-                    state.check(partials)?;
-                }
-                PreparedOf::Partials(partials)
-            }
-        };
-        Ok(Prepared { rows: batch.num_rows(), keys, of })
+        let is_own: Vec<bool> = self.measured.iter().map(|one| matches!(one, Measured::Own(_))).collect();
+        let prepared = Prepared::of(batch, &self.aggregation, &places, &is_own)?;
+        if let PreparedOf::Partials(partials) = &prepared.of {
+            self.states().zip(partials).try_for_each(|(state, partials)| state.check(partials))?;
+        }
+        Ok(prepared)
     }
 
     /// Finds the columns of a schema, and sees that they have the types that they had before.
     fn look_up(&mut self, schema: &Schema) -> Result<Places, AggregateError> {
         let of_partials = are_partials(schema, &self.aggregation)?;
-        let (places, types) = if of_partials { self.in_partials(schema)? } else { self.in_rows(schema)? };
+        let (places, types) =
+            if of_partials { in_partials(&self.aggregation, schema)? } else { in_rows(&self.aggregation, schema)? };
         match &self.types {
             None => {
                 let described = self.aggregation.measures.iter().zip(&types.kept);
@@ -290,7 +246,7 @@ impl Aggregator {
                 let changed = |name: &str, now: &DataType, before: &DataType| {
                     if now == before { Ok(()) } else { Err(type_error(name, now, format!("{before}, as before"))) }
                 };
-                for (name, (before, now)) in self.key_names().zip(known.keys.iter().zip(&types.keys)) {
+                for (name, (before, now)) in self.aggregation.key_names().zip(known.keys.iter().zip(&types.keys)) {
                     changed(name, now, before)?;
                 }
                 for ((name, _), (before, now)) in
@@ -302,130 +258,4 @@ impl Aggregator {
         }
         Ok(places)
     }
-
-    fn in_rows(&self, schema: &Schema) -> Result<(Places, Types), AggregateError> {
-        let mut keys = Vec::new();
-        let mut key_types = Vec::new();
-        for name in &self.aggregation.keys {
-            let (place, kept) = find(schema, name)?;
-            keys.push(place);
-            key_types.push(kept);
-        }
-        if let Some(window) = &self.aggregation.window {
-            let (place, kept) = find(schema, &window.column)?;
-            if width_in(&kept, window.width_ns).is_none() {
-                let wanted = "a timestamp, a date or an integer of seconds, of which the window is a whole number";
-                return Err(type_error(&window.column, &kept, wanted.to_owned()));
-            }
-            keys.push(place);
-            key_types.push(kept);
-        }
-        let mut measures = Vec::new();
-        let mut kept = Vec::new();
-        for (_, measure) in &self.aggregation.measures {
-            let (first, second) = measure.columns();
-            let (first, second) = if let Measure::Count { column: Some(column) } = measure {
-                // Any type will do.
-                (Some((index_of(schema, column)?, DataType::Null)), None)
-            } else {
-                (first.map(|name| find(schema, name)).transpose()?, second.map(|name| find(schema, name)).transpose()?)
-            };
-            if let Some((place, of)) = first.as_ref().filter(|_| measure.wants_numbers())
-                && !(of.is_integer() || of.is_floating())
-            {
-                return Err(type_error(schema.field(*place).name(), of, "a column of numbers".to_owned()));
-            }
-            let of = |column: &Option<(usize, DataType)>| column.as_ref().map(|(_, of)| of.clone());
-            kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
-            measures.push((first.map(|(place, _)| place), second.map(|(place, _)| place)));
-        }
-        Ok((Places { keys, of: PlacesOf::Rows(measures) }, Types { keys: key_types, kept }))
-    }
-
-    fn in_partials(&self, schema: &Schema) -> Result<(Places, Types), AggregateError> {
-        let keys = self.key_names().map(|name| find(schema, name)).collect::<Result<Vec<_>, _>>()?;
-        let mut measures = Vec::new();
-        let mut kept = Vec::new();
-        for (name, measure) in &self.aggregation.measures {
-            let place = index_of(schema, name)?;
-            match schema.field(place).data_type() {
-                DataType::Struct(fields) if are_kept_fields(measure, fields) => kept.push(fields.clone()),
-                other => return Err(type_error(name, other, "partials as they were made".to_owned())),
-            }
-            measures.push(place);
-        }
-        let (keys, key_types) = keys.into_iter().unzip();
-        Ok((Places { keys, of: PlacesOf::Partials(measures) }, Types { keys: key_types, kept }))
-    }
-}
-
-fn type_error(name: &str, data_type: &DataType, wanted: String) -> AggregateError {
-    AggregateError::Type { name: name.to_owned(), data_type: data_type.clone(), wanted }
-}
-
-fn index_of(schema: &Schema, name: &str) -> Result<usize, AggregateError> {
-    schema.index_of(name).map_err(|_| AggregateError::NoColumn {
-        name: name.to_owned(),
-        columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
-    })
-}
-
-/// The column's number, and the type of what is kept of it.
-fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError> {
-    let place = index_of(schema, name)?;
-    let data_type = schema.field(place).data_type();
-    let kept = value_type(data_type).ok_or_else(|| {
-        type_error(name, data_type, "texts, bytes, booleans, numbers, dates or times of at most 64 bits".to_owned())
-    })?;
-    Ok((place, kept))
-}
-
-fn input_of(measure: &Measure, first: Option<&ArrayRef>, second: Option<&ArrayRef>) -> Result<Input, AggregateError> {
-    let is_array = measure.wants_numbers() || matches!(measure, Measure::Count { .. });
-    let column = |array: Option<&ArrayRef>| array.map(Column::of).transpose();
-    Ok(Input {
-        array: match first.filter(|_| is_array) {
-            Some(array) if measure.wants_numbers() => Some(plain(array)?),
-            other => other.cloned(),
-        },
-        value: column(first.filter(|_| !is_array))?,
-        second: column(second)?,
-    })
-}
-
-/// Numbers as they are, out of a dictionary.
-fn plain(array: &ArrayRef) -> Result<ArrayRef, AggregateError> {
-    let DataType::Dictionary(..) = array.data_type() else { return Ok(array.clone()) };
-    let dictionary = array.as_any_dictionary();
-    let options = arrow_select::take::TakeOptions { check_bounds: true };
-    plain(&arrow_select::take::take(dictionary.values(), dictionary.keys(), Some(options))?)
-}
-
-/// A window's width in the unit of a column of times; `None`: it is not a whole number of them, or no time.
-fn width_in(data_type: &DataType, width_ns: i64) -> Option<i64> {
-    let unit_ns = match data_type {
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,
-        DataType::Timestamp(TimeUnit::Microsecond, _) => 1_000,
-        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => 1_000_000,
-        DataType::Date32 => 86_400_000_000_000,
-        DataType::Timestamp(TimeUnit::Second, _) => 1_000_000_000,
-        other if other.is_signed_integer() => 1_000_000_000,
-        _ => return None,
-    };
-    (width_ns % unit_ns == 0).then_some(width_ns / unit_ns).filter(|&width| width > 0)
-}
-
-/// Each time becomes the start of its bucket.
-fn floor(times: &mut Column, width: i64) {
-    let Values::Codes(codes) = &times.values else { return };
-    // Times mostly follow each other: a division per row would cost more than all the rest.
-    let mut bucket = 0..0;
-    let floored = codes.iter().map(|&time| {
-        if !bucket.contains(&time) {
-            let start = time.div_euclid(width).saturating_mul(width);
-            bucket = start..start.saturating_add(width);
-        }
-        bucket.start
-    });
-    times.values = Values::Codes(floored.collect());
 }

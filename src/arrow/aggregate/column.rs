@@ -14,7 +14,7 @@ use arrow_array::{
     Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, LargeBinaryArray, PrimitiveArray, StringArray,
     downcast_dictionary_array,
 };
-use arrow_buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
 use arrow_select::take::take;
 
@@ -193,6 +193,7 @@ impl PartialOrd<Value<'_>> for Kept {
 }
 
 /// A column's values.
+#[derive(Clone)]
 pub(super) enum Values {
     Codes(ScalarBuffer<i64>),
     Bytes(BinaryArray),
@@ -212,6 +213,15 @@ impl Values {
             DataType::BinaryView => Self::BytesView(column.as_binary_view().clone()),
             DataType::Boolean => Self::Codes(column.as_boolean().values().iter().map(i64::from).collect()),
             other => Self::Codes(with_type!(other, codes_of(column))),
+        }
+    }
+
+    fn slice(&self, start: usize, rows: usize) -> Self {
+        match self {
+            Self::Codes(codes) => Self::Codes(codes.slice(start, rows)),
+            Self::Bytes(bytes) => Self::Bytes(bytes.slice(start, rows)),
+            Self::LargeBytes(bytes) => Self::LargeBytes(bytes.slice(start, rows)),
+            Self::BytesView(bytes) => Self::BytesView(bytes.slice(start, rows)),
         }
     }
 
@@ -248,7 +258,7 @@ impl Column {
                     }
                     let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
                     let indices = keys.values().iter().enumerate().map(|(row, &key)| {
-                        let index = usize::try_from(i128::from(key.to_code())).unwrap_or(usize::MAX);
+                        let index = key.as_usize();
                         if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
                             Ok(0)
                         } else if index < count {
@@ -272,6 +282,14 @@ impl Column {
     pub(super) fn of_kept(column: &ArrayRef) -> Self {
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
         Self { values: Values::of(column), nulls, indices: None }
+    }
+
+    /// Some of its rows.
+    pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
+        let nulls = self.nulls.as_ref().map(|nulls| nulls.slice(start, rows));
+        let indices = self.indices.as_ref().map(|indices| indices.slice(start, rows));
+        let values = if indices.is_some() { self.values.clone() } else { self.values.slice(start, rows) };
+        Self { values, nulls, indices }
     }
 
     /// The value of a row, if it has one.

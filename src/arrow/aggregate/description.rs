@@ -19,6 +19,14 @@ pub struct Aggregation {
     pub text: String,
 }
 
+impl Aggregation {
+    /// The columns of the keys in what comes out; the window's is the last.
+    pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
+        let window = self.window.as_ref().map(|window| window.name.as_str());
+        self.keys.iter().map(String::as_str).chain(window)
+    }
+}
+
 /// Buckets of time: from each multiple of the width since the epoch to the next.
 #[derive(Debug, Clone)]
 pub struct Window {

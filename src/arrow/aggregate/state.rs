@@ -19,6 +19,18 @@ pub(super) struct Input {
     pub(super) second: Option<Column>,
 }
 
+impl Input {
+    /// Some of its rows.
+    pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
+        let column = |column: &Option<Column>| column.as_ref().map(|column| column.slice(start, rows));
+        Self {
+            array: self.array.as_ref().map(|array| array.slice(start, rows)),
+            value: column(&self.value),
+            second: column(&self.second),
+        }
+    }
+}
+
 /// What is kept of one measure. Groups are numbers below the last `grow`.
 pub(super) trait State: Send {
     /// Makes room for so many groups.

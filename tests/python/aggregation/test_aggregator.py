@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchqueue import ConfigError
+from batchqueue import BatchQueueError, ConfigError
 from batchqueue.aggregation import (
     Aggregation,
     Aggregator,
@@ -270,3 +270,26 @@ def test_many_groups_of_texts_and_of_pairs():
     result = aggregator.result()
     assert result.select(["a", "b"]) == data.combine_chunks().to_batches()[0]
     assert set(result["n"].to_pylist()) == {2}
+
+
+@pytest.mark.parametrize("indices", INTEGERS, ids=str)
+def test_dictionaries_with_any_indices(indices):
+    keys = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], indices), pa.array(["a", "b", "unused"]))
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], indices), pa.array([5, 7, 9]))
+    aggregator = Aggregator(Aggregation(keys=["k"], measures={"s": Sum("v"), "n": Count("v"), "m": Max("v")}))
+    aggregator.update(pa.table({"k": keys, "v": values}))
+    assert aggregator.result().to_pylist() == [
+        {"k": "b", "s": 12, "n": 2, "m": 7},
+        {"k": None, "s": 7, "n": 1, "m": 7},
+        {"k": "a", "s": None, "n": 0, "m": None},
+    ]
+
+
+def test_a_dictionary_with_a_broken_index_is_refused():
+    broken = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a", "b"]), safe=False)
+    for name in ("k", "v"):
+        columns = {"k": ["a", "b"], "v": ["a", "b"], name: broken}
+        aggregator = Aggregator(Aggregation(keys=["k"], measures={"m": Max("v")}))
+        with pytest.raises(BatchQueueError, match="index 7 of a dictionary with 2 values; check the data"):
+            aggregator.update(pa.table(columns))
+        assert len(aggregator) == 0

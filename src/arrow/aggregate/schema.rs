@@ -1,0 +1,121 @@
+//! What a schema means to an aggregation: where its columns are, and of which types.
+
+use arrow_schema::{DataType, Fields, Schema, TimeUnit};
+
+use super::column::value_type;
+use super::description::{AggregateError, Aggregation, Measure};
+use super::state::{are_kept_fields, kept_fields};
+
+/// The types of the keys, the window's last, and of what is kept of each measure.
+#[derive(Clone, PartialEq)]
+pub(super) struct Types {
+    pub(super) keys: Vec<DataType>,
+    pub(super) kept: Vec<Fields>,
+}
+
+/// The numbers of the columns.
+#[derive(Clone)]
+pub(super) struct Places {
+    pub(super) keys: Vec<usize>,
+    pub(super) of: PlacesOf,
+}
+
+#[derive(Clone)]
+pub(super) enum PlacesOf {
+    /// Of each measure the first and the second column.
+    Rows(Vec<(Option<usize>, Option<usize>)>),
+    /// Of each measure the struct.
+    Partials(Vec<usize>),
+}
+
+/// In a schema of rows.
+pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Places, Types), AggregateError> {
+    let mut keys = Vec::new();
+    let mut key_types = Vec::new();
+    for name in &aggregation.keys {
+        let (place, kept) = find(schema, name)?;
+        keys.push(place);
+        key_types.push(kept);
+    }
+    if let Some(window) = &aggregation.window {
+        let (place, kept) = find(schema, &window.column)?;
+        if width_in(&kept, window.width_ns).is_none() {
+            let wanted = "a timestamp, a date or an integer of seconds, of which the window is a whole number";
+            return Err(type_error(&window.column, &kept, wanted.to_owned()));
+        }
+        keys.push(place);
+        key_types.push(kept);
+    }
+    let mut measures = Vec::new();
+    let mut kept = Vec::new();
+    for (_, measure) in &aggregation.measures {
+        let (first, second) = measure.columns();
+        let (first, second) = if let Measure::Count { column: Some(column) } = measure {
+            // Any type will do.
+            (Some((index_of(schema, column)?, DataType::Null)), None)
+        } else {
+            (first.map(|name| find(schema, name)).transpose()?, second.map(|name| find(schema, name)).transpose()?)
+        };
+        if let Some((place, of)) = first.as_ref().filter(|_| measure.wants_numbers())
+            && !(of.is_integer() || of.is_floating())
+        {
+            return Err(type_error(schema.field(*place).name(), of, "a column of numbers".to_owned()));
+        }
+        let of = |column: &Option<(usize, DataType)>| column.as_ref().map(|(_, of)| of.clone());
+        kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
+        measures.push((first.map(|(place, _)| place), second.map(|(place, _)| place)));
+    }
+    Ok((Places { keys, of: PlacesOf::Rows(measures) }, Types { keys: key_types, kept }))
+}
+
+/// In a schema of partials.
+pub(super) fn in_partials(aggregation: &Aggregation, schema: &Schema) -> Result<(Places, Types), AggregateError> {
+    let keys = aggregation.key_names().map(|name| find(schema, name)).collect::<Result<Vec<_>, _>>()?;
+    let mut measures = Vec::new();
+    let mut kept = Vec::new();
+    for (name, measure) in &aggregation.measures {
+        let place = index_of(schema, name)?;
+        match schema.field(place).data_type() {
+            DataType::Struct(fields) if are_kept_fields(measure, fields) => kept.push(fields.clone()),
+            other => return Err(type_error(name, other, "partials as they were made".to_owned())),
+        }
+        measures.push(place);
+    }
+    let (keys, key_types) = keys.into_iter().unzip();
+    Ok((Places { keys, of: PlacesOf::Partials(measures) }, Types { keys: key_types, kept }))
+}
+
+pub(super) fn type_error(name: &str, data_type: &DataType, wanted: String) -> AggregateError {
+    AggregateError::Type { name: name.to_owned(), data_type: data_type.clone(), wanted }
+}
+
+fn index_of(schema: &Schema, name: &str) -> Result<usize, AggregateError> {
+    schema.index_of(name).map_err(|_| AggregateError::NoColumn {
+        name: name.to_owned(),
+        columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
+    })
+}
+
+/// The column's number, and the type of what is kept of it.
+fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError> {
+    let place = index_of(schema, name)?;
+    let data_type = schema.field(place).data_type();
+    let kept = value_type(data_type).ok_or_else(|| {
+        type_error(name, data_type, "texts, bytes, booleans, numbers, dates or times of at most 64 bits".to_owned())
+    })?;
+    Ok((place, kept))
+}
+
+/// A window's width in the unit of a column of times; `None`: it is not a whole number of them, or no time.
+pub(super) fn width_in(data_type: &DataType, width_ns: i64) -> Option<i64> {
+    let unit_ns = match data_type {
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => 1_000,
+        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => 1_000_000,
+        DataType::Date32 => 86_400_000_000_000,
+        DataType::Timestamp(TimeUnit::Second, _) => 1_000_000_000,
+        other if other.is_signed_integer() => 1_000_000_000,
+        _ => return None,
+    };
+    (width_ns % unit_ns == 0).then_some(width_ns / unit_ns).filter(|&width| width > 0)
+}
