@@ -3,12 +3,13 @@
 from batchqueue.spark._requirements import MissingPackageError
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.java import find_java_home
-from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.job import AggregationJob, ArrowAggregation
 from batchqueue.spark.session import local_session
 from batchqueue.spark.sink import register
 
 __all__ = [
     "AggregationJob",
+    "ArrowAggregation",
     "MissingPackageError",
     "SinkError",
     "find_java_home",

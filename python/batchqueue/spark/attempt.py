@@ -3,12 +3,13 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from batchqueue.aggregation import MergeBuffer, Metrics
+from batchqueue import SupportsConsume
+from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
@@ -75,12 +76,23 @@ def run_attempt(
     rows = 0
     collected: list[Metrics] = []
     factories: dict[type, HandlerFactory] = {**dict.fromkeys(job.metrics, CollectingWorker), **job.handlers}
-    handlers = {item_type: factory(collected.extend) for item_type, factory in factories.items()}
+    handlers: dict[type | str, SupportsConsume[Any]] = {
+        item_type: factory(collected.extend) for item_type, factory in factories.items()
+    }
+    aggregators = [(step, Aggregator(step.aggregation)) for step in job.arrow]
+    for step, aggregator in aggregators:
+        handlers.update(dict.fromkeys(step.tags, aggregator))
     # Neither the task's id nor the attempt's number is unique: a task may run twice at once.
     with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, handlers) as l1:
         for batch in batches:
             rows += batch.num_rows
-            l1.produce_many(job.items(batch))
+            if job.items is not None:
+                l1.produce_many(job.items(batch))
+            for step in job.arrow:
+                l1.produce_arrow(batch, step.type_column)
+    for step, aggregator in aggregators:
+        if (result := aggregator.result()) is not None:
+            collected.extend(step.metrics(result))
     partials = encode(collected, job.metrics)
     summary = AttemptSummary(rows, l1.summary, l1.thread_items, meter.read(l1.drain_cpu_s))
     message = AttemptMessage(epoch, partials, summary)

@@ -4,7 +4,9 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
@@ -114,7 +116,7 @@ class Commit:
         name = f"{self.job.name}-{query_id}-{batch_id}"
         # L2 ends first, so what its workers hand on at close still finds the writer.
         with Stage(f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)) as persist:
-            workers = {
+            workers: dict[type | str, SupportsConsume[Any]] = {
                 metric_type: L2PersistenceWorker(persist.produce_many) for metric_type in self.job.metrics
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, SupportsConsume, ThreadPolicy
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation import Aggregation, Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
 
@@ -22,6 +22,31 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArrowAggregation:
+    """An L1 without Python objects: an `Aggregator` takes the rows as they are.
+
+    Attributes:
+        type_column: The column whose values, the tags, the rows are split by.
+        tags: All of them; a row with another one fails the epoch.
+        aggregation: What to aggregate; one aggregator of an attempt takes the rows of all these tags.
+        metrics: Turns what was aggregated in one attempt, a `pyarrow.RecordBatch` with a row per group, into partials.
+            L2 combines those with the same key.
+    """
+
+    type_column: str
+    tags: Sequence[str]
+    aggregation: Aggregation
+    metrics: Callable[[pa.RecordBatch], Iterable[Metrics]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", tuple(self.tags))
+        if not self.tags:
+            raise ConfigError(
+                f"the aggregation by {self.type_column!r} has no tags: give the values of that column"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AggregationJob:
     """How rows become metrics, and where those are kept. It travels to Spark's workers: it must pickle.
 
@@ -29,7 +54,8 @@ class AggregationJob:
         name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
         items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or items of your
             own that have a handler. A generator is best: a
-            list of them all takes memory, and time for garbage collection.
+            list of them all takes memory, and time for garbage collection. None: there is only `arrow`.
+        arrow: Aggregations of the rows themselves, without items; each looks at all rows. A tag may be in one of them.
         metrics: The metric types that may reach the store, each name once. Every type has workers of its own.
         store: Description of the store that L2 merges into.
         columns: Columns that `items` reads. If one is missing, the query fails before any task runs.
@@ -62,7 +88,8 @@ class AggregationJob:
     """
 
     name: str
-    items: Callable[[pa.RecordBatch], Iterable[Any]]
+    items: Callable[[pa.RecordBatch], Iterable[Any]] | None = None
+    arrow: Sequence[ArrowAggregation] = ()
     metrics: Sequence[type[Metrics]]
     store: MetricsStore
     columns: Sequence[str] = ()
@@ -77,10 +104,20 @@ class AggregationJob:
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(self.metrics))
         object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "arrow", tuple(self.arrow))
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'")
         if not self.metrics:
             raise ConfigError(f"job {self.name!r} has no metrics: give the types that it may store")
+        if self.items is None and not self.arrow:
+            raise ConfigError(f"job {self.name!r} does nothing with its rows: give items, arrow, or both")
+        tags = [tag for step in self.arrow for tag in step.tags]
+        shared = sorted({tag for tag in tags if tags.count(tag) > 1})
+        if shared:
+            raise ConfigError(
+                f"job {self.name!r} has tag {shared[0]!r} twice in arrow, and a tag has one handler: "
+                "put its measures into one aggregation, or name the values of one column differently"
+            )
         names = [metric_type.name for metric_type in self.metrics]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from batchqueue import BatchQueue, BatchQueueConfig, SupportsConsume
+from batchqueue.aggregation import Aggregator
 from batchqueue.handlers import handler_methods
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.summary import StageSummary
@@ -28,14 +29,14 @@ class Stage:
         self,
         name: str,
         config: BatchQueueConfig[Any],
-        handlers: Mapping[type, SupportsConsume[Any]] | None = None,
+        handlers: Mapping[type | str, SupportsConsume[Any]] | None = None,
     ) -> None:
         """Start the queue.
 
         Args:
             name: Name of the queue.
             config: Its `error_handler` is replaced.
-            handlers: By item type; None if the config has a consumer.
+            handlers: By item type or tag; None if the config has a consumer.
         """
         self._first_error: BaseException | None = None
         self._peak_used_percent = 0.0
@@ -48,9 +49,18 @@ class Stage:
     def produce_many(self, items: Iterable[Any]) -> int:
         """Put items in, waiting for space; return how many were accepted."""
         accepted: int = self._queue.produce_many(items)
+        self._look_at_use()
+        return accepted
+
+    def produce_arrow(self, batch: Any, type_column: str) -> int:
+        """Put rows in, waiting for space; return how many were accepted."""
+        accepted: int = self._queue.produce_arrow(batch, type_column=type_column)
+        self._look_at_use()
+        return accepted
+
+    def _look_at_use(self) -> None:
         fullest = self._queue.stats().top_n(1)[0]
         self._peak_used_percent = max(self._peak_used_percent, fullest.used_percentage)
-        return accepted
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +77,9 @@ class Stage:
 
     def _watched(self, handler: SupportsConsume[Any]) -> SupportsConsume[Any]:
         """Wrap a handler to see all of its errors; those of on_idle and on_close the queue only logs."""
+        if isinstance(handler, Aggregator):
+            # Wrapped, it would need the interpreter. Without a next worker it does nothing in on_idle and on_close.
+            return handler
         methods = handler_methods(handler)
 
         def on_error(batch: list[Any], error: BaseException) -> None:
@@ -107,7 +120,10 @@ class Stage:
             f"{counts.abandoned} abandoned), so nothing of this epoch is committed"
         )
         if counts.unhandled:
-            message += "; every type that `items` makes must be in the job's metrics or handlers"
+            message += (
+                "; every type that `items` makes must be in the job's metrics or handlers, "
+                "and every tag in one of `arrow`"
+            )
         if first is not None:
             message += f"; first error: {type(first).__name__}: {first}"
         raise SinkError(message) from first

@@ -1,6 +1,7 @@
 """`batchqueue demo` as users type it: in a process of its own."""
 
 import importlib.util
+import re
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +22,11 @@ def command(output: Path, *options: str) -> list[str]:
         *(sys.executable, "-m", "batchqueue", "demo", "--rows", str(ROWS)),
         *("--output", str(output), "--spark-master", "local[2,4]", *options),
     ]
+
+
+SPEEDS = re.compile(
+    r"L1 alone, \d[\d,]* rows in one process: Python handlers [\d,]+ rows/s, Rust aggregators [\d,]+ rows/s, \d+ x"
+)
 
 
 def run(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -72,6 +78,8 @@ def test_it_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, 
     assert any(line.split()[:2] == ["l1", f"{11 * ROWS:,}"] for line in lines)
     assert any(line.startswith("CPU of the Python workers: drain threads") for line in lines)
     assert any(line.startswith(f"stream: {ROWS:,} rows in ") and "rows/s" in line for line in lines)
+    assert any(SPEEDS.fullmatch(line) for line in lines)
+    assert "their partials differ" not in lines
     assert f"database: {output / 'metrics.sqlite'}" in lines
     assert f"picture: {output / 'delays.png'}" in lines
     assert (output / "delays.png").stat().st_size > 10_000
@@ -97,6 +105,15 @@ def test_other_rows_for_the_same_output_are_refused(done: tuple[Path, str]) -> N
     assert refused.returncode == 2
     assert f"holds the demo of --rows {ROWS} --scale 1, not of --rows {ROWS} --scale 2" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_with_aggregators_in_rust_the_aggregates_are_the_same(tmp_path: Path) -> None:
+    finished = run(tmp_path, "--l1", "rust")
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert any(line.split()[:2] == ["l1", f"{2 * ROWS:,}"] for line in lines), "each row is looked at twice"
+    assert any(SPEEDS.fullmatch(line) for line in lines)
+    assert lines[-1].endswith("aggregates: equal to Spark SQL")
 
 
 @pytest.mark.parametrize(

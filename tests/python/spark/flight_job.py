@@ -11,17 +11,23 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from batchqueue.aggregation import (
+    Aggregation,
+    Count,
     CountMetrics,
+    Max,
     MaxMetrics,
     MeanMetrics,
     Metrics,
+    Min,
     MinMetrics,
     Ranking,
+    Sum,
     SumMetrics,
+    TopN,
     metric_type,
 )
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob
+from batchqueue.spark import AggregationJob, ArrowAggregation
 
 DEPARTURES = metric_type("departures", CountMetrics)
 DISTANCE = metric_type("distance", SumMetrics, columns={"total": int})
@@ -70,6 +76,39 @@ def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
         yield MIN_DELAY(carrier, hour, delay)
         if delay is not None:
             yield WORST(carrier, hour - hour % 86_400, delay, row["id"])
+
+
+def partials(groups: pa.RecordBatch) -> Iterator[Metrics]:
+    for row in groups.to_pylist():
+        carrier, hour = row["carrier"], row["hour"]
+        yield DEPARTURES(carrier, hour, row["flights"])
+        yield DISTANCE(carrier, hour, row["distance"])
+        yield MEAN_DELAY(carrier, hour, row["delay"], row["delays"])
+        yield MAX_DELAY(carrier, hour, row["longest"])
+        yield MIN_DELAY(carrier, hour, row["shortest"])
+        if row["worst"]:
+            worst = [(entry["value"], entry["label"], "") for entry in row["worst"]]
+            yield WORST.from_rows(carrier, hour - hour % 86_400, worst)
+
+
+ARROW = ArrowAggregation(
+    type_column="carrier",
+    tags="ABC",
+    aggregation=Aggregation(
+        keys=["carrier", "hour"],
+        measures={
+            "flights": Count(),
+            "distance": Sum("distance"),
+            "delay": Sum("delay"),
+            "delays": Count("delay"),
+            "longest": Max("delay"),
+            "shortest": Min("delay"),
+            "worst": TopN("delay", 3, "id"),
+        },
+    ),
+    metrics=partials,
+)
+"""The same as `items`, without items."""
 
 
 def flight_job(store: SqliteStore, **changes: Any) -> AggregationJob:

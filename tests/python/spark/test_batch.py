@@ -1,16 +1,17 @@
 """`df.write`: idempotent with a txnId, at-least-once without."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from flight_job import DEPARTURES, SCHEMA, difference, expected, flight_job, stored
+from flight_job import ARROW, DEPARTURES, SCHEMA, difference, expected, flight_job, stored
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation import Aggregation, Metrics, Sum
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import register
 
@@ -28,10 +29,11 @@ def total(store: SqliteStore, sink_id: str = "flights") -> int:
     return sum(stored(store, sink_id)["departures"].values())
 
 
+@pytest.mark.parametrize("l1", [{}, {"items": None, "arrow": [ARROW]}], ids=["items", "arrow"])
 def test_batch_is_equal_to_spark_sql(
-    spark: SparkSession, flights: Path, store: SqliteStore, table: DataFrame
+    spark: SparkSession, flights: Path, store: SqliteStore, table: DataFrame, l1: dict[str, Any]
 ) -> None:
-    write(table.repartition(3), register(spark, flight_job(store)))
+    write(table.repartition(3), register(spark, flight_job(store, **l1)))
     assert difference(stored(store), expected(spark, flights)) == []
 
 
@@ -61,6 +63,26 @@ def test_batch_that_fails_names_the_reason_and_commits_nothing(
         PySparkException, match=r"lost \d+ of \d+ items .*every type that `items` makes must be in"
     ):
         write(table, format_name)
+    assert total(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tags": ["A", "B"]}, r"lost \d+ of \d+ items .*every tag in one of `arrow`"),
+        ({"type_column": "delay"}, 'type_column "delay" is of type Float64; give a column of strings'),
+        (
+            {"aggregation": Aggregation(keys=["carrier"], measures={"late": Sum("late")})},
+            'first error: ConfigError: there is no column "late"',
+        ),
+    ],
+)
+def test_arrow_that_fails_names_the_reason_and_commits_nothing(
+    spark: SparkSession, store: SqliteStore, table: DataFrame, changes: dict[str, Any], message: str
+) -> None:
+    job = flight_job(store, items=None, arrow=[replace(ARROW, **changes)])
+    with pytest.raises(PySparkException, match=message):
+        write(table, register(spark, job))
     assert total(store) == 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from flight_job import DEPARTURES, flight_job
+from flight_job import ARROW, DEPARTURES, flight_job
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -26,6 +26,8 @@ IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
     [
         ({"name": "all flights"}, "job name 'all flights' cannot be used: take letters, digits"),
         ({"metrics": []}, "job 'flights' has no metrics"),
+        ({"items": None}, "job 'flights' does nothing with its rows: give items, arrow, or both"),
+        ({"arrow": [ARROW, ARROW]}, "job 'flights' has tag 'A' twice in arrow, and a tag has one handler"),
         ({"metrics": [DEPARTURES, DEPARTURES]}, "job 'flights' has two metrics named 'departures'"),
         (
             {"l1": IF_POSSIBLE},

@@ -11,8 +11,15 @@ from batchqueue.cli.demo.figure import draw
 from batchqueue.cli.demo.job import flights_job
 from batchqueue.cli.demo.options import DemoOptions
 from batchqueue.cli.demo.progress import ProgressDisplay
-from batchqueue.cli.demo.report import print_comparison, print_rate, print_results, print_stages
+from batchqueue.cli.demo.report import (
+    print_comparison,
+    print_rate,
+    print_results,
+    print_speeds,
+    print_stages,
+)
 from batchqueue.cli.demo.results import Results
+from batchqueue.cli.demo.speeds import measure_l1
 from batchqueue.cli.demo.stream import run_stream
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore
@@ -26,7 +33,7 @@ def run(options: DemoOptions) -> bool:
         options: What to run.
 
     Returns:
-        Whether every aggregate is equal to that of Spark SQL.
+        Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same partials.
 
     Raises:
         ConfigError: An option cannot be used.
@@ -41,7 +48,7 @@ def run(options: DemoOptions) -> bool:
             f"{options.database} is gone, but {options.checkpoint} says what it held: "
             f"remove {options.output}, or name another --output"
         )
-    job = flights_job(store := SqliteStore(options.database))
+    job = flights_job(store := SqliteStore(options.database), options.l1)
     store.prepare()
     earlier = read_epochs(store, job.name)
     with console.status("starting Spark"):
@@ -60,12 +67,15 @@ def run(options: DemoOptions) -> bool:
         results = Results(store, job.name)
         with console.status("comparing with Spark SQL"):
             comparison = compare_with_spark_sql(spark, files, results)
+        with console.status("measuring L1"):
+            speeds = measure_l1(files, store)
     finally:
         spark.stop()
     draw(options.picture, results.hourly_delay(), [epoch["l1_thread_items"] for epoch in epochs])
     print_results(console, results)
     print_stages(console, Totals.of(epochs))
     print_rate(console, Totals.of(epochs[len(earlier) :]), seconds)
+    print_speeds(console, speeds)
     console.print(f"database: {options.database}\npicture: {options.picture}")
     print_comparison(console, comparison)
-    return not comparison.differences
+    return not comparison.differences and speeds.are_equal

@@ -1,5 +1,6 @@
 """What the demo computes: the metrics, and how a flight becomes items of them."""
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -7,18 +8,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchqueue.aggregation import (
+    Aggregation,
+    Count,
     CountMetrics,
+    Max,
     MaxMetrics,
     MeanMetrics,
+    Measure,
     Metrics,
     Ranking,
+    Sum,
     SumMetrics,
+    TopN,
     TopNWorker,
+    Window,
     metric_type,
 )
 from batchqueue.cli.demo.data import AIRPORTS
 from batchqueue.outputs import MetricsStore
-from batchqueue.spark import AggregationJob
+from batchqueue.spark import AggregationJob, ArrowAggregation
 
 CARRIERS = tuple("9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV".split())  # noqa: SIM905
 
@@ -105,13 +113,72 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
         yield WORST_DELAYS(NEW_YORK, hour - hour % _DAY_S, delay, flight_id)
 
 
-def flights_job(store: MetricsStore) -> AggregationJob:
-    """The demo's job: what `flight_items` makes of the rows, merged into `store`."""
+def _by_hour(column: str, **more: Measure) -> Aggregation:
+    """What `Measures` needs for each value of a column and each hour, and more."""
+    return Aggregation(
+        keys=[column],
+        window=Window("time_hour", 3_600, "hour"),
+        measures={
+            "flights": Count(),
+            "departed": Count("dep_time"),
+            "delayed": Count("dep_delay"),
+            "delay": Sum("dep_delay"),
+            "max_delay": Max("dep_delay"),
+            "miles": Sum("distance"),
+            **more,
+        },
+    )
+
+
+def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
+    """The partials of one result of `_by_hour`."""
+    hours = pc.cast(pc.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
+    for hour, group in zip(hours, groups.to_pylist(), strict=True):
+        entity = group[column]
+        departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
+        yield departures(entity, hour, group["departed"])
+        yield mean_delay(entity, hour, group["delay"], group["delayed"])
+        yield max_delay(entity, hour, group["max_delay"])
+        yield cancellations(entity, hour, group["flights"] - group["departed"])
+        yield miles(entity, hour, group["miles"])
+        if "worst" in group:
+            worst = [(entry["value"], entry["label"], "") for entry in group["worst"]]
+            yield WORST_DELAYS.from_rows(NEW_YORK, hour - hour % _DAY_S, worst)
+
+
+_WORST = TopN("dep_delay", WORST_DELAYS.limit, "flight_id")
+
+AGGREGATIONS = (
+    ArrowAggregation(
+        type_column="carrier",
+        tags=CARRIERS,
+        aggregation=_by_hour("carrier"),
+        metrics=functools.partial(_partials, "carrier"),
+    ),
+    ArrowAggregation(
+        type_column="origin",
+        tags=AIRPORTS,
+        aggregation=_by_hour("origin", worst=_WORST),
+        metrics=functools.partial(_partials, "origin"),
+    ),
+)
+"""The same as `flight_items`, for aggregators."""
+
+
+def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
+    """The demo's job: what L1 makes of the rows, merged into `store`.
+
+    Args:
+        store: The store.
+        l1: `python`: items of `flight_items`, and handlers in Python. `rust`: `AGGREGATIONS` of the rows.
+    """
+    in_python = l1 == "python"
     return AggregationJob(
         name="flights",
-        items=flight_items,
+        items=flight_items if in_python else None,
+        arrow=() if in_python else AGGREGATIONS,
         metrics=METRICS,
         store=store,
         columns=COLUMNS,
-        handlers={WORST_DELAYS: TopNWorker},
+        handlers={WORST_DELAYS: TopNWorker} if in_python else {},
     )

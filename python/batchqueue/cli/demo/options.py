@@ -26,12 +26,14 @@ class DemoOptions:
         scale: Copies of each flight, at least 1.
         output: Folder for the files, the checkpoint, the database and the picture.
         spark_master: Spark's master URL.
+        l1: What aggregates in the tasks: `python` handlers or `rust` aggregators.
     """
 
     rows: int
     scale: int
     output: Path
     spark_master: str
+    l1: str = "python"
 
     @property
     def checkpoint(self) -> Path:
@@ -51,7 +53,9 @@ class DemoOptions:
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
         """Takes the options from what `argparse` parsed; the folder becomes absolute, as Spark wants it."""
-        return cls(arguments.rows, arguments.scale, arguments.output.absolute(), arguments.spark_master)
+        return cls(
+            arguments.rows, arguments.scale, arguments.output.absolute(), arguments.spark_master, arguments.l1
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=output, help="folder for all that is written")
     master = "Spark's master; local[N,F] tries a failing task F times, plain local[N] once"
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
+    l1 = "what aggregates in the tasks: handlers in Python, or aggregators in Rust without the interpreter"
+    parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
 
 
 def require_packages() -> None:

@@ -8,6 +8,7 @@ from batchqueue.cli.demo.check import Comparison
 from batchqueue.cli.demo.epochs import OUTCOMES, Totals
 from batchqueue.cli.demo.job import MEASURES, WORST_DELAYS, Measures
 from batchqueue.cli.demo.results import Results
+from batchqueue.cli.demo.speeds import L1Speeds
 
 _WORST_SHOWN = 3
 _DIFFERENCES_SHOWN = 10
@@ -72,6 +73,16 @@ def print_rate(console: Console, this_run: Totals, seconds: float) -> None:
         )
     else:
         console.print("stream: all files were read by an earlier run, nothing is new")
+
+
+def print_speeds(console: Console, speeds: L1Speeds) -> None:
+    """Prints how fast L1 is both ways."""
+    console.print(
+        f"L1 alone, {speeds.rows:,} rows in one process: Python handlers {speeds.python:,.0f} rows/s, "
+        f"Rust aggregators {speeds.rust:,.0f} rows/s, {speeds.rust / speeds.python:.0f} x"
+    )
+    if not speeds.are_equal:
+        console.print("their partials differ", style="red")
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:

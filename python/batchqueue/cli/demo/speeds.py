@@ -1,0 +1,58 @@
+"""L1 alone, both ways: items and handlers in Python, and aggregators of the rows in Rust."""
+
+import time
+from typing import NamedTuple
+
+import pyarrow.dataset
+
+from batchqueue.aggregation import MergeBuffer, Metrics
+from batchqueue.cli.demo.data import FlightFiles
+from batchqueue.cli.demo.job import COLUMNS, METRICS, flights_job
+from batchqueue.outputs import MetricsStore
+from batchqueue.spark.attempt import run_attempt
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.partials import decode
+
+_MOST_ROWS = 50_000
+_BATCH_ROWS = 10_000  # what Spark hands to a Python worker at once
+
+
+class L1Speeds(NamedTuple):
+    """How fast L1 was, without Spark, in one process.
+
+    Attributes:
+        rows: Flights, each way.
+        python: Rows per second with items and handlers in Python.
+        rust: Rows per second with aggregators.
+        are_equal: Whether both made the same partials.
+    """
+
+    rows: int
+    python: float
+    rust: float
+    are_equal: bool
+
+
+def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
+    """Runs L1 both ways over the first flights.
+
+    Args:
+        files: The flights.
+        store: Of the job; nothing is written to it.
+    """
+    flights = pyarrow.dataset.dataset(files.directory, format="parquet").head(
+        _MOST_ROWS, columns=list(COLUMNS)
+    )
+    batches = flights.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+    options = SinkOptions.parse({}, flights_job(store), stream=True)
+
+    def run(l1: str) -> tuple[float, dict[tuple[type[Metrics], tuple[str, int]], Metrics]]:
+        began = time.perf_counter()
+        message = run_attempt(flights_job(store, l1), options, batches)
+        seconds = time.perf_counter() - began
+        merged = MergeBuffer()
+        merged.accept_all(decode(message.partials, METRICS))
+        return seconds, {(type(one), one.key): one for one in merged.drain()}
+
+    (python_s, python), (rust_s, rust) = run("python"), run("rust")
+    return L1Speeds(flights.num_rows, flights.num_rows / python_s, flights.num_rows / rust_s, python == rust)
