@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     CountUnhandled,
     /// P4: space in a full partition is not told to those who wait.
     TellWaiting,
+    /// P4: who listens for space does not fence between that and its look.
+    ListenFence,
     /// P4: room behind heavy items, which fill an open segment alone, is not told.
     TellBehindHeavy,
     /// P4: a heavy item waits for half a buffer's room, whatever others leave it.
@@ -94,6 +96,8 @@ pub(crate) enum Fault {
     PassOn,
     /// P9: nobody takes the place of a worker that blocks.
     Compensate,
+    /// P9: nobody takes the place of a worker whose handler works elsewhere.
+    StandInForLoop,
 
     // What broke in the queue that this one follows; the tests are in `tests/it/regressions.rs`.
     /// P4: growth loses the owners that partitions have got by moves.

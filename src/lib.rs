@@ -75,6 +75,8 @@ pub use control::balance::{Assign, DrainBalancer};
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::handler::{Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey};
 pub use flow::host::{Host, NoHost};
+pub use flow::late::{Late, Listening, NotIn};
 pub use flow::produce::{Pause, Wait};
+pub use flow::space::Listener;
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 pub use queue::{BatchQueue, WeakQueue};

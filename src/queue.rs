@@ -8,6 +8,7 @@ use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
+use crate::flow::late::NotIn;
 use crate::flow::partition::Partition;
 use crate::flow::produce::{Pause, Wait, slice};
 use crate::marks::on_drain_thread;
@@ -190,6 +191,39 @@ impl<T: Item> BatchQueue<T> {
         pause: &mut P,
     ) -> Result<(), ProduceError<(), P::Interrupt>> {
         self.shared.produce_many(items, deadline, pause)
+    }
+
+    /// Puts one item in without waiting, for callers that listen for room instead; see [`Late`](crate::Late). Where `is_awaited`
+    /// says that others wait for the item's partition, it is late at once, so that it does not overtake them.
+    ///
+    /// # Errors
+    /// The item is late, or it was refused as by [`produce`](Self::produce).
+    ///
+    /// # Panics
+    /// `partition` is not below [`partition_count`](Self::partition_count).
+    pub fn try_produce(
+        &self,
+        item: T,
+        partition: Option<usize>,
+        is_awaited: &dyn Fn(usize) -> bool,
+    ) -> Result<(), NotIn<T>> {
+        self.shared.try_produce(item, partition, is_awaited)
+    }
+
+    /// Puts items in without waiting, in order, up to the first that is late or refused. The rest stays in `items`.
+    ///
+    /// # Errors
+    /// As [`try_produce`](Self::try_produce), for that item.
+    pub fn try_produce_many(&self, items: &mut std::vec::IntoIter<T>) -> Result<(), NotIn<T>> {
+        self.shared.try_produce_many(items)
+    }
+
+    /// How many items find room in a partition now; `buffer_size` when it takes none any more.
+    ///
+    /// # Panics
+    /// `partition` is not below [`partition_count`](Self::partition_count).
+    pub fn room(&self, partition: usize) -> usize {
+        self.shared.route.partition(partition).room()
     }
 
     /// Waits until all items accepted before the call are handled. `false`: the deadline passed, or a shutdown

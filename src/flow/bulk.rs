@@ -36,28 +36,34 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<(), ProduceError<(), P::Interrupt>> {
         let mut way = Way::new(self, items.len());
+        while let Some((partition, stop)) = self.put_many(&mut way, items) {
+            self.put_late(partition, stop, items, deadline, pause)?;
+        }
+        Ok(())
+    }
+
+    /// Puts items in, in order, up to the first that finds no room, which has been counted as a late attempt: where, and why.
+    pub(super) fn put_many<'a>(
+        self: &'a Arc<Self>,
+        way: &mut Way<'a, T>,
+        items: &mut std::vec::IntoIter<T>,
+    ) -> Option<(&'a Partition<T>, Stop)> {
         while items.len() > 0 {
             let mut runs = Runs::new(self);
-            let mut stopped = None;
             for _ in 0..PUTS {
                 let Some(item) = items.as_slice().first() else { break };
                 let partition = way.of(item.type_key());
                 let run = runs.at(partition);
                 if let Err(stop) = run.look() {
                     run.count_late();
-                    stopped = Some((partition, stop));
-                    break;
+                    return Some((partition, stop));
                 }
                 if let Some(item) = items.next() {
                     run.put(item);
                 }
             }
-            drop(runs);
-            if let Some((partition, stop)) = stopped {
-                self.put_late(partition, stop, items, deadline, pause)?;
-            }
         }
-        Ok(())
+        None
     }
 
     /// Waits for room for the first of `items`, and puts it in.
@@ -94,7 +100,7 @@ impl<T: Item> Shared<T> {
 }
 
 /// Which partition the next item goes to.
-struct Way<'a, T: Item> {
+pub(super) struct Way<'a, T: Item> {
     shared: &'a Shared<T>,
     by_type: bool,
     /// Items for one partition in a row where the core selects it in turn.
@@ -104,7 +110,7 @@ struct Way<'a, T: Item> {
 }
 
 impl<'a, T: Item> Way<'a, T> {
-    fn new(shared: &'a Shared<T>, items: usize) -> Self {
+    pub(super) fn new(shared: &'a Shared<T>, items: usize) -> Self {
         let by_type = shared.config.selector == Selector::ByType;
         Self { shared, by_type, in_turn: items.div_ceil(shared.route.partition_count()), known: [None; KNOWN] }
     }

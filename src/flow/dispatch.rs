@@ -254,6 +254,7 @@ impl<T: Item> Dispatcher<'_, T> {
     ) -> Option<Result<(), Failure>> {
         let (handler, name) = (target.handler(), &target.registered.name);
         let _entered = entered.or_else(|| self.shared.enter_in_turn(&handler.token));
+        let _standing_in = self.shared.stand_in_for(handler);
         let start = Instant::now();
         if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
             return None;

@@ -233,6 +233,12 @@ pub trait Handler<T>: Send + Sync {
         Ok(())
     }
 
+    /// Whether another thread does the work, like an event loop, while the drain thread waits for it. On a shared pool another
+    /// worker takes the place of the one that waits.
+    fn works_elsewhere(&self) -> bool {
+        false
+    }
+
     /// The handler's name in logs and statistics.
     fn name(&self) -> String {
         std::any::type_name::<Self>().to_owned()

@@ -3,6 +3,7 @@
 //! ```text
 //!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
 //!  bulk.rs       or many at once, with one lock for many items; run.rs: in one partition
+//!  late.rs       or without waiting, by an event loop: what found no room is kept, and tried again
 //!  heavy.rs      or one that stands for many, like a block of rows
 //!     │
 //!  place.rs      type → partition, for the queue's life        a hot type: several, in turn
@@ -33,6 +34,7 @@ pub(crate) mod gate;
 pub(crate) mod handler;
 mod heavy;
 pub(crate) mod host;
+pub(crate) mod late;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod partition;
@@ -45,7 +47,7 @@ pub(crate) mod rest;
 pub(crate) mod route;
 mod run;
 mod side_calls;
-mod space;
+pub(crate) mod space;
 pub(crate) mod spares;
 pub(crate) mod stand_in;
 pub(crate) mod take;

@@ -179,6 +179,22 @@ impl<T> Partition<T> {
         });
     }
 
+    /// How many items find room; all that may be when none is taken any more, so that whoever waits for room looks again.
+    pub(crate) fn room(&self) -> usize {
+        let mut gate = self.gate.lock();
+        if gate.access == Access::Closed {
+            return self.buffer_size;
+        }
+        self.look_at_taken(&mut gate);
+        self.buffer_size.saturating_sub(gate.queued())
+    }
+
+    /// Counts a put that has to wait for others before its first look.
+    pub(crate) fn begin_late(&self) {
+        let _gate = self.gate.lock();
+        self.count_slow(Attempt::New, 1, 0);
+    }
+
     /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at last.
     pub(super) fn count_slow(&self, attempt: Attempt, late: usize, put: usize) {
         match attempt {

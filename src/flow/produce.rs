@@ -124,16 +124,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The partition did not take the item: waits for room where that is asked for and can help.
-    pub(super) fn wait_or_refuse<P: Pause>(
-        self: &Arc<Self>,
-        partition: &Partition<T>,
-        weight: usize,
-        stop: Stop,
-        deadline: Option<Instant>,
-        pause: &mut P,
-        standing_in: &mut Option<Compensation>,
-    ) -> Result<(), Refusal<P::Interrupt>> {
+    /// The partition did not take the item: whether to wait for room is asked for and can help.
+    pub(super) fn may_wait<E>(self: &Arc<Self>, partition: &Partition<T>, stop: Stop) -> Result<(), Refusal<E>> {
         if stop == Stop::Closed {
             return Err(Refusal::Closed);
         }
@@ -145,6 +137,20 @@ impl<T: Item> Shared<T> {
         if self.would_wait_for_itself() && !faults::off(Fault::Reentrant) {
             return Err(Refusal::Reentrant);
         }
+        Ok(())
+    }
+
+    /// The same, and waits for room.
+    pub(super) fn wait_or_refuse<P: Pause>(
+        self: &Arc<Self>,
+        partition: &Partition<T>,
+        weight: usize,
+        stop: Stop,
+        deadline: Option<Instant>,
+        pause: &mut P,
+        standing_in: &mut Option<Compensation>,
+    ) -> Result<(), Refusal<P::Interrupt>> {
+        self.may_wait(partition, stop)?;
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
         }

@@ -104,6 +104,7 @@ impl<T: Item> DrainTask<T> {
         let tally = &self.slot().tally;
         tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
         let holding = Holding::of(&handler.token);
+        let _standing_in = self.shared.stand_in_for(handler);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),
             SideCall::OnClose => handler.handler.on_close(),

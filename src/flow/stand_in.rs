@@ -73,6 +73,12 @@ impl<T: Item> Shared<T> {
         }
     }
 
+    /// Before a call into a handler that works elsewhere, for which the calling thread only waits.
+    pub(crate) fn stand_in_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
+        let only_waits = handler.handler.works_elsewhere() && !faults::off(Fault::StandInForLoop);
+        if only_waits { self.stand_in_without_limit() } else { None }
+    }
+
     /// On a shared pool: another worker, for a wait of which there is at most one per queue.
     fn stand_in_without_limit(&self) -> Option<Compensation> {
         let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());

@@ -6,6 +6,7 @@ mod support;
 
 mod p1_exclusive;
 mod p1_factory;
+mod p2_late;
 mod p2_no_loss;
 mod p2_retry;
 mod p3_order;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use batchqueue::{
     Assign, Batch, BatchQueue, Config, DrainBalancer, EntryToken, Failure, FlushError, Handler, HandlerRef,
-    ProduceError, Wait,
+    ProduceError, ThreadPolicy, Wait,
 };
 
 use crate::support::{
@@ -260,4 +260,38 @@ fn a_balancer_that_panics_is_refused_and_others_go_on() {
     assert_eq!(panicking.rebalance(), 0);
     shut_down(&panicking);
     shut_down(&other);
+}
+
+/// Its work is done by whoever handles the other queue.
+struct Elsewhere(Arc<Latch>);
+
+impl Handler<Sent> for Elsewhere {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        drop(batch.drain());
+        self.0.wait();
+        Ok(())
+    }
+
+    fn works_elsewhere(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_worker_whose_handler_works_elsewhere_has_another_in_its_place() {
+    let pooled = || {
+        let builder =
+            BatchQueue::builder("test", config(1)).shared_scheduler("elsewhere", ThreadPolicy::fixed(1).unwrap());
+        builder.start().unwrap()
+    };
+    let (waits, works, done) = (pooled(), pooled(), Arc::new(Latch::default()));
+    waits.add_handler(key(0), HandlerRef::new(Elsewhere(done.clone()))).unwrap();
+    let opens = done.clone();
+    works.add_handler(key(0), HandlerRef::new(move |_: &mut Batch<Sent>| opens.open())).unwrap();
+    waits.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the only worker to wait", || waits.stats().in_flight == 1);
+    works.produce(sent(0, 0, 0)).unwrap();
+    shut_down(&waits);
+    shut_down(&works);
+    assert_eq!(waits.stats().consumed, 1);
 }

@@ -1,0 +1,276 @@
+//! Produce for callers that must not wait, like an event loop: what found no room is kept, and tried again by the caller.
+//!
+//! ```text
+//!  try_produce ──no room──▶ Late ──listen──▶ room? ──yes──▶ try_again ──▶ in
+//!                                             │ no              │ no room
+//!                                             └──▶ hears of it ◀┘
+//! ```
+//!
+//! Room that comes between the first try and `listen` is told to nobody: so the caller looks once more after it listens, and
+//! from then on whenever it hears. The attempt is counted with the first try, and the refusal when the caller gives up.
+
+use std::fmt;
+
+use crate::error::ProduceError;
+use crate::flow::bulk::Way;
+use crate::flow::handler::Item;
+use crate::flow::partition::{Partition, Stop};
+use crate::flow::produce::Refusal;
+use crate::flow::space::Listener;
+use crate::marks::on_drain_thread;
+use crate::shared::Shared;
+use crate::sync::Arc;
+
+/// What became of an item that is not in.
+#[derive(Debug)]
+pub enum NotIn<T: Item> {
+    /// It may still go in.
+    Late(Late<T>),
+    /// It was refused, and that is counted.
+    Refused(ProduceError<T>),
+}
+
+/// An item that found no room, and whose producer has not given up. Dropped, it counts as refused.
+#[must_use = "dropped, the item is refused"]
+pub struct Late<T: Item> {
+    shared: Arc<Shared<T>>,
+    partition: usize,
+    /// `None`: it is settled.
+    item: Option<T>,
+}
+
+impl<T: Item> Late<T> {
+    fn new(shared: &Arc<Shared<T>>, partition: &Partition<T>, item: T) -> Self {
+        Self { shared: shared.clone(), partition: partition.index, item: Some(item) }
+    }
+
+    /// The partition that it waits for.
+    pub fn partition(&self) -> usize {
+        self.partition
+    }
+
+    /// What waits; always there.
+    pub fn item(&self) -> Option<&T> {
+        self.item.as_ref()
+    }
+
+    /// Lets `listener` hear of room in the partition. It may have come before: look at it, or try, after this.
+    pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
+        self.place().space.listen(listener.clone(), self.partition);
+        Listening { shared: self.shared.clone(), partition: self.partition, listener }
+    }
+
+    /// Puts the item in, if there is room now.
+    ///
+    /// # Errors
+    /// It is still late, or the queue is shut down.
+    pub fn try_again(mut self) -> Result<(), NotIn<T>> {
+        let Some(item) = self.item.take() else { return Ok(()) };
+        let partition = self.shared.route.partition(self.partition);
+        match partition.put_again(item, on_drain_thread()) {
+            Ok(signal) => {
+                self.shared.wake_inside(partition, signal);
+                Ok(())
+            }
+            Err((item, stop)) => {
+                self.item = Some(item);
+                Err(self.stopped(stop))
+            }
+        }
+    }
+
+    /// Gives up because the caller's time is over.
+    pub fn time_out(self) -> ProduceError<T> {
+        match self.refuse(Refusal::TimedOut) {
+            NotIn::Refused(refused) => refused,
+            NotIn::Late(_) => unreachable!("refused"),
+        }
+    }
+
+    fn place(&self) -> &Partition<T> {
+        self.shared.route.partition(self.partition)
+    }
+
+    fn stopped(self, stop: Stop) -> NotIn<T> {
+        match self.shared.may_wait(self.place(), stop) {
+            Ok(()) => NotIn::Late(self),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> NotIn<T> {
+        let Some(item) = self.item.take() else { unreachable!("settled by a call that takes it") };
+        let refusal = self.shared.refuse(&item, refusal, self.place());
+        NotIn::Refused(refusal.with(item, self.place()))
+    }
+}
+
+impl<T: Item> Drop for Late<T> {
+    fn drop(&mut self) {
+        if let Some(item) = self.item.take() {
+            self.shared.refuse(&item, Refusal::<()>::TimedOut, self.place());
+        }
+    }
+}
+
+impl<T: Item> fmt::Debug for Late<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Late").field("partition", &self.partition).finish_non_exhaustive()
+    }
+}
+
+/// While it lives, a listener hears of room in one partition.
+pub struct Listening<T: Item> {
+    shared: Arc<Shared<T>>,
+    partition: usize,
+    listener: Arc<dyn Listener>,
+}
+
+impl<T: Item> Drop for Listening<T> {
+    fn drop(&mut self) {
+        self.shared.route.partition(self.partition).space.stop_listening(&self.listener);
+    }
+}
+
+impl<T: Item> fmt::Debug for Listening<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("partition", &self.partition).finish_non_exhaustive()
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// Puts one item in, without waiting. `is_awaited`: whether others wait for that partition, whom the caller does not want
+    /// to overtake.
+    pub(crate) fn try_produce(
+        self: &Arc<Self>,
+        item: T,
+        given: Option<usize>,
+        is_awaited: &dyn Fn(usize) -> bool,
+    ) -> Result<(), NotIn<T>> {
+        let partition = match given {
+            Some(index) => self.route.partition(index),
+            None => self.select(item.type_key()),
+        };
+        // Whoever those others wait for must not wait for them.
+        if is_awaited(partition.index) && !self.would_wait_for_itself() {
+            partition.begin_late();
+            return Err(NotIn::Late(Late::new(self, partition, item)));
+        }
+        match partition.put(item, on_drain_thread()) {
+            Ok(signal) => {
+                self.wake_inside(partition, signal);
+                Ok(())
+            }
+            Err((item, stop)) => Err(Late::new(self, partition, item).stopped(stop)),
+        }
+    }
+
+    /// Puts items in, in order, up to the first that is not in at once. The rest stays in `items`.
+    pub(crate) fn try_produce_many(self: &Arc<Self>, items: &mut std::vec::IntoIter<T>) -> Result<(), NotIn<T>> {
+        let mut way = Way::new(self, items.len());
+        let Some((partition, stop)) = self.put_many(&mut way, items) else { return Ok(()) };
+        let Some(item) = items.next() else { return Ok(()) };
+        Err(Late::new(self, partition, item).stopped(stop))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::NotIn;
+    use crate::config::Config;
+    use crate::flow::space::Listener;
+    use crate::loom_tests::{Latch, Number, ONE, Seen, config, model};
+    use crate::sync::{Arc, Condvar, Mutex, wait_for};
+    use crate::{Batch, BatchQueue, HandlerRef};
+
+    /// An event loop that sleeps until it hears.
+    #[derive(Default)]
+    struct Ear {
+        heard: Mutex<bool>,
+        more: Condvar,
+    }
+
+    impl Listener for Ear {
+        fn hear(&self, _partition: usize) {
+            *self.heard.lock() = true;
+            self.more.notify_all();
+        }
+    }
+
+    impl Ear {
+        fn sleep(&self) {
+            let mut heard = self.heard.lock();
+            while !std::mem::take(&mut *heard) {
+                heard = wait_for(&self.more, heard, None);
+            }
+        }
+    }
+
+    /// As an event loop puts an item in. Whether it is in.
+    fn put(queue: &BatchQueue<Number>, number: u32) -> bool {
+        let mut late = match queue.try_produce(Number(ONE, number), None, &|_| false) {
+            Ok(()) => return true,
+            Err(NotIn::Refused(_)) => return false,
+            Err(NotIn::Late(late)) => late,
+        };
+        let ear = Arc::new(Ear::default());
+        let _listening = late.listen(ear.clone());
+        loop {
+            if queue.room(late.partition()) == 0 {
+                ear.sleep();
+            }
+            match late.try_again() {
+                Ok(()) => return true,
+                Err(NotIn::Refused(_)) => return false,
+                Err(NotIn::Late(again)) => late = again,
+            }
+        }
+    }
+
+    /// The owner takes while the loop begins to listen: it hears, or it sees the room.
+    #[test]
+    fn loom_space_while_a_loop_begins_to_listen() {
+        model(2, || {
+            let seen = Arc::new(Seen::default());
+            let queue = BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            assert!(put(&queue, 1));
+            assert!(put(&queue, 2));
+            queue.shutdown(None);
+            assert_eq!(seen.numbers(), [1, 2]);
+        });
+    }
+
+    /// Nothing but the close can end the wait: the handler is inside, and the partition full.
+    #[test]
+    fn loom_close_while_a_loop_listens() {
+        model(2, || {
+            let queue = Arc::new(BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap());
+            let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+            let handler = {
+                let (entered, release) = (entered.clone(), release.clone());
+                HandlerRef::new(move |batch: &mut Batch<Number>| {
+                    drop(batch.drain());
+                    entered.open();
+                    release.wait();
+                })
+            };
+            queue.add_handler(ONE, handler).unwrap();
+            queue.produce(Number(ONE, 1)).unwrap();
+            entered.wait();
+            queue.produce(Number(ONE, 2)).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || put(&queue, 3))
+            };
+            queue.close();
+            assert!(!producer.join().unwrap());
+            release.open();
+            queue.shutdown(None);
+            let stats = queue.stats();
+            assert_eq!((stats.attempts, stats.produced, stats.refused), (3, 2, 1));
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! P2: an item that found no room, and whose producer listens instead of waiting, is accepted or refused once.
+
+use std::sync::{Arc, Mutex};
+
+use batchqueue::{BatchQueue, BufferStrategy, Config, Late, Listener, NotIn, PartitionPolicy, ProduceError};
+
+use crate::support::{
+    Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+};
+
+/// Notes what it hears.
+#[derive(Default)]
+struct Ear(Mutex<Vec<usize>>);
+
+impl Listener for Ear {
+    fn hear(&self, partition: usize) {
+        self.0.lock().unwrap().push(partition);
+    }
+}
+
+fn nobody(_partition: usize) -> bool {
+    false
+}
+
+/// A queue of one partition whose handler holds one item and whose buffer holds two more.
+fn full(strategy: BufferStrategy) -> (BatchQueue<Sent>, Arc<Latch>) {
+    let one = Config { buffer_size: 2, partitions: PartitionPolicy::Fixed(1), strategy, ..config(1) };
+    let (queue, (handler, entered, release)) = (start(one), holding());
+    queue.add_handler(key(0), handler).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    let mut items = vec![sent(0, 0, 1), sent(0, 0, 2)].into_iter();
+    assert!(queue.try_produce_many(&mut items).is_ok());
+    (queue, release)
+}
+
+fn late(result: Result<(), NotIn<Sent>>) -> Late<Sent> {
+    match result {
+        Err(NotIn::Late(late)) => late,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_late_item_counts_as_tried_at_once_and_is_produced_or_refused_in_the_end() {
+    let (queue, release) = full(BufferStrategy::Blocking);
+    let first = late(queue.try_produce(sent(0, 0, 3), None, &nobody));
+    let mut more = vec![sent(0, 0, 4), sent(0, 0, 5)].into_iter();
+    let second = late(queue.try_produce_many(&mut more));
+    let third = late(queue.try_produce(sent(0, 0, 6), None, &nobody));
+    assert_eq!((second.item().map(|item| item.number), more.len()), (Some(4), 1));
+    let stats = queue.stats();
+    assert_eq!((stats.attempts, stats.produced, stats.refused), (6, 3, 0));
+    let first = late(first.try_again());
+    drop(second);
+    assert!(matches!(third.time_out(), ProduceError::TimedOut { partition: 0, buffer_size: 2, .. }));
+    let stats = queue.stats();
+    assert_eq!((stats.attempts, stats.produced, stats.refused), (6, 3, 2));
+
+    let ear = Arc::new(Ear::default());
+    let listening = first.listen(ear.clone());
+    assert_eq!(queue.room(0), 0);
+    release.open();
+    wait_until("the listener to hear", || !ear.0.lock().unwrap().is_empty());
+    wait_until("room for both", || queue.room(0) == 2);
+    assert!(first.try_again().is_ok());
+    drop(listening);
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 4);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn a_close_is_heard_and_refuses_what_is_late() {
+    let (queue, release) = full(BufferStrategy::Blocking);
+    let waits = late(queue.try_produce(sent(0, 0, 3), None, &nobody));
+    let (ear, deaf) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
+    let listening = waits.listen(ear.clone());
+    drop(waits.listen(deaf.clone()));
+    queue.close();
+    assert_eq!(*ear.0.lock().unwrap(), [0]);
+    assert!(deaf.0.lock().unwrap().is_empty(), "it does not listen any more");
+    assert_eq!(queue.room(0), 2, "whoever waits looks again");
+    assert!(matches!(waits.try_again(), Err(NotIn::Refused(ProduceError::Closed(_)))));
+    assert!(matches!(queue.try_produce(sent(0, 0, 4), None, &nobody), Err(NotIn::Refused(ProduceError::Closed(_)))));
+    drop(listening);
+    release.open();
+    shut_down(&queue);
+    assert_eq!(queue.stats().refused, 2);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn with_if_possible_nothing_is_late() {
+    let (queue, release) = full(BufferStrategy::IfPossible);
+    assert!(matches!(queue.try_produce(sent(0, 0, 3), None, &nobody), Err(NotIn::Refused(ProduceError::Full(_)))));
+    release.open();
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn an_item_does_not_overtake_those_that_the_caller_says_wait() {
+    let collector = Collector::default();
+    let queue = start(Config { partitions: PartitionPolicy::Fixed(1), ..config(1) });
+    queue.add_handler(key(0), collector.handler()).unwrap();
+    let behind = late(queue.try_produce(sent(0, 0, 2), None, &|partition| partition == 0));
+    assert_eq!(queue.stats().attempts, 1);
+    queue.produce(sent(0, 0, 1)).unwrap();
+    assert!(behind.try_again().is_ok());
+    shut_down(&queue);
+    assert_eq!(collector.items().iter().map(|item| item.number).collect::<Vec<_>>(), [1, 2]);
+    assert_conserved(&queue.stats());
+}
