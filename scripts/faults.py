@@ -69,6 +69,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::bulk::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
         "loom:flow::late::loom_tests::loom_space_while_a_loop_begins_to_listen",
+        "py:core/test_aio.py -k room",
     ],
     "ListenFence": ["loom:flow::late::loom_tests::loom_space_while_a_loop_begins_to_listen"],
     "TellClosed": [

@@ -83,6 +83,45 @@ pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
 }
 
+/// What a drain thread knows of itself, for the thread that does its handler's work while it waits.
+#[cfg(feature = "python")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marks {
+    drains: usize,
+    holds: usize,
+}
+
+#[cfg(feature = "python")]
+impl Marks {
+    pub(crate) fn of_this_thread() -> Self {
+        Self { drains: DRAINS.with(Cell::get), holds: HOLDS.with(Cell::get) }
+    }
+
+    /// While the result lives, the calling thread passes for that drain thread. The drain thread must be inside its handler.
+    pub(crate) fn assume(self) -> Assumed {
+        let before = Self::of_this_thread();
+        self.set();
+        Assumed(before)
+    }
+
+    fn set(self) {
+        DRAINS.with(|drains| drains.set(self.drains));
+        HOLDS.with(|holds| holds.set(self.holds));
+    }
+}
+
+/// While it lives, this thread passes for another.
+#[cfg(feature = "python")]
+#[derive(Debug)]
+pub(crate) struct Assumed(Marks);
+
+#[cfg(feature = "python")]
+impl Drop for Assumed {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
 /// In a forked child: its only thread is not a drain thread, even if the parent's was one.
 #[cfg(feature = "python")]
 pub(crate) fn forget_drain_thread() {

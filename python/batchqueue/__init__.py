@@ -4,6 +4,7 @@ Producers put items in from any thread; drain threads written in Rust take them 
 class and hand each batch to the handler of its class.
 """
 
+from batchqueue.aio import AsyncBatchQueue
 from batchqueue.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -27,6 +28,7 @@ from batchqueue.queue import BatchQueue
 from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
 
 __all__ = [
+    "AsyncBatchQueue",
     "BatchQueue",
     "BatchQueueConfig",
     "BatchQueueError",

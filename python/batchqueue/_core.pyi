@@ -7,12 +7,22 @@ from typing_extensions import disjoint_base
 
 __all__ = [
     "Aggregator",
+    "Bell",
+    "Inside",
     "PartitionPolicy",
     "Queue",
     "ThreadPolicy",
+    "Waiting",
     "after_fork_in_child",
     "close_all",
+    "flush_until",
+    "is_exiting",
+    "remove_handler_soon",
+    "room",
+    "shutdown_until",
     "thread_count",
+    "try_produce",
+    "try_produce_many",
 ]
 
 @disjoint_base
@@ -92,6 +102,49 @@ class Aggregator:
         """
 
 @final
+class Bell:
+    """
+    The partitions of one queue that tasks of one event loop wait for.
+    """
+    def __new__(cls, /) -> Bell: ...
+    def fileno(self, /) -> int:
+        """
+        The file descriptor that can be read when there is something to hear.
+        """
+    def heard(self, /) -> list[int]:
+        """
+        The partitions that have room since the last call, or take nothing more.
+        """
+    def leave(self, /, partition: SupportsIndex) -> None:
+        """
+        Hear no more of a partition.
+        """
+    def listen(self, /, waiting: Waiting) -> None:
+        """
+        Hear of room in the partition that an item waits for, from now on.
+        """
+
+@final
+class Inside:
+    """
+    One call into a handler, from the drain thread that makes it and waits for a coroutine. What the coroutine asks of a queue
+    meanwhile is answered as if the drain thread had asked.
+    """
+    def __new__(cls, /) -> Inside:
+        """
+        On the drain thread, inside the handler.
+        """
+    @property
+    def active(self, /) -> bool:
+        """
+        Whether the drain thread still waits.
+        """
+    def end(self, /) -> None:
+        """
+        The call has ended.
+        """
+
+@final
 class PartitionPolicy:
     """
     How many partitions a queue has. Compares by value and pickles.
@@ -154,9 +207,11 @@ class Queue:
         Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
-    def _add_handlers(self, /, item_type: "type | str", handlers: "Any", weight: "float") -> None:
+    def _add_handlers(
+        self, /, item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = True
+    ) -> None:
         """
-        One handler for the type, or one for each of as many partitions.
+        One handler for the type, or one for each of as many partitions. `wait`: until no thread is inside one that it had.
         """
     def _close_to_outside(self, /) -> None:
         """
@@ -340,6 +395,29 @@ class ThreadPolicy:
             cores: Cores of the machine; None asks for those that this process may use.
         """
 
+@final
+class Waiting:
+    """
+    An item whose partition is full. It is refused when it is given up, at the latest with the end of this object.
+    """
+    def again(self, /, inside: "Inside | None") -> bool | None:
+        """
+        Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still waits.
+        """
+    @property
+    def partition(self, /) -> int | None:
+        """
+        The partition that it waits for; None when it is settled.
+        """
+    def refuse(self, /) -> None:
+        """
+        Give up. Nothing happens when it is settled.
+        """
+    def time_out(self, /, accepted: "int") -> "BaseException | None":
+        """
+        Give up because the time is over: the error to raise.
+        """
+
 def after_fork_in_child() -> None:
     """
     In a forked child: the drain threads are not here, and their locks may be held for ever.
@@ -351,7 +429,59 @@ def close_all() -> None:
     queue's `shutdown_timeout`, counted from now.
     """
 
+def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
+    """
+    `flush` for a thread whose wait ends when the event `stop` is set.
+    """
+
+def is_exiting() -> bool:
+    """
+    Whether the exit of the interpreter has begun to close the queues.
+    """
+
+def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
+    """
+    `remove_handler` without a wait.
+    """
+
+def room(queue: "Queue", partition: "int") -> int:
+    """
+    How many items find room in a partition; all that may be when the queue is shut down.
+    """
+
+def shutdown_until(queue: "Queue", timeout: "float | None", stop: "Any", inside: "Inside | None") -> int:
+    """
+    `shutdown` in the same way; `inside`: the handler call that asks for it.
+    """
+
 def thread_count(threads: ThreadPolicy, partitions: PartitionPolicy) -> int:
     """
     Drain threads that a queue with these policies gets.
+    """
+
+def try_produce(
+    queue: "Queue", item: "Any", bell: "Bell | None", ahead: "int | None", inside: "Inside | None"
+) -> "bool | Waiting":
+    """
+    Put one item in without waiting. A `Waiting` may be tried again.
+
+    Args:
+        bell: Which partitions tasks of the loop wait for: there the item waits as well, behind them.
+        ahead: The partition where it is the caller's turn.
+        inside: The handler call that the caller belongs to.
+    """
+
+def try_produce_many(
+    queue: "Queue",
+    items: "list[Any] | tuple[Any, ...]",
+    start: "int",
+    bell: "Bell | None",
+    ahead: "int | None",
+    inside: "Inside | None",
+) -> "tuple[int, bool | Waiting | None]":
+    """
+    Put the items of a list or a tuple in from `start` on, without waiting. The rest is as in `try_produce`.
+
+    Returns:
+        How many of them all are in then, and what became of the next one: True: there is none, None: its turn is later.
     """

@@ -1,5 +1,6 @@
 """What a handler is: the protocol that the queue asks for, and a base class for convenience."""
 
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -73,6 +74,40 @@ class HandlerMethods(NamedTuple):
     on_idle: Callable[[], Any] | None
     on_error: Callable[[list[Any], BaseException], Any] | None
     on_close: Callable[[], Any] | None
+    works_elsewhere: bool = False
+    """Whether they run on an event loop while the drain thread waits."""
+
+    def coroutine_functions(self) -> list[str]:
+        """Name the methods that must run on an event loop."""
+        names = ("consume", "on_idle", "on_error", "on_close")
+        return [name for name in names if is_coroutine_function(getattr(self, name))]
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether a call makes a coroutine: of an `async def`, or of an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    )
+
+
+def blocking_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
+    """Find what a drain thread calls by itself, as `handler_methods` does.
+
+    Raises:
+        ConfigError: As `handler_methods`; also one of them is a coroutine function.
+    """
+    methods = handler_methods(handler)
+    refuse_coroutine_functions(handler, methods.coroutine_functions())
+    return methods
+
+
+def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
+    """Raise ConfigError if there are any: a drain thread has no event loop."""
+    if names:
+        raise ConfigError(
+            f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue has not: "
+            "use AsyncBatchQueue, or a plain function"
+        )
 
 
 def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:

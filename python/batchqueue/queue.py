@@ -3,13 +3,19 @@
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
 from batchqueue import _core
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError, QueueForkedError
-from batchqueue.handlers import HandlerMethods, SupportsConsume, handler_methods
+from batchqueue.handlers import (
+    HandlerMethods,
+    SupportsConsume,
+    blocking_methods,
+    is_coroutine_function,
+    refuse_coroutine_functions,
+)
 from batchqueue.stats import BatchQueueStats
 
 T = TypeVar("T")
@@ -44,23 +50,10 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def __new__(cls, name: str, config: BatchQueueConfig[T]) -> Self:
         """Start the drain threads."""
-        if not isinstance(name, str) or not name.isprintable() or not name:
-            raise ConfigError(
-                f"the queue's name is {name!r}; give a str of printable characters, at least one"
-            )
-        if not isinstance(config, BatchQueueConfig):
-            raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
-        selector = config.effective_selector
-        made = super().__new__(
-            cls,
-            name,
-            config,
-            selector.kind,
-            selector.function,
-            _consumers(config),
-            config.consumer_factory is not None,
-        )
-        queue = cast(Self, made)  # the stub of `Queue` names the class itself
+        check(name, config)
+        if is_coroutine_function(config.error_handler):
+            refuse_coroutine_functions(config.error_handler, ["error_handler"])
+        queue = start(cls, name, config, blocking_methods)
         queue.config = config
         return queue
 
@@ -94,9 +87,8 @@ class BatchQueue(_core.Queue, Generic[T]):
             ConfigError: Neither class nor tag, no handler, or a weight that is not above 0.
             QueueClosedError: The queue is shut down.
         """
-        if not 0 < weight < float("inf"):
-            raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
-        self._add_handlers(item_type, [handler_methods(handler)], weight)
+        check_weight(weight)
+        self._add_handlers(item_type, [blocking_methods(handler)], weight)
 
     def add_handler_factory(
         self, item_type: type[H] | str, factory: Callable[[], SupportsConsume[H]], *, partitions: int
@@ -116,17 +108,8 @@ class BatchQueue(_core.Queue, Generic[T]):
                 type, or the type was registered before with another number of partitions.
             QueueClosedError: The queue is shut down.
         """
-        if (
-            not isinstance(partitions, int)
-            or isinstance(partitions, bool)
-            or not 1 <= partitions <= _MAX_PARTITIONS
-        ):
-            raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
-        if not callable(factory):
-            raise ConfigError(
-                f"factory is {factory!r}; give a function without arguments that returns a handler"
-            )
-        handlers = [handler_methods(factory()) for _ in range(partitions)]
+        check_factory(factory, partitions)
+        handlers = [blocking_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, 1.0)
 
     def handler(self, item_type: type[Any] | str, *, weight: float = 1.0) -> Callable[[Any], Any]:
@@ -171,14 +154,64 @@ class BatchQueue(_core.Queue, Generic[T]):
 
 _MAX_PARTITIONS = 65_536
 
+Methods = Callable[[Any], HandlerMethods]
+Q = TypeVar("Q", bound=_core.Queue)
 
-def _consumers(config: BatchQueueConfig[Any]) -> list[HandlerMethods]:
+
+def check(name: object, config: object) -> None:
+    """Raise ConfigError for what is no name or no config."""
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise ConfigError(f"the queue's name is {name!r}; give a str of printable characters, at least one")
+    if not isinstance(config, BatchQueueConfig):
+        raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
+
+
+def check_weight(weight: float) -> None:
+    """Raise ConfigError for a weight that is not above 0."""
+    if not 0 < weight < float("inf"):
+        raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
+
+
+def check_factory(factory: object, partitions: object) -> None:
+    """Raise ConfigError for what is no factory, or no number of partitions."""
+    if (
+        not isinstance(partitions, int)
+        or isinstance(partitions, bool)
+        or not 1 <= partitions <= _MAX_PARTITIONS
+    ):
+        raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
+    if not callable(factory):
+        raise ConfigError(f"factory is {factory!r}; give a function without arguments that returns a handler")
+
+
+def start(cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: Methods) -> Q:
+    """Make a queue of the core, and with it start its drain threads.
+
+    Args:
+        cls: The core's class, or one below it.
+        name: The queue's name.
+        config: The settings.
+        methods: Finds what to call on a consumer.
+    """
+    selector = config.effective_selector
+    return _core.Queue.__new__(
+        cls,
+        name,
+        config,
+        selector.kind,
+        selector.function,
+        _consumers(config, methods),
+        config.consumer_factory is not None,
+    )  # type: ignore[return-value] # the stub of `Queue` names the class itself
+
+
+def _consumers(config: BatchQueueConfig[Any], methods: Methods) -> list[HandlerMethods]:
     if config.consumer is not None:
-        return [handler_methods(config.consumer)]
+        return [methods(config.consumer)]
     if config.consumer_factory is not None:
         # A queue on a shared scheduler has one drain task.
         count = 1 if config.threads is None else _core.thread_count(config.threads, config.partitions)
-        return [handler_methods(config.consumer_factory()) for _ in range(count)]
+        return [methods(config.consumer_factory()) for _ in range(count)]
     return []
 
 

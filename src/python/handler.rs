@@ -53,6 +53,8 @@ pub(crate) struct PyHandler {
     pub(crate) error_handler: Option<Held>,
     /// The exceptions that the queue's retry policy is for, as a tuple.
     pub(crate) retry_on: Option<Held>,
+    /// On an event loop.
+    pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
     pub(crate) token: Arc<EntryToken>,
 }
@@ -194,6 +196,10 @@ impl Handler<PyItem> for PyHandler {
 
     fn on_close(&self) -> Result<(), Failure> {
         Self::call0(self.on_close.as_ref())
+    }
+
+    fn works_elsewhere(&self) -> bool {
+        self.works_elsewhere
     }
 
     fn name(&self) -> String {

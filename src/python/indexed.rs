@@ -8,10 +8,14 @@ use pyo3::types::{PyList, PyTuple};
 use super::item::PyItem;
 use super::pause::InterpreterPause;
 use super::queue::refused;
-use crate::BatchQueue;
+use super::waiting::Tried;
+use crate::{BatchQueue, NotIn};
 
 /// Items that are put in with one look at the list.
 const PIECE: usize = 1_024;
+
+/// Pieces that are put in before an event loop gets its next turn: about a millisecond.
+const PIECES: usize = 16;
 
 /// A list or a tuple; not of a subclass, whose items are what its methods say.
 pub(super) enum Indexed<'a, 'py> {
@@ -47,6 +51,30 @@ impl<'a, 'py> Indexed<'a, 'py> {
         }
     }
 
+    /// Puts the items from `start` on in without waiting, up to the first that is not in at once; how many of all are in then.
+    pub(super) fn try_produce(
+        &self,
+        py: Python<'_>,
+        queue: &BatchQueue<PyItem>,
+        start: usize,
+        is_awaited: &dyn Fn(usize) -> bool,
+        awaits_any: bool,
+    ) -> PyResult<(usize, Tried)> {
+        let mut accepted = start;
+        for _ in 0..PIECES {
+            let piece = self.piece(accepted)?;
+            let wanted = piece.len();
+            let mut items = piece.into_iter();
+            let result =
+                if awaits_any { one_by_one(queue, &mut items, is_awaited) } else { queue.try_produce_many(&mut items) };
+            accepted += wanted - items.len() - usize::from(result.is_err());
+            if result.is_err() || wanted < PIECE {
+                return Ok((accepted, Tried::of(py, result, accepted)?));
+            }
+        }
+        Ok((accepted, Tried::Done(None)))
+    }
+
     /// The items from `start` on, up to a piece of them: by index and anew for each piece, because another thread may
     /// change a list while this one waits for space.
     fn piece(&self, start: usize) -> PyResult<Vec<PyItem>> {
@@ -55,6 +83,14 @@ impl<'a, 'py> Indexed<'a, 'py> {
             Self::Tuple(tuple) => piece(start, tuple.len(), |index| tuple.get_item(index)),
         }
     }
+}
+
+fn one_by_one(
+    queue: &BatchQueue<PyItem>,
+    items: &mut std::vec::IntoIter<PyItem>,
+    is_awaited: &dyn Fn(usize) -> bool,
+) -> Result<(), NotIn<PyItem>> {
+    items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
 }
 
 fn piece<'py>(start: usize, len: usize, item: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>) -> PyResult<Vec<PyItem>> {

@@ -3,6 +3,7 @@
 use std::mem::ManuallyDrop;
 
 use arrow_array::RecordBatch;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -59,6 +60,10 @@ impl PyItem {
             // SAFETY: as above.
             Ok(unsafe { ManuallyDrop::take(&mut item.content.object) })
         }
+    }
+
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.as_ref().map_or(Ok(()), |object| visit.call(object))
     }
 
     /// The object, or a record batch of the rows.

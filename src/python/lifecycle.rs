@@ -36,6 +36,8 @@ struct Live {
 /// Set when the interpreter's exit closes all queues: a queue made later would never be closed.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
+/// Whether the exit of the interpreter has begun to close the queues.
+#[pyfunction]
 pub(crate) fn is_exiting() -> bool {
     // Relaxed: set and read by attached threads.
     EXITING.load(Ordering::Relaxed)

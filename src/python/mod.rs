@@ -9,12 +9,14 @@
 
 mod aggregator;
 mod balancer;
+mod bell;
 mod block;
 mod call;
 mod columnar;
 mod handler;
 mod host;
 mod indexed;
+mod inside;
 mod item;
 mod item_type;
 mod lifecycle;
@@ -25,6 +27,8 @@ mod registered;
 mod select;
 mod settings;
 mod snapshot;
+mod unblocked;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -47,9 +51,17 @@ mod _core {
     #[pymodule_export]
     use super::aggregator::PyAggregator;
     #[pymodule_export]
-    use super::lifecycle::{after_fork_in_child, close_all};
+    use super::bell::Bell;
+    #[pymodule_export]
+    use super::inside::Inside;
+    #[pymodule_export]
+    use super::lifecycle::{after_fork_in_child, close_all, is_exiting};
     #[pymodule_export]
     use super::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
     use super::queue::Queue;
+    #[pymodule_export]
+    use super::unblocked::{flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many};
+    #[pymodule_export]
+    use super::waiting::Waiting;
 }

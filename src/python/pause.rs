@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use super::ConfigError;
+use super::{BatchQueueError, ConfigError};
 use crate::Pause;
 use crate::faults::{self, Fault};
 
@@ -23,6 +23,32 @@ impl Pause for InterpreterPause<'_> {
             return Ok(());
         }
         self.0.check_signals()
+    }
+}
+
+/// Waits detached, in slices, until somebody sets an event of Python's `threading`.
+pub(crate) struct StoppablePause<'a, 'py>(pub(crate) &'a Bound<'py, PyAny>);
+
+impl Pause for StoppablePause<'_, '_> {
+    type Interrupt = PyErr;
+
+    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> PyResult<()> {
+        self.0.py().detach(|| wait(Some(SLICE)));
+        if self.0.call_method0("is_set")?.is_truthy()? {
+            return Err(BatchQueueError::new_err("the wait was cancelled"));
+        }
+        Ok(())
+    }
+}
+
+/// Does not wait.
+pub(crate) struct NoPause;
+
+impl Pause for NoPause {
+    type Interrupt = ();
+
+    fn pause(&mut self, _wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), ()> {
+        Err(())
     }
 }
 

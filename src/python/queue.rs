@@ -1,5 +1,6 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use super::indexed::Indexed;
 use super::item::PyItem;
 use super::item_type::ItemType;
 use super::lifecycle::{generation, is_exiting, register};
-use super::pause::{InterpreterPause, deadline_of};
+use super::pause::{InterpreterPause, NoPause, deadline_of};
 use super::registered::{CommonCallbacks, Given, Methods, Registered};
 use super::select::Select;
 use super::settings::{CoreSettings, Settings};
@@ -33,36 +34,44 @@ pub(crate) struct Queue {
     /// Taken out, and leaked, by the destructor in a forked child only.
     core: Option<BatchQueue<PyItem>>,
     generation: u32,
-    select: Select,
+    pub(super) select: Select,
     common: CommonCallbacks,
     /// The custom balancer's function, which the core holds.
     assign: Option<Arc<PyAssign>>,
-    registered: Mutex<Registered>,
+    pub(super) registered: Mutex<Registered>,
     /// For `produce_arrow`.
     buffers: Buffers,
 }
 
 impl Queue {
-    fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
+    pub(super) fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
         match &self.core {
             Some(queue) if self.generation == generation() || faults::off(Fault::ForkGeneration) => Ok(queue),
-            _ => Err(QueueForkedError::new_err(
-                "this queue was made before a fork and its drain threads stayed in the parent process; \
-                 make a new BatchQueue in the child",
-            )),
+            _ => Err(forked()),
         }
     }
 
     /// Drops what no type uses any more.
-    fn forget_unused(&self) {
+    pub(super) fn forget_unused(&self) {
         // Bound first, so that Python objects die after the lock is free.
         let unused = self.registered.lock().take_unused();
         drop(unused);
     }
 }
 
+pub(super) fn forked() -> PyErr {
+    QueueForkedError::new_err(
+        "this queue was made before a fork and its drain threads stayed in the parent process; \
+         make a new BatchQueue in the child",
+    )
+}
+
 /// What a refusal is in Python: `None`, to be told by the return value, or an exception.
-pub(super) fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accepted: usize) -> Option<PyErr> {
+pub(super) fn refused<T, E: Into<PyErr> + Display>(
+    py: Python<'_>,
+    refusal: ProduceError<T, E>,
+    accepted: usize,
+) -> Option<PyErr> {
     let text = match &refusal {
         ProduceError::Full(_) | ProduceError::Closed(_) => return None,
         other => other.to_string(),
@@ -70,6 +79,7 @@ pub(super) fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accept
     Some(match refusal {
         ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
         ProduceError::Interrupted(_, interrupt) => {
+            let interrupt = interrupt.into();
             // An exception that refuses attributes is still the one to raise.
             let _ = interrupt.value(py).setattr("accepted", accepted);
             interrupt
@@ -79,6 +89,15 @@ pub(super) fn refused<T>(py: Python<'_>, refusal: ProduceError<T, PyErr>, accept
             let _ = reentrant.value(py).setattr("accepted", accepted);
             reentrant
         }
+    })
+}
+
+pub(super) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
+    result.map_err(|refusal| match refusal {
+        FlushError::Interrupted(interrupt) => interrupt,
+        FlushError::FromDrainThread => BatchQueueError::new_err(
+            "flush was called from a drain thread, which would wait for itself; call it from another thread",
+        ),
     })
 }
 
@@ -250,13 +269,7 @@ impl Queue {
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        match self.core()?.flush(deadline_of(timeout)?, &mut InterpreterPause(py)) {
-            Ok(done) => Ok(done),
-            Err(FlushError::Interrupted(interrupt)) => Err(interrupt),
-            Err(FlushError::FromDrainThread) => Err(BatchQueueError::new_err(
-                "flush was called from a drain thread, which would wait for itself; call it from another thread",
-            )),
-        }
+        flushed(self.core()?.flush(deadline_of(timeout)?, &mut InterpreterPause(py)))
     }
 
     /// Refuse every new item, deliver what was accepted, and end the drain threads.
@@ -282,15 +295,16 @@ impl Queue {
         Ok(())
     }
 
-    /// One handler for the type, or one for each of as many partitions.
+    /// One handler for the type, or one for each of as many partitions. `wait`: until no thread is inside one that it had.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float"))]
+    #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true))]
     fn _add_handlers(
         &self,
         py: Python<'_>,
         item_type: ItemType<'_>,
         handlers: Vec<Methods<'_>>,
         weight: f64,
+        wait: bool,
     ) -> PyResult<()> {
         let queue = self.core()?;
         // Before the lock: an attribute may be found by Python code.
@@ -302,7 +316,17 @@ impl Queue {
             let handlers = handlers.into_iter().map(|given| registered.handler(given, &self.common)).collect();
             (registered.keep_type(&item_type), handlers)
         };
-        let added = queue.add_handler_with(HandledType { key, name, weight }, handlers, &mut InterpreterPause(py));
+        let handled = HandledType { key, name, weight };
+        let added = if wait {
+            queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
+        } else {
+            queue.add_handler_with(handled, handlers, &mut NoPause).or_else(|refusal| match refusal {
+                // The wait ended before it began.
+                AddHandlerError::Interrupted(()) => Ok(()),
+                AddHandlerError::Closed(closed) => Err(AddHandlerError::Closed(closed)),
+                AddHandlerError::Config(problem) => Err(AddHandlerError::Config(problem)),
+            })
+        };
         self.forget_unused();
         added.map_err(|refusal| match refusal {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(

@@ -15,7 +15,7 @@ use crate::{HandlerRef, TypeKey};
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
 pub(super) type Methods<'py> =
-    (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>);
+    (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
 
 /// A handler on its way in, with what had to be asked for: the answer may be found by Python code.
 pub(super) struct Given<'py> {
@@ -53,7 +53,7 @@ impl Registered {
     /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
     pub(super) fn handler(&mut self, given: Given<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
         let Given { methods, name, aggregating } = given;
-        let (instance, protected, consume, on_idle, on_error, on_close) = methods;
+        let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
         if let Some((_, known)) = self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance)) {
             return known.clone();
         }
@@ -62,6 +62,7 @@ impl Registered {
         let on_idle = on_idle.filter(|_| aggregating.as_ref().is_none_or(|one| one.hands_on()));
         let handler = Arc::new(PyHandler {
             name,
+            works_elsewhere,
             token: token_of(&protected),
             protected: Held::new(protected.unbind()),
             instance: Held::new(instance.unbind()),

@@ -1,0 +1,44 @@
+//! `Inside`: that a coroutine runs inside a handler, which the loop's thread does not know of itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+
+use crate::marks::{Assumed, Marks};
+
+/// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the coroutine asks of a queue
+/// meanwhile is answered as if the drain thread had asked.
+#[pyclass(frozen, module = "batchqueue._core")]
+pub(crate) struct Inside {
+    marks: Marks,
+    /// Set by the drain thread before it goes on, or by the coroutine at its end.
+    ended: AtomicBool,
+}
+
+impl Inside {
+    /// While the result lives, the calling thread passes for the drain thread, if the call has not ended.
+    pub(super) fn assume(inside: Option<&Self>) -> Option<Assumed> {
+        inside.filter(|one| one.active()).map(|one| one.marks.assume())
+    }
+}
+
+#[pymethods]
+impl Inside {
+    /// On the drain thread, inside the handler.
+    #[new]
+    fn new() -> Self {
+        Self { marks: Marks::of_this_thread(), ended: AtomicBool::new(false) }
+    }
+
+    /// Whether the drain thread still waits.
+    #[getter]
+    fn active(&self) -> bool {
+        // Relaxed: both sides are attached.
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The call has ended.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,112 @@
+//! `Waiting`: an item that found no room, in the hands of a coroutine.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use super::inside::Inside;
+use super::item::PyItem;
+use super::lifecycle::generation;
+use super::queue::{forked, refused};
+use crate::{Late, Listener, Listening, NotIn};
+
+/// What became of a try, for Python: True, False, None or `Waiting`.
+#[derive(IntoPyObject)]
+pub(super) enum Tried {
+    /// It is in, or it was refused, or there was no time for it.
+    Done(Option<bool>),
+    Waits(Waiting),
+}
+
+impl Tried {
+    pub(super) fn of(py: Python<'_>, result: Result<(), NotIn<PyItem>>, accepted: usize) -> PyResult<Self> {
+        match result {
+            Ok(()) => Ok(Self::Done(Some(true))),
+            Err(NotIn::Late(late)) => {
+                Ok(Self::Waits(Waiting { late: Mutex::new(Some(late)), generation: generation() }))
+            }
+            Err(NotIn::Refused(refusal)) => refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err),
+        }
+    }
+}
+
+/// An item whose partition is full. It is refused when it is given up, at the latest with the end of this object.
+#[pyclass(frozen, module = "batchqueue._core")]
+pub(crate) struct Waiting {
+    /// `None`: it is settled.
+    late: Mutex<Option<Late<PyItem>>>,
+    generation: u32,
+}
+
+impl Waiting {
+    /// Taken out for each use: what a refusal logs may run any code of Python's.
+    fn take(&self) -> PyResult<Option<Late<PyItem>>> {
+        if self.generation != generation() {
+            return Err(forked());
+        }
+        Ok(self.late.lock().take())
+    }
+
+    /// Lets `listener` hear of room, in that partition.
+    pub(super) fn listen(&self, listener: Arc<dyn Listener>) -> PyResult<Option<(usize, Listening<PyItem>)>> {
+        let late = self.take()?;
+        let listening = late.as_ref().map(|late| (late.partition(), late.listen(listener)));
+        *self.late.lock() = late;
+        Ok(listening)
+    }
+}
+
+#[pymethods]
+impl Waiting {
+    /// The partition that it waits for; None when it is settled.
+    #[getter]
+    fn partition(&self) -> Option<usize> {
+        self.late.lock().as_ref().map(Late::partition)
+    }
+
+    /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still waits.
+    #[pyo3(signature = (inside: "Inside | None"))]
+    fn again(&self, py: Python<'_>, inside: Option<&Inside>) -> PyResult<Option<bool>> {
+        let Some(late) = self.take()? else { return Ok(Some(false)) };
+        let _inside = Inside::assume(inside);
+        match Tried::of(py, late.try_again(), 0)? {
+            Tried::Done(done) => Ok(done),
+            Tried::Waits(waiting) => {
+                *self.late.lock() = waiting.take()?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Give up because the time is over: the error to raise.
+    #[pyo3(signature = (accepted: "int") -> "BaseException | None")]
+    fn time_out<'py>(&self, py: Python<'py>, accepted: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let error = self.take()?.and_then(|late| refused(py, late.time_out(), accepted));
+        Ok(error.map(|error| error.into_value(py).into_bound(py).into_any()))
+    }
+
+    /// Give up. Nothing happens when it is settled.
+    fn refuse(&self) -> PyResult<()> {
+        drop(self.take()?);
+        Ok(())
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.late.try_lock() {
+            Some(late) => late.as_ref().and_then(Late::item).map_or(Ok(()), |item| item.traverse(&visit)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.generation != generation() {
+            // A forked child: the locks inside may be held by threads that do not exist here.
+            std::mem::forget(self.late.lock().take());
+        }
+    }
+}
