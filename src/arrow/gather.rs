@@ -17,10 +17,15 @@ use arrow_select::take::take;
 
 use super::buffers::Buffers;
 
-/// The rows of `batch` that `indices` names, in that order.
-pub(super) fn gather(batch: &RecordBatch, indices: &[u32], buffers: &Buffers) -> Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().map(|column| Gatherer { indices, buffers }.column(column));
-    let rows = RecordBatchOptions::new().with_row_count(Some(indices.len()));
+/// The rows of `batch` that `indices` names for each column, in that order; all name as many.
+pub(super) fn gather<'a>(
+    batch: &RecordBatch,
+    indices: impl Fn(usize) -> &'a [u32],
+    buffers: &Buffers,
+) -> Result<RecordBatch, ArrowError> {
+    let columns = batch.columns().iter().enumerate();
+    let columns = columns.map(|(place, column)| Gatherer { indices: indices(place), buffers }.column(column));
+    let rows = RecordBatchOptions::new().with_row_count(Some(indices(0).len()));
     RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_, _>>()?, &rows)
 }
 
@@ -145,7 +150,7 @@ mod tests {
             let batch = RecordBatch::try_from_iter(columns.enumerate().map(|(index, one)| (index.to_string(), one))).unwrap();
             let indices: Vec<u32> =
                 places.iter().map(|place| u32::try_from(place.index(batch.num_rows())).unwrap()).collect();
-            let gathered = gather(&batch, &indices, &Buffers::default()).unwrap();
+            let gathered = gather(&batch, |_| indices.as_slice(), &Buffers::default()).unwrap();
             let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices)).unwrap();
             prop_assert_eq!(gathered, taken);
         }
@@ -156,6 +161,6 @@ mod tests {
         let rows = RecordBatchOptions::new().with_row_count(Some(3));
         let batch =
             RecordBatch::try_new_with_options(Arc::new(arrow_schema::Schema::empty()), Vec::new(), &rows).unwrap();
-        assert_eq!(gather(&batch, &[2, 0], &Buffers::default()).unwrap().num_rows(), 2);
+        assert_eq!(gather(&batch, |_| &[2, 0], &Buffers::default()).unwrap().num_rows(), 2);
     }
 }

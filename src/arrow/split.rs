@@ -76,8 +76,7 @@ pub struct Pieces {
 /// # Panics
 /// There is no such column.
 pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers) -> Result<Pieces, SplitError> {
-    let column = batch.column(column);
-    let groups = Groups::of(column, tags, buffers)?;
+    let groups = Groups::of(batch.column(column), tags, buffers)?;
     let of_row = groups.of_row();
     let changes = of_row.iter().zip(of_row.iter().skip(1)).filter(|(row, next)| row != next).count();
     if changes * LONG_RUN <= of_row.len() {
@@ -90,8 +89,24 @@ pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers)
         return Ok(Pieces { pieces: pieces.collect(), batch: batch.clone() });
     }
     let (indices, pieces) = in_order(&groups, buffers);
-    let batch = gather(batch, indices.as_slice(), buffers).map_err(SplitError::Arrow)?;
+    let of_tags = tags_once(indices.as_slice(), &pieces, buffers);
+    let indices_of = |place: usize| if place == column { of_tags.as_slice() } else { indices.as_slice() };
+    let batch = gather(batch, indices_of, buffers).map_err(SplitError::Arrow)?;
     Ok(Pieces { batch, pieces })
+}
+
+/// The same indices for the column of the tags: all rows of a piece have the tag of its first, which stays in the cache.
+fn tags_once(indices: &[u32], pieces: &[Piece], buffers: &Buffers) -> Values<u32> {
+    let mut once = buffers.values::<u32>(indices.len());
+    let to = once.as_mut();
+    for Piece { key, rows } in pieces {
+        if *key == Tags::UNKNOWN {
+            to[rows.clone()].copy_from_slice(&indices[rows.clone()]);
+        } else if let Some(first) = indices.get(rows.start) {
+            to[rows.clone()].fill(*first);
+        }
+    }
+    once
 }
 
 /// Counting sort: the rows of the first group, then those of the second.
