@@ -2,12 +2,14 @@
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 from pages import PAGES, ROOT, blocks, name, run
 
 _PACKAGE = ROOT / "python"
+_SUBPACKAGES = ("aggregation", "outputs", "presets", "spark")
 _MODULES = [
     ".".join(source.relative_to(_PACKAGE).with_suffix("").parts).removesuffix(".__init__")
     for source in sorted(_PACKAGE.glob("batchqueue/**/*.py"))
@@ -41,6 +43,19 @@ def test_docstring_answers_as_shown(module: str, tmp_path: Path, monkeypatch: py
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+@pytest.mark.parametrize("module", ["batchqueue", *(f"batchqueue.{name}" for name in _SUBPACKAGES)])
+def test_every_public_name_is_in_an_example(module: str):
+    programs = [block.text for page in PAGES for block in blocks(page.read_text(), "python", "pycon")]
+    docstrings = [
+        example.source
+        for source in _MODULES
+        for test in doctest.DocTestFinder().find(importlib.import_module(source))
+        for example in test.examples
+    ]
+    used = set(re.findall(r"\w+", "\n".join([*programs, *docstrings])))
+    assert sorted(set(importlib.import_module(module).__all__) - used) == []
 
 
 def test_a_wrong_output_and_a_failing_block_are_found(tmp_path: Path):
