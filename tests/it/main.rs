@@ -2,6 +2,7 @@
 //! of the original; `model` drives random actions.
 
 mod heavy;
+mod host;
 mod support;
 
 mod p1_exclusive;

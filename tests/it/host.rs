@@ -1,0 +1,129 @@
+//! Handlers with and without the host: who enters it, and that the counts, the order and the end do not depend on that.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use batchqueue::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Host, PartitionPolicy, Selector, Wait};
+
+use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A host that only one thing can be said of: whether a thread is inside, and how often one went in.
+#[derive(Debug, Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+fn marked<R>(inside: bool, body: impl FnOnce() -> R) -> R {
+    let before = INSIDE.replace(inside);
+    let result = body();
+    INSIDE.set(before);
+    result
+}
+
+impl Host<Sent> for Counting {
+    fn enter(&self, body: &mut dyn FnMut()) {
+        self.0.fetch_add(1, SeqCst);
+        marked(true, body);
+    }
+
+    fn stay(&self, body: &mut dyn FnMut()) {
+        marked(true, body);
+    }
+
+    fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
+        marked(false, wait);
+    }
+}
+
+/// Collects what it is given, and sees where it is.
+#[derive(Debug, Clone, Default)]
+struct Placed {
+    seen: Collector,
+    needs_host: bool,
+}
+
+impl Handler<Sent> for Placed {
+    fn needs_host(&self) -> bool {
+        self.needs_host
+    }
+
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        assert_eq!(INSIDE.get(), self.needs_host);
+        self.seen.consume(batch)
+    }
+}
+
+fn placed(needs_host: bool) -> (Placed, HandlerRef<Sent>) {
+    let handler = Placed { needs_host, ..Placed::default() };
+    (handler.clone(), HandlerRef::new(handler))
+}
+
+fn start(config: Config) -> (BatchQueue<Sent>, Arc<AtomicUsize>) {
+    let host = Counting::default();
+    (BatchQueue::builder("host", config).host(host.clone()).start().unwrap(), host.0)
+}
+
+#[test]
+fn a_queue_whose_handlers_need_no_host_enters_it_for_nothing_but_the_end() {
+    let (queue, entered) = start(config(2));
+    let handlers: Vec<_> = (0..4).map(|_| placed(false)).collect();
+    for (kind, (_, handler)) in handlers.iter().enumerate() {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    for number in 0..20_000 {
+        queue.produce(sent(number % 4, 0, number)).unwrap();
+    }
+    assert!(queue.flush(None, &mut Wait).unwrap());
+    assert_eq!(entered.load(SeqCst), 0);
+    shut_down(&queue);
+    for (kind, (handler, _)) in handlers.iter().enumerate() {
+        let wanted: Vec<_> =
+            (0..20_000).filter(|number| number % 4 == kind).map(|number| sent(kind, 0, number)).collect();
+        assert_eq!(handler.seen.items(), wanted);
+    }
+}
+
+#[test]
+fn handlers_of_both_kinds_run_where_they_belong_in_any_partition() {
+    for (selector, partitions) in [(Selector::ByType, 1), (Selector::ByType, 3), (Selector::RoundRobin, 2)] {
+        let partitions = PartitionPolicy::fixed(partitions).unwrap();
+        let (queue, _) = start(Config { selector, partitions, ..config(2) });
+        let (first, second) = (placed(true), placed(false));
+        queue.add_handler(key(0), first.1).unwrap();
+        queue.add_handler(key(1), second.1).unwrap();
+        for number in 0..9_000 {
+            // The third type is nobody's.
+            queue.produce(sent(number % 3, 0, number)).unwrap();
+        }
+        shut_down(&queue);
+        let stats = queue.stats();
+        assert_conserved(&stats);
+        assert_eq!((stats.consumed, stats.unhandled, stats.failed), (6_000, 3_000, 0));
+        assert_eq!((first.0.seen.items().len(), second.0.seen.items().len()), (3_000, 3_000));
+    }
+}
+
+#[test]
+fn a_handler_that_is_replaced_by_one_of_the_other_kind() {
+    let (queue, entered) = start(config(1));
+    let (with, without) = (placed(true), placed(false));
+    let mut put = 0;
+    for (handler, may_enter) in [(&without, false), (&with, true), (&without, false)] {
+        queue.add_handler(key(0), handler.1.clone()).unwrap();
+        let before = entered.load(SeqCst);
+        for _ in 0..1_000 {
+            queue.produce(sent(0, 0, put)).unwrap();
+            put += 1;
+        }
+        assert!(queue.flush(None, &mut Wait).unwrap());
+        assert_eq!(entered.load(SeqCst) > before, may_enter);
+    }
+    assert!(queue.remove_handler(key(0)));
+    queue.produce(sent(0, 0, put)).unwrap();
+    shut_down(&queue);
+    assert_eq!((with.0.seen.items().len(), without.0.seen.items().len()), (1_000, 2_000));
+    assert_eq!((queue.stats().failed, queue.stats().unhandled), (0, 1));
+}
