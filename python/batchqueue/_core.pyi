@@ -68,6 +68,11 @@ class Aggregator:
         """
         Hand all groups to the next worker now. Without one, nothing happens.
         """
+    @property
+    def hands_on(self, /) -> bool:
+        """
+        Whether there is a next worker.
+        """
     def on_close(self, /) -> None:
         """
         Hand on everything, for the last time.

@@ -173,15 +173,22 @@ impl<T: Item> DrainTask<T> {
         let mut items = 0;
         let mut taken = Vec::new();
         let (thread, hosted) = (self.index, self.was_hosted);
-        let is_of_this_kind = |index: usize| closing || is_hostless(&shared, thread, index) != hosted;
-        let others = to_take(&shared, self.index, self.last_served, closing)
-            .filter(|&index| index != first && is_of_this_kind(index));
+        let others = to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
+        let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
+            if !closing && is_hostless(&shared, thread, index) == hosted {
+                // The next cycle begins with it, whatever this one goes on to take.
+                passed_over = true;
+                continue;
+            }
             let mut segments = Segments::new();
             let budget = shared.config.max_batch_items - items;
             let from_here = shared.route.partition(index).take(budget, &mut segments, &mut self.spares);
             if from_here == 0 {
                 continue;
+            }
+            if !passed_over {
+                self.last_served = index;
             }
             taken.push(Taken { partition: index, segments });
             served.push(index);
@@ -189,9 +196,6 @@ impl<T: Item> DrainTask<T> {
             if items >= shared.config.max_batch_items {
                 break;
             }
-        }
-        if let Some(&last) = served.last() {
-            self.last_served = last;
         }
         let slot = &shared.threads[self.index];
         // The handlers are looked up after the last take: an item is in a partition only after its handler was published.

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyTuple};
 
 use super::call::{Held, call_handler, release};
 use super::columnar::{batches_of, has_pyarrow, to_pyarrow};
-use super::{BatchQueueError, ConfigError};
+use super::lifecycle::generation;
+use super::{BatchQueueError, ConfigError, QueueForkedError};
 use crate::arrow::aggregate::{AggregateError, Aggregation, Aggregator, Measure, Window};
 
 impl From<AggregateError> for PyErr {
@@ -20,7 +21,9 @@ impl From<AggregateError> for PyErr {
         let text = error.to_string();
         match error {
             AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
-            AggregateError::TooManyGroups { .. } | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
+            AggregateError::TooManyGroups { .. } | AggregateError::TooLarge | AggregateError::Arrow(_) => {
+                BatchQueueError::new_err(text)
+            }
             AggregateError::NoColumn { .. } | AggregateError::Type { .. } | AggregateError::Partials(_) => {
                 ConfigError::new_err(text)
             }
@@ -61,10 +64,14 @@ impl Aggregating {
         let result = self.kept.lock().aggregator.update(batches);
         match result {
             Err(AggregateError::TooManyGroups { max_groups }) if self.next_worker.is_some() => {
-                if !self.kept.lock().aggregator.is_empty() {
+                let before = self.kept.lock().aggregator.len();
+                if before > 0 {
                     self.flush()?;
-                    if !self.kept.lock().aggregator.is_empty() {
-                        return Err(AggregateError::TooManyGroups { max_groups }.into());
+                    if self.kept.lock().aggregator.len() >= before {
+                        return Err(BatchQueueError::new_err(format!(
+                            "there would be more groups than max_groups, {max_groups}, and the next worker took none of them: \
+                             raise max_groups, or let it wait for space"
+                        )));
                     }
                     return self.put(batches);
                 }
@@ -99,7 +106,7 @@ impl Aggregating {
             None => 0,
         };
         if taken < partials.num_rows() {
-            self.kept.lock().aggregator.update(&[partials.slice(taken, partials.num_rows() - taken)])?;
+            self.kept.lock().aggregator.take_back(partials.slice(taken, partials.num_rows() - taken))?;
         }
         Ok(())
     }
@@ -111,10 +118,12 @@ impl Aggregating {
         release(args.into_any());
         let answer = result?;
         let all = partials.num_rows();
+        // A bool is a number in Python, and an answer to another question.
+        let is_bool = answer.is_instance_of::<PyBool>();
         let taken = if answer.is_none() { Ok(all) } else { answer.extract::<usize>() };
         release(answer);
         match taken {
-            Ok(taken) if taken <= all => Ok(taken),
+            Ok(taken) if taken <= all && !is_bool => Ok(taken),
             _ => Err(BatchQueueError::new_err(format!(
                 "the next worker of an Aggregator must return how many of the {all} groups it took, from the front, or None for all"
             ))),
@@ -168,6 +177,7 @@ fn measure_of((name, kind, column, second, quantiles, n): Described) -> PyResult
 #[pyclass(name = "Aggregator", frozen, subclass, module = "batchqueue._core")]
 pub(crate) struct PyAggregator {
     pub(super) aggregating: Arc<Aggregating>,
+    generation: u32,
 }
 
 #[pymethods]
@@ -194,11 +204,14 @@ impl PyAggregator {
         let aggregation = Aggregation { keys, window, measures, max_groups, text };
         let flush_period = Duration::try_from_secs_f64(flush_period_s)
             .map_err(|_| ConfigError::new_err(format!("flush_period is {flush_period_s} s; give 0 or more")))?;
-        let kept =
-            KeptGroups { aggregator: Aggregator::new(aggregation), due_at: Instant::now() + flush_period, dropped: 0 };
+        let due_at = Instant::now().checked_add(flush_period);
+        let due_at =
+            due_at.ok_or_else(|| ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less")))?;
+        let kept = KeptGroups { aggregator: Aggregator::new(aggregation), due_at, dropped: 0 };
         let next_worker = next_worker.map(Held::new);
         let pyarrow = has_pyarrow(py)?;
-        Ok(Self { aggregating: Arc::new(Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow }) })
+        let aggregating = Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };
+        Ok(Self { aggregating: Arc::new(aggregating), generation: generation() })
     }
 
     /// Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this without the interpreter.
@@ -213,24 +226,27 @@ impl PyAggregator {
     ///         broken.
     #[pyo3(signature = (batch: "list[Any]"))]
     fn consume(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
+        let own = self.own()?;
         let mut batches = Vec::new();
         for data in batch.try_iter()? {
             Self::read(&data?, &mut batches)?;
         }
-        py.detach(|| self.aggregating.consume(&batches))
+        py.detach(|| own.consume(&batches))
     }
 
     /// Take in one piece of Arrow data, as `consume` does.
     #[pyo3(signature = (data: "Any"))]
     fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let own = self.own()?;
         let mut batches = Vec::new();
         Self::read(data, &mut batches)?;
-        py.detach(|| self.aggregating.consume(&batches))
+        py.detach(|| own.consume(&batches))
     }
 
     /// Hand all groups to the next worker now. Without one, nothing happens.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.aggregating.flush())
+        let own = self.own()?;
+        py.detach(|| own.flush())
     }
 
     /// Hand on everything: there is nothing to merge it with.
@@ -243,7 +259,8 @@ impl PyAggregator {
     /// Raises:
     ///     BatchQueueError: The next worker refused some of it.
     fn on_close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.aggregating.close())
+        let own = self.own()?;
+        py.detach(|| own.close())
     }
 
     /// Take all groups out, as a record batch of partials that an equal aggregator can take in, here or elsewhere.
@@ -252,8 +269,9 @@ impl PyAggregator {
     ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
     #[pyo3(signature = () -> "Any")]
     fn partials(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let partials = py.detach(|| self.aggregating.kept.lock().aggregator.take_partials())?;
-        partials.map(|partials| Ok(to_pyarrow(py, partials, self.aggregating.pyarrow)?.unbind())).transpose()
+        let own = self.own()?;
+        let partials = py.detach(|| own.kept.lock().aggregator.take_partials())?;
+        partials.map(|partials| Ok(to_pyarrow(py, partials, own.pyarrow)?.unbind())).transpose()
     }
 
     /// The keys and the measures of all groups, in the order in which the groups were met. They stay.
@@ -265,18 +283,27 @@ impl PyAggregator {
     ///     OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a decimal.
     #[pyo3(signature = () -> "Any")]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let result = py.detach(|| self.aggregating.kept.lock().aggregator.result())?;
-        result.map(|result| Ok(to_pyarrow(py, result, self.aggregating.pyarrow)?.unbind())).transpose()
+        let own = self.own()?;
+        let result = py.detach(|| own.kept.lock().aggregator.result())?;
+        result.map(|result| Ok(to_pyarrow(py, result, own.pyarrow)?.unbind())).transpose()
     }
 
     /// Groups that were given up, because the next worker raised, or refused them at close.
     #[getter]
-    fn dropped(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.aggregating.kept.lock().dropped)
+    fn dropped(&self, py: Python<'_>) -> PyResult<usize> {
+        let own = self.own()?;
+        Ok(py.detach(|| own.kept.lock().dropped))
     }
 
-    fn __len__(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.aggregating.kept.lock().aggregator.len())
+    /// Whether there is a next worker.
+    #[getter]
+    fn hands_on(&self) -> bool {
+        self.aggregating.hands_on()
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let own = self.own()?;
+        Ok(py.detach(|| own.kept.lock().aggregator.len()))
     }
 
     /// An aggregator is true, also while it has no groups.
@@ -293,6 +320,17 @@ impl PyAggregator {
 }
 
 impl PyAggregator {
+    /// In a forked child a drain thread that does not exist there may hold the lock, and have left half of a batch.
+    fn own(&self) -> PyResult<&Aggregating> {
+        if self.generation == generation() {
+            return Ok(&self.aggregating);
+        }
+        Err(QueueForkedError::new_err(
+            "this Aggregator was made before a fork, and drain threads of the parent process may have been inside; make a new \
+             one in the child",
+        ))
+    }
+
     fn read(data: &Bound<'_, PyAny>, into: &mut Vec<RecordBatch>) -> PyResult<()> {
         let mut batches = batches_of(data)?;
         data.py().detach(|| -> PyResult<()> {

@@ -1,12 +1,12 @@
 //! Handlers with and without the host: who enters it, and that the counts, the order and the end do not depend on that.
 
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 
 use batchqueue::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Host, PartitionPolicy, Selector, Wait};
 
-use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down};
+use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down, wait_until};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -126,4 +126,52 @@ fn a_handler_that_is_replaced_by_one_of_the_other_kind() {
     shut_down(&queue);
     assert_eq!((with.0.seen.items().len(), without.0.seen.items().len()), (1_000, 2_000));
     assert_eq!((queue.stats().failed, queue.stats().unhandled), (0, 1));
+}
+
+/// Between two busy ones of the other kind, on one thread, one of these two was passed over in every cycle.
+#[test]
+fn a_partition_between_two_of_the_other_kind_gets_its_turn() {
+    for needs_host in [false, true] {
+        let (queue, _) = start(config(1));
+        let (queue, stop) = (Arc::new(queue), Arc::new(AtomicBool::new(false)));
+        let (between, handler) = placed(needs_host);
+        for kind in 0..4 {
+            let (queue_again, stop) = (Arc::downgrade(&queue), stop.clone());
+            let busy = Busy { queue: queue_again, stop, kind, needs_host: !needs_host };
+            let handler = if kind % 2 == 0 { HandlerRef::new(busy) } else { handler.clone() };
+            queue.add_handler(key(kind), handler).unwrap();
+        }
+        for kind in [0, 2] {
+            queue.produce(sent(kind, 0, 0)).unwrap();
+        }
+        wait_until("both to be busy", || [0, 2].iter().all(|&kind| queue.stats().handlers[kind].consumed > 10));
+        for number in 0..10 {
+            queue.produce(sent(1 + 2 * (number % 2), 0, number)).unwrap();
+            wait_until("its turn", || between.seen.items().len() > number);
+        }
+        stop.store(true, SeqCst);
+        shut_down(&queue);
+    }
+}
+
+/// Puts its next item in before its batch ends, so that its partition is always ready.
+struct Busy {
+    queue: Weak<BatchQueue<Sent>>,
+    stop: Arc<AtomicBool>,
+    kind: usize,
+    needs_host: bool,
+}
+
+impl Handler<Sent> for Busy {
+    fn needs_host(&self) -> bool {
+        self.needs_host
+    }
+
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        drop(batch.drain());
+        if let Some(queue) = self.queue.upgrade().filter(|_| !self.stop.load(SeqCst)) {
+            queue.produce(sent(self.kind, 0, 0)).unwrap();
+        }
+        Ok(())
+    }
 }

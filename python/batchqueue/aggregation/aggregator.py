@@ -10,6 +10,7 @@ from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, Top
 from batchqueue.exceptions import ConfigError
 
 MAX_GROUPS = 2**31
+_MOST_MS = 1_000_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,9 @@ class Aggregation:
     @property
     def text(self) -> str:
         """All but `max_groups` as JSON; partials carry it, and only those of an equal text are merged."""
-        measures = [{"name": name, "kind": _kind(one), **asdict(one)} for name, one in self.measures.items()]
+        # In an order of their own: equal aggregations may name them in any.
+        named = sorted(self.measures.items())
+        measures = [{"name": name, "kind": _kind(one), **asdict(one)} for name, one in named]
         window = None if self.window is None else asdict(self.window)
         return json.dumps({"keys": self.keys, "window": window, "measures": measures})
 
@@ -84,9 +87,12 @@ class Aggregator(_core.Aggregator):
     rows, and partials of aggregators with an equal `Aggregation`, in any mixture. A batch goes in as a whole, or not
     at all and is counted as failed. All data must have the same types in the columns that it looks at.
 
-    With a next worker it is an L1: what it has merged goes on when the flush period is over, when the queue has nothing
-    left for it, when there are `max_groups` groups, and at close. Without one it keeps everything, and `result` and
-    `partials` may be called at any time, from any thread.
+    With a next worker it is an L1: what it has merged goes on with the first batch after the flush period, when its
+    drain thread has nothing to do, when there are `max_groups` groups, and at close. Without one it keeps everything,
+    and `result` and `partials` may be called at any time, from any thread.
+
+    A drain thread takes from a partition without the interpreter if all handlers of the partition are aggregators: give
+    the queue partitions for them, as `PartitionPolicy.adaptive()` does. A retry policy does not concern it.
 
     Example:
         >>> import pyarrow as pa
@@ -118,7 +124,9 @@ class Aggregator(_core.Aggregator):
         Args:
             aggregation: What to do.
             next_worker: Takes one record batch of partials; returns how many rows it took, from the front, or None for
-                all. What it does not take is merged again and offered later. If it raises, that batch is given up.
+                all. What it does not take is merged again and offered later. If it raises, or returns anything else,
+                that batch is given up. While it refuses, of a batch with more than `max_groups` groups a part may be in
+                when the batch fails.
             flush_period_ms: Longest time that a partial waits for the next worker while batches come in.
 
         Raises:
@@ -130,8 +138,8 @@ class Aggregator(_core.Aggregator):
             raise ConfigError(
                 f"next_worker is {next_worker!r}; give a function that takes a record batch, or None"
             )
-        if not 0 <= flush_period_ms < float("inf"):
-            raise ConfigError(f"flush_period_ms is {flush_period_ms}; give 0 or more")
+        if not 0 <= flush_period_ms <= _MOST_MS:
+            raise ConfigError(f"flush_period_ms is {flush_period_ms}; give 0 to {_MOST_MS:_}")
         window = aggregation.window
         made = super().__new__(
             cls,

@@ -4,10 +4,21 @@ Null is no value and does not count, as in SQL. NaN is larger than any number an
 out. A column may be a dictionary; it is taken as its values.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 from batchqueue.exceptions import ConfigError
+
+
+def _check_columns(measure: Any) -> None:
+    """Refuse a measure whose columns are not named by strings; `Count` and labels may have none."""
+    for name in ("column", "by", "label"):
+        value = getattr(measure, name, None)
+        may_be_none = (
+            name == "label" or (name == "column" and isinstance(measure, Count)) or not hasattr(measure, name)
+        )
+        if not (isinstance(value, str) and value) and not (value is None and may_be_none):
+            raise ConfigError(f"{name} of {type(measure).__name__} is {value!r}; give the name of a column")
 
 
 @dataclass(frozen=True)
@@ -15,6 +26,9 @@ class Count:
     """Rows, or those with a value in `column`. The result is an int64."""
 
     column: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
 
 
 @dataclass(frozen=True)
@@ -28,12 +42,18 @@ class Sum:
 
     column: str
 
+    def __post_init__(self) -> None:
+        _check_columns(self)
+
 
 @dataclass(frozen=True)
 class Mean:
     """The mean of a column of numbers, as a float64; null where there is no value. Summed as `Sum` does."""
 
     column: str
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
 
 
 @dataclass(frozen=True)
@@ -42,12 +62,18 @@ class Min:
 
     column: str
 
+    def __post_init__(self) -> None:
+        _check_columns(self)
+
 
 @dataclass(frozen=True)
 class Max:
     """The largest value of a column, of the same types as `Min`."""
 
     column: str
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
 
 
 @dataclass(frozen=True)
@@ -60,6 +86,9 @@ class First:
     column: str
     by: str
 
+    def __post_init__(self) -> None:
+        _check_columns(self)
+
 
 @dataclass(frozen=True)
 class Last:
@@ -67,6 +96,9 @@ class Last:
 
     column: str
     by: str
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
 
 
 @dataclass(frozen=True)
@@ -86,6 +118,9 @@ class Quantiles:
     quantiles: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        _check_columns(self)
+        if isinstance(self.quantiles, str | int | float):
+            raise ConfigError(f"quantiles is {self.quantiles!r}; give a list of numbers from 0 to 1")
         object.__setattr__(self, "quantiles", tuple(float(one) for one in self.quantiles))
         if not self.quantiles or not all(0 <= one <= 1 for one in self.quantiles):
             raise ConfigError(f"quantiles is {self.quantiles!r}; give at least one, each from 0 to 1")
@@ -110,6 +145,7 @@ class TopN:
     label: str | None = None
 
     def __post_init__(self) -> None:
+        _check_columns(self)
         if not isinstance(self.n, int) or isinstance(self.n, bool) or not 1 <= self.n <= _MOST:
             raise ConfigError(f"n is {self.n!r}; give 1 to {_MOST:_} rows")
 
@@ -125,9 +161,9 @@ class Window:
     """Buckets of time, each from a multiple of the width since the epoch (UTC) to the next.
 
     Attributes:
-        column: A timestamp, a date, or an integer of seconds since the epoch.
+        column: A timestamp, a date, or a signed integer of seconds since the epoch.
         seconds: The width, above 0; a whole number of the column's unit.
-        name: The column with each bucket's start, of the same type; `column` if it is None.
+        name: The column with each bucket's start, of the same type, for integers int64; `column` if it is None.
     """
 
     column: str
@@ -135,8 +171,9 @@ class Window:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1e-9 <= self.seconds <= _MOST_SECONDS or not math.isfinite(self.seconds):
-            raise ConfigError(f"the window is {self.seconds!r} s; give 1e-9 to {_MOST_SECONDS:_}")
+        if not isinstance(self.seconds, int | float) or not 1e-9 <= self.seconds <= _MOST_SECONDS:
+            raise ConfigError(f"the window is {self.seconds!r} s; give a number, 1e-9 to {_MOST_SECONDS:_}")
+        object.__setattr__(self, "seconds", float(self.seconds))
 
     @property
     def output(self) -> str:

@@ -88,8 +88,9 @@ def run_attempt(
             rows += batch.num_rows
             if job.items is not None:
                 l1.produce_many(job.items(batch))
-            for step in job.arrow:
-                l1.produce_arrow(batch, step.type_column)
+            # Each column once: that delivers the rows of all its tags.
+            for type_column in dict.fromkeys(step.type_column for step in job.arrow):
+                l1.produce_arrow(batch, type_column)
     for step, aggregator in aggregators:
         if (result := aggregator.result()) is not None:
             collected.extend(step.metrics(result))

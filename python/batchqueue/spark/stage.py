@@ -77,8 +77,8 @@ class Stage:
 
     def _watched(self, handler: SupportsConsume[Any]) -> SupportsConsume[Any]:
         """Wrap a handler to see all of its errors; those of on_idle and on_close the queue only logs."""
-        if isinstance(handler, Aggregator):
-            # Wrapped, it would need the interpreter. Without a next worker it does nothing in on_idle and on_close.
+        if isinstance(handler, Aggregator) and not handler.hands_on:
+            # Wrapped, it would need the interpreter. This one does nothing in on_idle and on_close.
             return handler
         methods = handler_methods(handler)
 

@@ -75,9 +75,13 @@ impl Aggregator {
     /// A column is missing or has a type that will not do, the partials are of another aggregation, there would be too many
     /// groups, or the data is broken.
     pub fn update(&mut self, batches: &[RecordBatch]) -> Result<(), AggregateError> {
+        if self.is_empty() {
+            // Batches that were refused, or had no rows, have fixed nothing.
+            (self.types, self.places) = (None, None);
+        }
         let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
-        if self.len() + rows > self.aggregation.max_groups {
+        if self.len().saturating_add(rows) > self.aggregation.max_groups {
             // All at once: if their groups are too many, none goes in.
             return self.take(&prepared);
         }
@@ -90,6 +94,17 @@ impl Aggregator {
                 self.take(&[step])
             })
         })
+    }
+
+    /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups there are meanwhile.
+    ///
+    /// # Errors
+    /// They are not what was given.
+    pub fn take_back(&mut self, partials: RecordBatch) -> Result<(), AggregateError> {
+        let max_groups = std::mem::replace(&mut self.aggregation.max_groups, usize::MAX);
+        let result = self.update(&[partials]);
+        self.aggregation.max_groups = max_groups;
+        result
     }
 
     /// Takes these batches in, if there are not too many groups then.

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
@@ -216,6 +217,21 @@ impl Values {
         }
     }
 
+    /// Whether the values are texts. Nobody has looked at them before: they may be another library's.
+    fn are_texts(&self, len: usize, nulls: Option<&NullBuffer>) -> bool {
+        let all = match self {
+            Self::Codes(_) => return true,
+            Self::Bytes(bytes) => bytes.value_data(),
+            Self::LargeBytes(bytes) => bytes.value_data(),
+            Self::BytesView(_) => &[0x80],
+        };
+        let is_text = |row| match self.get(row) {
+            Value::Bytes(bytes) => bytes.is_ascii() || std::str::from_utf8(bytes).is_ok(),
+            Value::Code(_) => true,
+        };
+        all.is_ascii() || (0..len).all(|row| nulls.is_some_and(|nulls| nulls.is_null(row)) || is_text(row))
+    }
+
     fn slice(&self, start: usize, rows: usize) -> Self {
         match self {
             Self::Codes(codes) => Self::Codes(codes.slice(start, rows)),
@@ -270,12 +286,24 @@ impl Column {
                         }
                     });
                     let indices = indices.collect::<Result<_, _>>()?;
-                    Ok(Self { values: Values::of(column.values()), nulls, indices: Some(indices) })
+                    Self { values: Values::of(column.values()), nulls, indices: Some(indices) }.checked(column.values())
                 },
                 other => unreachable!("{other} is a dictionary")
             };
         }
-        Ok(Self::of_kept(column))
+        Self::of_kept(column).checked(column)
+    }
+
+    /// Refuses what claims to be a text and is none.
+    fn checked(self, values: &ArrayRef) -> Result<Self, AggregateError> {
+        let is_text = value_type(values.data_type()) == Some(DataType::Utf8);
+        let nulls = self.nulls.as_ref().filter(|_| self.indices.is_none());
+        if is_text && !self.values.are_texts(values.len(), nulls) {
+            return Err(
+                ArrowError::InvalidArgumentError("a column of texts has one that is not UTF-8".to_owned()).into()
+            );
+        }
+        Ok(self)
     }
 
     /// Of a column that is no dictionary, and that [`value_type`] knows.
@@ -309,12 +337,11 @@ pub(super) fn to_array<'a>(
     data_type: &DataType,
 ) -> Result<ArrayRef, AggregateError> {
     if matches!(data_type, DataType::Utf8 | DataType::Binary) {
-        let bytes: BinaryArray = values
-            .map(|value| match value {
-                Some(Value::Bytes(bytes)) => Some(bytes),
-                _ => None,
-            })
-            .collect();
+        let values = values.map(|value| match value {
+            Some(Value::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        });
+        let bytes = bytes_of(values)?;
         return Ok(match data_type {
             DataType::Utf8 => std::sync::Arc::new(StringArray::try_from_binary(bytes)?),
             _ => std::sync::Arc::new(bytes),
@@ -339,4 +366,19 @@ pub(super) fn to_array<'a>(
         // Without a value it is 0, which is no code of these.
         other => with_type!(other, array_of(&codes, nulls, other)),
     })
+}
+
+/// Bytes of at most 2 GiB in all, which is what a column has room for.
+pub(super) fn bytes_of(
+    values: impl ExactSizeIterator<Item = Option<impl AsRef<[u8]>>>,
+) -> Result<BinaryArray, AggregateError> {
+    let (mut bytes, mut total) = (BinaryBuilder::with_capacity(values.len(), 0), 0_usize);
+    for value in values {
+        total += value.as_ref().map_or(0, |value| value.as_ref().len());
+        if i32::try_from(total).is_err() {
+            return Err(AggregateError::TooLarge);
+        }
+        bytes.append_option(value);
+    }
+    Ok(bytes.finish())
 }

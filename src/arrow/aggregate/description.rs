@@ -152,6 +152,8 @@ pub enum AggregateError {
         /// The sum.
         sum: i128,
     },
+    /// The texts, sketches or ranked rows of one column take more than Arrow has room for.
+    TooLarge,
     /// What Arrow found wrong with the data.
     Arrow(ArrowError),
 }
@@ -171,6 +173,10 @@ impl fmt::Display for AggregateError {
             Self::Overflow { name, sum } => write!(
                 f,
                 "{name:?} is {sum}, which does not fit into int64; the partials have it as a decimal, or sum a column of floats"
+            ),
+            Self::TooLarge => f.write_str(
+                "the texts or sketches of all groups take more than 2 GiB in one column: hand partials on more often, or lower \
+                 max_groups",
             ),
             Self::Arrow(cause) => write!(f, "{cause}; check the data where it is made"),
         }

@@ -2,6 +2,7 @@
 
 use std::hash::Hasher;
 
+use arrow_buffer::ScalarBuffer;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
@@ -25,7 +26,9 @@ impl Interner {
 
     /// Writes the number of each row's value.
     pub(super) fn column(&mut self, column: &Column, numbers: &mut [u32]) {
-        if let Some(indices) = &column.indices {
+        // Of a large dictionary a table of all values would cost more than it saves.
+        let small = |indices: &&ScalarBuffer<u32>| indices.iter().all(|&index| (index as usize) < 4 * numbers.len());
+        if let Some(indices) = column.indices.as_ref().filter(small) {
             // Of a dictionary: each value that a row has is looked up once.
             let mut known = vec![NONE; indices.iter().max().map_or(0, |&last| last as usize + 1)];
             for (row, number) in numbers.iter_mut().enumerate() {
@@ -42,7 +45,7 @@ impl Interner {
             return;
         }
         match (&column.values, &column.nulls) {
-            (Values::Codes(codes), None) => {
+            (Values::Codes(codes), None) if column.indices.is_none() => {
                 let mut done = 0;
                 while done < codes.len() {
                     done += self.codes.fill(&codes[done..], &mut numbers[done..]);
@@ -52,7 +55,7 @@ impl Interner {
                     }
                 }
             }
-            (Values::Bytes(bytes), None) => {
+            (Values::Bytes(bytes), None) if column.indices.is_none() => {
                 for (row, number) in numbers.iter_mut().enumerate() {
                     *number = self.text(bytes.value(row));
                 }

@@ -7,7 +7,7 @@ use arrow_select::take::{TakeOptions, take};
 
 use super::column::{Column, Values};
 use super::description::{AggregateError, Aggregation, Measure};
-use super::schema::{Places, PlacesOf, width_in};
+use super::schema::{Places, PlacesOf};
 use super::state::Input;
 
 /// A batch, ready to go in.
@@ -34,11 +34,7 @@ impl Prepared {
             places.keys.iter().map(|&place| Column::of(batch.column(place))).collect::<Result<Vec<_>, _>>()?;
         let of = match &places.of {
             PlacesOf::Rows(measures) => {
-                if let (Some(window), Some(times), Some(&place)) =
-                    (&aggregation.window, keys.last_mut(), places.keys.last())
-                {
-                    // The type was looked at.
-                    let width = width_in(batch.column(place).data_type(), window.width_ns).unwrap_or(1);
+                if let (Some(width), Some(times)) = (places.width, keys.last_mut()) {
                     floor(times, width);
                 }
                 let column = |place: Option<usize>| place.map(|place| batch.column(place));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, BinaryArray, Float64Array, ListArray, StructArray, downcast_integer_array};
+use arrow_array::{Array, ArrayRef, Float64Array, ListArray, StructArray, downcast_integer_array};
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{ArrowError, DataType, Field};
 use sketches_ddsketch::DDSketch;
 
+use super::column::bytes_of;
 use super::description::AggregateError;
 use super::state::{Input, State};
 
@@ -75,8 +76,7 @@ impl State for Quantiles {
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
-        let bytes = BinaryArray::from_iter_values(self.sketches.iter().map(DDSketch::to_java_bytes));
-        Ok(vec![Arc::new(bytes)])
+        Ok(vec![Arc::new(bytes_of(self.sketches.iter().map(|sketch| Some(sketch.to_java_bytes())))?)])
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
@@ -88,6 +88,9 @@ impl State for Quantiles {
                 .iter()
                 .map(move |&one| sketch.quantile(one).ok().flatten().map_or(0.0, |value| value.clamp(least, most)))
         });
+        if i32::try_from(self.quantiles.len() * self.sketches.len()).is_err() {
+            return Err(AggregateError::TooLarge);
+        }
         let values: ArrayRef = Arc::new(Float64Array::from_iter_values(values));
         let offsets = OffsetBuffer::from_repeated_length(self.quantiles.len(), self.sketches.len());
         let field = Field::new_list_field(DataType::Float64, true).into();

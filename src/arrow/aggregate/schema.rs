@@ -4,7 +4,7 @@ use arrow_schema::{DataType, Fields, Schema, TimeUnit};
 
 use super::column::value_type;
 use super::description::{AggregateError, Aggregation, Measure};
-use super::state::{are_kept_fields, kept_fields};
+use super::state::{as_kept_fields, kept_fields};
 
 /// The types of the keys, the window's last, and of what is kept of each measure.
 #[derive(Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub(super) struct Types {
 #[derive(Clone)]
 pub(super) struct Places {
     pub(super) keys: Vec<usize>,
+    /// The window's, in the unit of the last key.
+    pub(super) width: Option<i64>,
     pub(super) of: PlacesOf,
 }
 
@@ -30,8 +32,15 @@ pub(super) enum PlacesOf {
 
 /// In a schema of rows.
 pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Places, Types), AggregateError> {
+    if look_like_partials(aggregation, schema) {
+        return Err(AggregateError::Partials(
+            "these look like partials, but the metadata of their schema is gone, so they would be counted as rows: keep it"
+                .to_owned(),
+        ));
+    }
     let mut keys = Vec::new();
     let mut key_types = Vec::new();
+    let mut width = None;
     for name in &aggregation.keys {
         let (place, kept) = find(schema, name)?;
         keys.push(place);
@@ -39,12 +48,16 @@ pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Pla
     }
     if let Some(window) = &aggregation.window {
         let (place, kept) = find(schema, &window.column)?;
-        if width_in(&kept, window.width_ns).is_none() {
-            let wanted = "a timestamp, a date or an integer of seconds, of which the window is a whole number";
-            return Err(type_error(&window.column, &kept, wanted.to_owned()));
+        width = width_in(&kept, window.width_ns);
+        if width.is_none() {
+            let ns = window.width_ns;
+            let wanted =
+                format!("a timestamp, a date or a signed integer of seconds, of which {ns} ns are a whole number");
+            return Err(type_error(&window.column, &kept, wanted));
         }
         keys.push(place);
-        key_types.push(kept);
+        // A bucket may begin before the first value that a narrow integer can have.
+        key_types.push(if kept.is_integer() { DataType::Int64 } else { kept });
     }
     let mut measures = Vec::new();
     let mut kept = Vec::new();
@@ -65,7 +78,7 @@ pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Pla
         kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
         measures.push((first.map(|(place, _)| place), second.map(|(place, _)| place)));
     }
-    Ok((Places { keys, of: PlacesOf::Rows(measures) }, Types { keys: key_types, kept }))
+    Ok((Places { keys, width, of: PlacesOf::Rows(measures) }, Types { keys: key_types, kept }))
 }
 
 /// In a schema of partials.
@@ -75,14 +88,29 @@ pub(super) fn in_partials(aggregation: &Aggregation, schema: &Schema) -> Result<
     let mut kept = Vec::new();
     for (name, measure) in &aggregation.measures {
         let place = index_of(schema, name)?;
-        match schema.field(place).data_type() {
-            DataType::Struct(fields) if are_kept_fields(measure, fields) => kept.push(fields.clone()),
-            other => return Err(type_error(name, other, "partials as they were made".to_owned())),
-        }
+        let found = kept_in(schema, place, measure).ok_or_else(|| {
+            type_error(name, schema.field(place).data_type(), "partials as they were made".to_owned())
+        })?;
+        kept.push(found);
         measures.push(place);
     }
     let (keys, key_types) = keys.into_iter().unzip();
-    Ok((Places { keys, of: PlacesOf::Partials(measures) }, Types { keys: key_types, kept }))
+    Ok((Places { keys, width: None, of: PlacesOf::Partials(measures) }, Types { keys: key_types, kept }))
+}
+
+/// What is kept of a measure, where a column has it.
+fn kept_in(schema: &Schema, place: usize, measure: &Measure) -> Option<Fields> {
+    match schema.field(place).data_type() {
+        DataType::Struct(fields) => as_kept_fields(measure, fields),
+        _ => None,
+    }
+}
+
+/// Partials whose metadata got lost would be counted as rows.
+fn look_like_partials(aggregation: &Aggregation, schema: &Schema) -> bool {
+    let is_kept =
+        |name: &str, measure| schema.index_of(name).is_ok_and(|place| kept_in(schema, place, measure).is_some());
+    aggregation.measures.iter().all(|(name, measure)| is_kept(name, measure))
 }
 
 pub(super) fn type_error(name: &str, data_type: &DataType, wanted: String) -> AggregateError {

@@ -1,5 +1,7 @@
 //! What is kept of one measure for each group.
 
+use std::sync::Arc;
+
 use arrow_array::{ArrayRef, StructArray};
 use arrow_schema::{DataType, Field, Fields};
 
@@ -96,8 +98,8 @@ pub(super) fn kept_fields(measure: &Measure, value: Option<&DataType>, second: O
     )
 }
 
-/// Whether partials of a measure may have these fields.
-pub(super) fn are_kept_fields(measure: &Measure, fields: &Fields) -> bool {
+/// The fields of a measure's partials, if these are as good: a file may have renamed what is in a list.
+pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Fields> {
     let of = |place: usize| {
         let data_type = match fields.get(place)?.data_type() {
             DataType::List(values) => values.data_type(),
@@ -110,7 +112,15 @@ pub(super) fn are_kept_fields(measure: &Measure, fields: &Fields) -> bool {
         Measure::Sum { .. } | Measure::Mean { .. } => None,
         _ => of(1),
     };
-    kept_fields(measure, of(0).as_ref(), second.as_ref()).as_ref() == Some(fields)
+    let kept = kept_fields(measure, of(0).as_ref(), second.as_ref())?;
+    let is_same = |(one, other): (&Arc<Field>, &Arc<Field>)| {
+        let same_type = match (one.data_type(), other.data_type()) {
+            (DataType::List(one), DataType::List(other)) => one.data_type() == other.data_type(),
+            (one, other) => one == other,
+        };
+        one.name() == other.name() && same_type
+    };
+    (kept.len() == fields.len() && kept.iter().zip(fields).all(is_same)).then_some(kept)
 }
 
 /// A state for partials with these fields.

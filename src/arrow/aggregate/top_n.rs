@@ -52,8 +52,12 @@ impl TopN {
         best.insert(place, (value.into(), label.map(Into::into)));
     }
 
-    fn offsets(&self) -> OffsetBuffer<i32> {
-        OffsetBuffer::from_lengths(self.best.iter().map(Vec::len))
+    fn offsets(&self) -> Result<OffsetBuffer<i32>, AggregateError> {
+        let rows: usize = self.best.iter().map(Vec::len).sum();
+        if i32::try_from(rows).is_err() {
+            return Err(AggregateError::TooLarge);
+        }
+        Ok(OffsetBuffer::from_lengths(self.best.iter().map(Vec::len)))
     }
 }
 
@@ -94,7 +98,7 @@ impl State for TopN {
         let lists = self.types.iter().enumerate().map(|(place, data_type)| -> Result<ArrayRef, AggregateError> {
             let values = to_array(part(place).into_iter(), data_type)?;
             let field = Field::new_list_field(data_type.clone(), true).into();
-            Ok(Arc::new(ListArray::try_new(field, self.offsets(), values, None)?))
+            Ok(Arc::new(ListArray::try_new(field, self.offsets()?, values, None)?))
         });
         lists.collect()
     }
@@ -107,7 +111,7 @@ impl State for TopN {
         let fields: Fields = names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
         let rows = StructArray::try_new(fields, columns, None)?;
         let field = Field::new_list_field(arrow_array::Array::data_type(&rows).clone(), true).into();
-        Ok(Arc::new(ListArray::try_new(field, self.offsets(), Arc::new(rows), None)?))
+        Ok(Arc::new(ListArray::try_new(field, self.offsets()?, Arc::new(rows), None)?))
     }
 
     fn clear(&mut self) {

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -200,19 +201,23 @@ def test_a_window_is_a_key(unit, zone):
             [date(1970, 1, 8), date(1969, 12, 25)],
         ),
         (pa.array([3_700, -1], pa.int32()), 3_600, [3_600, -3_600]),
+        (pa.array([-100, 100], pa.int8()), 1_000, [-1_000, 0]),
+        (pa.array([-100, 100], pa.int64()).dictionary_encode(), 1_000, [-1_000, 0]),
         (
             pa.array([2_500, 400], pa.timestamp("ms")),
             0.5,
             [datetime(1970, 1, 1, 0, 0, 2, 500_000), datetime(1970, 1, 1)],
         ),
     ],
-    ids=["date", "integer", "half a second"],
+    ids=["date", "integer", "narrow", "dictionary", "half a second"],
 )
 def test_windows_of_dates_and_of_integers(column, seconds, bucket):
     aggregator = Aggregator(Aggregation(keys=[], window=Window("t", seconds), measures={"n": Count()}))
     aggregator.update(pa.table({"t": column}))
     assert aggregator.result()["t"].to_pylist() == bucket
-    assert aggregator.result().schema.field("t").type == column.type
+    is_plain = pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
+    wanted = column.type if is_plain else pa.int64()
+    assert aggregator.result().schema.field("t").type == wanted
 
 
 @pytest.mark.parametrize(
@@ -220,7 +225,9 @@ def test_windows_of_dates_and_of_integers(column, seconds, bucket):
 )
 def test_a_window_that_cannot_be(column):
     aggregator = Aggregator(Aggregation(keys=[], window=Window("t", 0.5), measures={"n": Count()}))
-    with pytest.raises(ConfigError, match=r'column "t" is of type .*whole number'):
+    with pytest.raises(
+        ConfigError, match=r'column "t" is of type .* of which 500000000 ns are a whole number'
+    ):
         aggregator.update(pa.table({"t": column}))
 
 
@@ -293,3 +300,47 @@ def test_a_dictionary_with_a_broken_index_is_refused():
         with pytest.raises(BatchQueueError, match="index 7 of a dictionary with 2 values; check the data"):
             aggregator.update(pa.table(columns))
         assert len(aggregator) == 0
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_text_that_is_none_is_refused(is_dictionary):
+    buffers = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+    broken = pa.Array.from_buffers(pa.string(), 2, buffers)
+    if is_dictionary:
+        broken = pa.DictionaryArray.from_arrays(pa.array([0, 1]), broken)
+    aggregator = Aggregator(Aggregation(keys=["k"], measures={"n": Count()}))
+    with pytest.raises(BatchQueueError, match="a column of texts has one that is not UTF-8"):
+        aggregator.update(pa.table({"k": broken}))
+    assert len(aggregator) == 0
+
+
+def test_what_was_refused_or_empty_fixes_no_types():
+    aggregator = Aggregator(Aggregation(keys=["k"], measures={"s": Sum("v")}))
+    aggregator.update(pa.table({"k": pa.array([], pa.float64()), "v": pa.array([], pa.float64())}))
+    with pytest.raises(ConfigError, match="as before"):
+        aggregator.consume([pa.table({"k": [1], "v": [1]}), pa.table({"k": ["a"], "v": [1]})])
+    aggregator.update(pa.table({"k": ["a"], "v": [1.5]}))
+    assert aggregator.result().to_pylist() == [{"k": "a", "s": 1.5}]
+
+
+def test_partials_survive_a_parquet_file(tmp_path):
+    measures = {**EVERYTHING, "q": Quantiles("int", [0.5])}
+    data = pa.table(
+        {"key": [1, 1, 2], "int": [3, 4, 5], "float": [0.5, 1, 2], "text": list("abc"), "order": [1, 2, 3]}
+    )
+    direct, stored = (Aggregator(Aggregation(keys=["key"], measures=measures)) for _ in range(2))
+    direct.update(data)
+    wanted = direct.result()
+    pq.write_table(pa.Table.from_batches([direct.partials()]), tmp_path / "partials.parquet")
+    stored.update(pq.read_table(tmp_path / "partials.parquet"))
+    assert stored.result() == wanted
+
+
+def test_equal_aggregations_merge_whatever_the_order_of_their_measures():
+    one = Aggregation(keys=["k"], window=Window("t", 60), measures={"n": Count(), "s": Sum("v")})
+    other = Aggregation(keys=["k"], window=Window("t", 60.0), measures={"s": Sum("v"), "n": Count()})
+    assert one == other
+    l1, l2 = Aggregator(one), Aggregator(other)
+    l1.update(pa.table({"k": [1], "t": [61], "v": [5]}))
+    l2.update(l1.partials())
+    assert l2.result().to_pylist() == [{"k": 1, "t": 60, "s": 5, "n": 1}]

@@ -1,6 +1,7 @@
 """`Aggregator` as a handler: without the interpreter, with limits, failures and next workers, beside others."""
 
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from batchqueue import (
     RetryPolicy,
     ThreadPolicy,
 )
-from batchqueue.aggregation import Aggregation, Aggregator, Count, Quantiles, Sum, TopN, Window
+from batchqueue.aggregation import Aggregation, Aggregator, Count, First, Quantiles, Sum, TopN, Window
 
 WAIT_S = 30.0
 TOTALS = Aggregation(keys=["key"], measures={"n": Count(), "total": Sum("value")})
@@ -204,7 +205,7 @@ def test_what_the_next_worker_does_not_take_is_offered_again():
     assert (aggregator.dropped, len(aggregator)) == (1, 0)
 
 
-@pytest.mark.parametrize("answer", ["all", -1, 4, 1.5])
+@pytest.mark.parametrize("answer", ["all", -1, 4, 1.5, True, False])
 def test_a_next_worker_with_an_odd_answer(answer):
     aggregator = Aggregator(TOTALS, lambda _: answer)
     aggregator.update(rows([1, 2, 3]))
@@ -270,6 +271,74 @@ def test_partials_of_another_process_are_merged():
     assert totals(aggregator) == {1: (2, 4), 2: (2, 2)}
 
 
+def test_partials_that_lost_their_metadata_are_no_rows():
+    aggregator = Aggregator(Aggregation(keys=["key"], measures={"n": Count()}))
+    aggregator.update(rows([1, 1]))
+    partials = aggregator.partials().replace_schema_metadata(None)
+    with pytest.raises(
+        ConfigError, match="the metadata of their schema is gone, so they would be counted as rows"
+    ):
+        aggregator.update(partials)
+
+
+def test_a_next_worker_that_takes_a_part_makes_room_for_the_next_batch():
+    limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=10)
+    half = Aggregator(limited, lambda partials: partials.num_rows // 2, flush_period_ms=60_000)
+    half.update(rows([*range(10)]))
+    half.update(rows([10]))
+    assert sorted(totals(half)) == [*range(5, 11)]
+    stuck = Aggregator(limited, lambda partials: 0, flush_period_ms=60_000)
+    stuck.update(rows([*range(10)]))
+    with pytest.raises(BatchQueueError, match="than max_groups, 10, and the next worker took none of them"):
+        stuck.update(rows([10]))
+    assert sorted(totals(stuck)) == [*range(10)]
+
+
+def test_what_comes_back_finds_room_whatever_came_meanwhile():
+    limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=3)
+
+    def add_others(partials):
+        if partials.num_rows == 3:
+            aggregator.update(rows([4, 5, 6]))
+        return 0
+
+    aggregator = Aggregator(limited, add_others, flush_period_ms=60_000)
+    aggregator.update(rows([1, 2, 3]))
+    aggregator.flush()
+    assert sorted(totals(aggregator)) == [1, 2, 3, 4, 5, 6]
+    assert aggregator.dropped == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_told_and_does_not_hang():
+    script = """
+        import os, warnings
+        from batchqueue import QueueForkedError
+        from batchqueue.aggregation import Aggregation, Aggregator, Count
+        warnings.simplefilter("ignore")
+        aggregator = Aggregator(Aggregation(keys=[], measures={"n": Count()}))
+        child = os.fork()
+        if child == 0:
+            calls = [aggregator.result, aggregator.partials, aggregator.flush, lambda: len(aggregator)]
+            for call in calls:
+                try:
+                    call()
+                except QueueForkedError:
+                    continue
+                os._exit(1)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), aggregator.result())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", "if True:" + script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.stdout == "0 None\n", done.stderr
+
+
 def test_partials_of_another_aggregation_or_version_are_refused():
     aggregator, other = Aggregator(TOTALS), Aggregator(Aggregation(keys=["key"], measures={"n": Count()}))
     aggregator.update(rows([1]))
@@ -312,6 +381,12 @@ def test_a_sketch_that_cannot_be_read_changes_nothing():
         (lambda: Aggregation(keys=[], measures={"n": Count()}, max_groups=0), "max_groups is 0; give 1"),
         (lambda: Window("t", 0), "the window is 0 s"),
         (lambda: Window("t", float("nan")), "the window is nan s"),
+        (lambda: Window("t", "60"), "the window is '60' s; give a number"),
+        (lambda: Sum(None), "column of Sum is None; give the name of a column"),
+        (lambda: First("v", None), "by of First is None"),
+        (lambda: TopN("v", 3, 5), "label of TopN is 5"),
+        (lambda: Quantiles("v", 0.5), "quantiles is 0.5; give a list"),
+        (lambda: Aggregator(TOTALS, flush_period_ms=1e22), "flush_period_ms is 1e\\+22; give 0 to"),
         (lambda: Quantiles("v", []), "give at least one"),
         (lambda: Quantiles("v", [1.5]), "each from 0 to 1"),
         (lambda: TopN("v", 0), "n is 0; give 1"),

@@ -7,16 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from flight_job import ARROW, DEPARTURES, flight_job
+from flight_job import ARROW, DEPARTURES, WORST, flight_job
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from batchqueue import BufferStrategy, ConfigError
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation import Aggregation, Aggregator, Count, Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.presets import l1_aggregation
-from batchqueue.spark import register
+from batchqueue.spark import SinkError, register
+from batchqueue.spark.attempt import run_attempt
 from batchqueue.spark.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
+from batchqueue.spark.partials import decode
 
 IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
 
@@ -44,6 +46,33 @@ def test_setting_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         flight_job(store, **changes)
+
+
+def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) -> None:
+    steps = [replace(ARROW, tags=tags) for tags in ("A", "BC")]
+    job = flight_job(store, items=None, arrow=steps)
+    row = {"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}
+    batch = pa.RecordBatch.from_pylist([row, {**row, "carrier": "B"}])
+    message = run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
+    partials = decode(message.partials, job.metrics)
+    assert {one.entity: one.count for one in partials if isinstance(one, DEPARTURES)} == {"A": 1, "B": 1}
+
+
+def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStore) -> None:
+    def fail(_: pa.RecordBatch) -> None:
+        raise ZeroDivisionError("no")
+
+    class Converting(Aggregator):
+        def consume(self, batch: list[Metrics]) -> None:
+            super().consume([pa.table({"carrier": [one.entity for one in batch]})])
+
+    counts = Aggregation(keys=["carrier"], measures={"n": Count()})
+    job = flight_job(
+        store, handlers={WORST: lambda hand_on: Converting(counts, fail, flush_period_ms=60_000)}
+    )
+    batch = pa.RecordBatch.from_pylist([{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}])
+    with pytest.raises(SinkError, match="ZeroDivisionError: no"):
+        run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
 
 
 def test_queues_that_live_for_one_attempt_or_commit_have_no_balancer(store: SqliteStore) -> None:
