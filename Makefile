@@ -29,7 +29,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench bench-python contenders report wheel lock clean require-toolchain require-components
+	faults bench bench-python contenders report wheel cluster-wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,9 @@ report: require-toolchain $(VENV)/requirements ## all benches and contenders int
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl
+
+cluster-wheel: $(VENV)/requirements | require-toolchain ## one wheel for Linux from glibc 2.17 on, audited and tried; minutes
+	$(BIN)/python scripts/cluster_wheel.py
 
 lock: ## pin the development set in requirements-dev.lock
 	rm -rf $(TARGET)/lock-venv
