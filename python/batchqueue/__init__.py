@@ -4,6 +4,7 @@ Producers put items in from any thread; drain threads written in Rust take them 
 class and hand each batch to the handler of its class.
 """
 
+import batchqueue._main_only  # noqa: F401 - before anything of the core
 from batchqueue.aio import AsyncBatchQueue
 from batchqueue.config import (
     BatchQueueConfig,

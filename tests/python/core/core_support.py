@@ -166,9 +166,9 @@ def say(*words):
 """
 
 
-def run_script(code, python=sys.executable):
+def run_script(code, python=sys.executable, header=SCRIPT_HEADER):
     """Run a script in a new interpreter; return (exit code, lines of its output, its standard error)."""
-    script = SCRIPT_HEADER + textwrap.dedent(code)
+    script = header + textwrap.dedent(code)
     process = subprocess.Popen(
         [python, "-c", script],
         stdin=subprocess.DEVNULL,
