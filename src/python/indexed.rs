@@ -38,7 +38,7 @@ impl<'a, 'py> Indexed<'a, 'py> {
     ) -> PyResult<usize> {
         let mut accepted = 0;
         loop {
-            let piece = self.piece(accepted)?;
+            let piece = self.piece(accepted);
             let wanted = piece.len();
             let mut items = piece.into_iter();
             let result = queue.produce_many(&mut items, deadline, &mut InterpreterPause(py));
@@ -62,7 +62,7 @@ impl<'a, 'py> Indexed<'a, 'py> {
     ) -> PyResult<(usize, Tried)> {
         let mut accepted = start;
         for _ in 0..PIECES {
-            let piece = self.piece(accepted)?;
+            let piece = self.piece(accepted);
             let wanted = piece.len();
             let mut items = piece.into_iter();
             let result =
@@ -77,7 +77,7 @@ impl<'a, 'py> Indexed<'a, 'py> {
 
     /// The items from `start` on, up to a piece of them: by index and anew for each piece, because another thread may
     /// change a list while this one waits for space.
-    fn piece(&self, start: usize) -> PyResult<Vec<PyItem>> {
+    fn piece(&self, start: usize) -> Vec<PyItem> {
         match self {
             Self::List(list) => piece(start, list.len(), |index| list.get_item(index)),
             Self::Tuple(tuple) => piece(start, tuple.len(), |index| tuple.get_item(index)),
@@ -93,11 +93,10 @@ fn one_by_one(
     items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
 }
 
-fn piece<'py>(start: usize, len: usize, item: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>) -> PyResult<Vec<PyItem>> {
+fn piece<'py>(start: usize, len: usize, item: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>) -> Vec<PyItem> {
     let end = len.min(start + PIECE);
     let mut items = Vec::with_capacity(end.saturating_sub(start));
-    for index in start..end {
-        items.push(PyItem::new(item(index)?));
-    }
-    Ok(items)
+    // An error: without a GIL, another thread has made the list shorter meanwhile.
+    items.extend((start..end).map_while(|index| item(index).ok()).map(PyItem::new));
+    items
 }

@@ -33,7 +33,7 @@ impl Inside {
     /// Whether the drain thread still waits.
     #[getter]
     fn active(&self) -> bool {
-        // Relaxed: both sides are attached.
+        // Relaxed: nothing else is published by it. A call that meets the end counts as inside or not.
         !self.ended.load(Ordering::Relaxed)
     }
 

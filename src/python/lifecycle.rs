@@ -39,26 +39,30 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 /// Whether the exit of the interpreter has begun to close the queues.
 #[pyfunction]
 pub(crate) fn is_exiting() -> bool {
-    // Relaxed: set and read by attached threads.
+    // Relaxed: an early answer; `register` asks again under the lock that it is set under.
     EXITING.load(Ordering::Relaxed)
 }
 
 /// Every queue that has drain threads, in order of creation. Locked while attached and never across a wait, so a fork,
-/// which happens while attached too, never finds it locked.
+/// for which no other thread is attached, with a GIL or without, never finds it locked.
 static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
 
-pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) {
+/// False: the exit has closed all queues, and would not close this one.
+pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) -> bool {
     let mut live = LIVE.lock();
+    if is_exiting() {
+        return false;
+    }
     live.retain(|one| !one.queue.is_gone());
     live.push(Live { queue, shutdown_timeout });
+    true
 }
 
 /// Closes every live queue, registered or not, the last created first: what was accepted is delivered, within each
 /// queue's `shutdown_timeout`, counted from now.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
-    EXITING.store(true, Ordering::Relaxed);
-    let live = std::mem::take(&mut *LIVE.lock());
+    let live = begin_exit();
     for one in &live {
         one.queue.close_to_outside();
     }
@@ -67,6 +71,14 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
         one.queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
     }
     wait_for_threads(py)
+}
+
+/// From here on `register` takes no more.
+fn begin_exit() -> Vec<Live> {
+    let mut live = LIVE.lock();
+    // Relaxed: the lock publishes it.
+    EXITING.store(true, Ordering::Relaxed);
+    std::mem::take(&mut *live)
 }
 
 /// Threads that belong to no queue alone: none of them may come back into an interpreter that finalizes. One that is

@@ -45,8 +45,10 @@ impl From<crate::ConfigError> for PyErr {
     }
 }
 
+// No GIL is needed: the classes are frozen, what they share is behind locks and atomics of Rust, and no code relies on a
+// thread being the only one that is attached.
 /// The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
-#[pymodule]
+#[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use super::aggregator::PyAggregator;

@@ -66,6 +66,12 @@ pub(super) fn forked() -> PyErr {
     )
 }
 
+fn too_late(name: &str) -> PyErr {
+    QueueClosedError::new_err(format!(
+        "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
+    ))
+}
+
 /// What a refusal is in Python: `None`, to be told by the return value, or an exception.
 pub(super) fn refused<T, E: Into<PyErr> + Display>(
     py: Python<'_>,
@@ -116,9 +122,7 @@ impl Queue {
         per_thread: bool,
     ) -> PyResult<Self> {
         if is_exiting() {
-            return Err(QueueClosedError::new_err(format!(
-                "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
-            )));
+            return Err(too_late(&name));
         }
         let select = Select::new(selector, select);
         let shared_scheduler = config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
@@ -140,7 +144,10 @@ impl Queue {
         }
         // Detached: a new drain thread attaches as its first act, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
-        register(queue.downgrade(), shutdown_timeout);
+        if !register(queue.downgrade(), shutdown_timeout) {
+            queue.shutdown_with(deadline_of(shutdown_timeout)?, &mut InterpreterPause(py))?;
+            return Err(too_late(queue.name()));
+        }
         Ok(Self {
             core: Some(queue),
             generation: generation(),

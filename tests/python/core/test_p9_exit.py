@@ -341,3 +341,28 @@ def test_an_unhandled_item_whose_del_is_running_does_not_stop_the_exit():
     """
     )
     assert (code, out) == (0, ["ends"]), err
+
+
+def test_a_queue_that_starts_while_the_exit_begins_is_refused_and_closed():
+    """The exit begins after the first look at it, while the consumer's name is asked for."""
+    code, out, err = run_script(
+        """
+        from batchqueue import _core
+        class Consumer:
+            def __getattr__(self, name):
+                if name == "__qualname__":
+                    _core.close_all()
+                raise AttributeError(name)
+            def consume(self, batch):
+                pass
+            def on_close(self):
+                say("closed")
+        try:
+            BatchQueue("late", config(consumer=Consumer()))
+        except QueueClosedError as error:
+            say(error)
+        """
+    )
+    assert (code, err) == (0, "")
+    assert out[0] == "closed"
+    assert out[1].startswith('queue "late" cannot start while the interpreter exits')
