@@ -74,8 +74,10 @@ lint: require-components $(VENV)/requirements ## format and lint, changing nothi
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(VENV)/installed ## type-check the package, and the stubs against the built module
+types: $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict tests/python/typing
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/python -m mypy.stubtest batchqueue._core
 
 stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi anew

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
 
 import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
 from batchqueue import _core
@@ -59,6 +59,18 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def __init__(self, name: str, config: BatchQueueConfig[T]) -> None:
         """Do nothing: the queue runs already. A subclass may call it as any other `__init__`."""
+
+    if TYPE_CHECKING:  # the core's methods, which know nothing of T
+
+        def produce(self, item: T, *, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+            """Put one item in."""
+            ...
+
+        def produce_many(
+            self, items: Iterable[T], *, timeout: SupportsFloat | SupportsIndex | None = None
+        ) -> int:
+            """Put many items in, in order, up to the first that is refused."""
+            ...
 
     def add_handler(
         self,

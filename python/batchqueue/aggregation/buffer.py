@@ -21,6 +21,8 @@ class MergeBuffer:
     def accept_all(self, batch: Iterable[Metrics]) -> None:
         """Combine every item of `batch` into the partial of its type and key."""
         metric_type: type[Metrics] | None = None
+        partials: dict[tuple[str, int], Metrics] = {}
+        find = partials.get
         for item in batch:
             if type(item) is not metric_type:
                 metric_type = type(item)

@@ -135,9 +135,9 @@ class MeanMetrics(SumMetrics):
 
     def copy(self) -> Self:
         """Return an equal partial that shares nothing mutable with this one."""
-        twin = SumMetrics.copy(self)
-        twin.count = self.count
-        return twin
+        twin = SumMetrics.copy(self)  # of this class, which pyright does not see
+        twin.count = self.count  # pyright: ignore[reportAttributeAccessIssue]
+        return twin  # pyright: ignore[reportReturnType]
 
     def to_rows(self) -> list[Row]:
         """Return the one row of value columns."""

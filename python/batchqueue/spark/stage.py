@@ -88,7 +88,8 @@ class Stage:
                 methods.on_error(batch, error)
 
         # Logs name a handler by its class.
-        watched: SupportsConsume[Any] = type(type(handler).__name__, (SimpleNamespace,), {})(
+        make: Any = type(type(handler).__name__, (SimpleNamespace,), {})
+        watched: SupportsConsume[Any] = make(
             consume=methods.consume,
             on_error=on_error,
             on_idle=methods.on_idle and self._noting(methods.on_idle),
