@@ -4,8 +4,9 @@ Producers put items in from any thread; drain threads written in Rust take them 
 class and hand each batch to the handler of its class.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import batchqueue._main_only  # noqa: F401 - before anything of the core
-from batchqueue.aio import AsyncBatchQueue
 from batchqueue.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -52,3 +53,19 @@ __all__ = [
     "SupportsConsume",
     "ThreadPolicy",
 ]
+
+if TYPE_CHECKING:
+    from batchqueue.aio import AsyncBatchQueue
+
+
+def __getattr__(name: str) -> Any:
+    """Load `AsyncBatchQueue` when somebody asks for it: asyncio takes longer to import than all the rest."""
+    if name == "AsyncBatchQueue":
+        from batchqueue.aio import AsyncBatchQueue
+
+        return AsyncBatchQueue
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
