@@ -13,9 +13,6 @@ use super::prepared::{Prepared, PreparedOf};
 use super::schema::{Places, Types, in_partials, in_rows, type_error};
 use super::state::{State, state_of};
 
-/// Rows whose groups are found before their values are looked at.
-const STEP_ROWS: usize = 2_048;
-
 /// Aggregates record batches. All of them must have the same types in the columns that it looks at.
 ///
 /// A batch may have rows, or partials of an equal aggregator; each goes in as a whole or not at all.
@@ -27,7 +24,7 @@ pub struct Aggregator {
     measured: Vec<Measured>,
     /// Where the columns are in batches with the schema of the last one.
     places: Option<(SchemaRef, Places)>,
-    /// The group of each row of the batches that are going in.
+    /// The group of each row that is going in.
     of_row: Vec<u32>,
 }
 
@@ -82,18 +79,41 @@ impl Aggregator {
         let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
         if self.len().saturating_add(rows) > self.aggregation.max_groups {
-            // All at once: if their groups are too many, none goes in.
-            return self.take(&prepared);
+            self.find_groups(&prepared)?;
         }
-        // In steps whose rows' groups stay in the first level cache.
-        prepared.iter().try_for_each(|batch| {
-            let mut steps = (0..batch.rows).step_by(STEP_ROWS);
-            steps.try_for_each(|start| {
-                let step = batch.slice(start, STEP_ROWS.min(batch.rows - start));
-                step.fetch();
-                self.take(&[step])
-            })
-        })
+        for batch in &prepared {
+            batch.steps().for_each(|step| self.take(&step));
+        }
+        Ok(())
+    }
+
+    /// Where there may be too many groups: finds those of all rows, before any row goes in.
+    fn find_groups(&mut self, prepared: &[Prepared]) -> Result<(), AggregateError> {
+        let (mark, max_groups) = (self.groups.mark(), self.aggregation.max_groups);
+        for step in prepared.iter().flat_map(Prepared::steps) {
+            self.groups.assign(&step.keys, step.rows, &mut self.of_row);
+            if self.groups.len() > max_groups {
+                self.groups.back_to(&mark);
+                return Err(AggregateError::TooManyGroups { max_groups });
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, step: &Prepared) {
+        let mut of_row = std::mem::take(&mut self.of_row);
+        self.groups.assign(&step.keys, step.rows, &mut of_row);
+        let groups = self.groups.len();
+        self.states().for_each(|state| state.grow(groups));
+        match &step.of {
+            PreparedOf::Rows(inputs) => {
+                self.states().zip(inputs).for_each(|(state, input)| state.update(&of_row, input));
+            }
+            PreparedOf::Partials(partials) => {
+                self.states().zip(partials).for_each(|(state, partials)| state.merge(&of_row, partials));
+            }
+        }
+        self.of_row = of_row;
     }
 
     /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups there are meanwhile.
@@ -105,38 +125,6 @@ impl Aggregator {
         let result = self.update(&[partials]);
         self.aggregation.max_groups = max_groups;
         result
-    }
-
-    /// Takes these batches in, if there are not too many groups then.
-    fn take(&mut self, batches: &[Prepared]) -> Result<(), AggregateError> {
-        let mark = self.groups.mark();
-        self.of_row.clear();
-        for batch in batches {
-            self.groups.assign(&batch.keys, batch.rows, &mut self.of_row);
-            let max_groups = self.aggregation.max_groups;
-            if self.groups.len() > max_groups {
-                self.groups.back_to(&mark);
-                return Err(AggregateError::TooManyGroups { max_groups });
-            }
-        }
-        let groups = self.groups.len();
-        self.states().for_each(|state| state.grow(groups));
-        let of_row = std::mem::take(&mut self.of_row);
-        let mut rest = of_row.as_slice();
-        for batch in batches {
-            let groups;
-            (groups, rest) = rest.split_at(batch.rows);
-            match &batch.of {
-                PreparedOf::Rows(inputs) => {
-                    self.states().zip(inputs).for_each(|(state, input)| state.update(groups, input));
-                }
-                PreparedOf::Partials(partials) => {
-                    self.states().zip(partials).for_each(|(state, partials)| state.merge(groups, partials));
-                }
-            }
-        }
-        self.of_row = of_row;
-        Ok(())
     }
 
     /// Those that are kept, in the order of their measures.

@@ -34,12 +34,11 @@ impl Groups {
         last.map_or(usize::from(self.has_rows), Interner::len)
     }
 
-    /// Appends the group of each row.
+    /// Writes the group of each row.
     pub(super) fn assign(&mut self, keys: &[Column], rows: usize, groups: &mut Vec<u32>) {
         self.has_rows |= rows > 0;
-        let start = groups.len();
-        groups.resize(start + rows, 0);
-        let groups = &mut groups[start..];
+        groups.clear();
+        groups.resize(rows, 0);
         let Some((first, others)) = self.columns.split_first_mut() else { return };
         first.column(&keys[0], groups);
         let mut numbers = vec![0; if others.is_empty() { 0 } else { rows }];

@@ -51,9 +51,18 @@ impl Prepared {
         Ok(Self { rows: batch.num_rows(), keys, of })
     }
 
+    /// A few rows after the other, read from memory beforehand.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Self> {
+        (0..self.rows).step_by(STEP_ROWS).map(|start| {
+            let step = self.slice(start, STEP_ROWS.min(self.rows - start));
+            step.fetch();
+            step
+        })
+    }
+
     /// Reads a byte of each cache line of numbers. These reads do not wait for each other, as those of the work itself do:
     /// of rows that come from main memory that takes a third of the time (4.4 to 3.2 ns per row, count and sum).
-    pub(super) fn fetch(&self) {
+    fn fetch(&self) {
         for key in &self.keys {
             if let Values::Codes(codes) = &key.values {
                 touch(codes.inner());
@@ -69,7 +78,7 @@ impl Prepared {
     }
 
     /// Some of its rows.
-    pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
+    fn slice(&self, start: usize, rows: usize) -> Self {
         let keys = self.keys.iter().map(|key| key.slice(start, rows)).collect();
         let of = match &self.of {
             PreparedOf::Rows(inputs) => PreparedOf::Rows(inputs.iter().map(|input| input.slice(start, rows)).collect()),
@@ -80,6 +89,9 @@ impl Prepared {
         Self { rows, keys, of }
     }
 }
+
+/// Rows of a step: their groups, and what they read, stay in the first levels of the cache.
+const STEP_ROWS: usize = 2_048;
 
 const CACHE_LINE: usize = 64;
 
