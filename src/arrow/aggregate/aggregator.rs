@@ -79,7 +79,7 @@ impl Aggregator {
         let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
         if self.len().saturating_add(rows) > self.aggregation.max_groups {
-            self.find_groups(&prepared)?;
+            self.find_groups(&prepared, rows)?;
         }
         for batch in &prepared {
             batch.steps().for_each(|step| self.take(&step));
@@ -87,10 +87,15 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Where there may be too many groups: finds those of all rows, before any row goes in.
-    fn find_groups(&mut self, prepared: &[Prepared]) -> Result<(), AggregateError> {
+    /// Where there may be too many groups: finds them before any row goes in, up to where a group for each row that is left
+    /// would not be too many.
+    fn find_groups(&mut self, prepared: &[Prepared], mut rows_left: usize) -> Result<(), AggregateError> {
         let (mark, max_groups) = (self.groups.mark(), self.aggregation.max_groups);
         for step in prepared.iter().flat_map(Prepared::steps) {
+            if self.groups.len().saturating_add(rows_left) <= max_groups {
+                break;
+            }
+            rows_left -= step.rows;
             self.groups.assign(&step.keys, step.rows, &mut self.of_row);
             if self.groups.len() > max_groups {
                 self.groups.back_to(&mark);

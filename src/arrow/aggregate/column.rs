@@ -1,6 +1,6 @@
 //! Columns as aggregation sees them: 64-bit codes with the order of the values, or bytes.
 
-use std::cmp::Ordering;
+use std::sync::Arc;
 
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
@@ -12,12 +12,12 @@ use arrow_array::types::{
     UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, LargeBinaryArray, PrimitiveArray, StringArray,
-    downcast_dictionary_array,
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, GenericBinaryArray, LargeBinaryArray, OffsetSizeTrait,
+    PrimitiveArray, StringArray, downcast_dictionary_array,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
-use arrow_select::take::take;
+use arrow_select::take::{TakeOptions, take};
 
 use super::description::AggregateError;
 
@@ -146,7 +146,7 @@ fn array_of<T: ArrowPrimitiveType<Native: Code>>(
     data_type: &DataType,
 ) -> ArrayRef {
     let values = codes.iter().map(|&code| T::Native::from_code(code)).collect();
-    std::sync::Arc::new(PrimitiveArray::<T>::new(values, nulls).with_data_type(data_type.clone()))
+    Arc::new(PrimitiveArray::<T>::new(values, nulls).with_data_type(data_type.clone()))
 }
 
 /// One value.
@@ -181,18 +181,6 @@ impl From<Value<'_>> for Kept {
     }
 }
 
-impl PartialEq<Value<'_>> for Kept {
-    fn eq(&self, other: &Value<'_>) -> bool {
-        self.as_value() == *other
-    }
-}
-
-impl PartialOrd<Value<'_>> for Kept {
-    fn partial_cmp(&self, other: &Value<'_>) -> Option<Ordering> {
-        self.as_value().partial_cmp(other)
-    }
-}
-
 /// A column's values.
 #[derive(Clone)]
 pub(super) enum Values {
@@ -221,8 +209,9 @@ impl Values {
     fn are_texts(&self, len: usize, nulls: Option<&NullBuffer>) -> bool {
         let all = match self {
             Self::Codes(_) => return true,
-            Self::Bytes(bytes) => bytes.value_data(),
-            Self::LargeBytes(bytes) => bytes.value_data(),
+            Self::Bytes(bytes) => used(bytes),
+            Self::LargeBytes(bytes) => used(bytes),
+            // They lie here and there.
             Self::BytesView(_) => &[0x80],
         };
         let is_text = |row| match self.get(row) {
@@ -252,6 +241,14 @@ impl Values {
     }
 }
 
+/// The bytes of these values: a slice has those of the whole column behind it, and without a row maybe none.
+fn used<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> &[u8] {
+    let offsets = bytes.value_offsets();
+    let (first, last) =
+        (offsets.first().map_or(0, |one| one.as_usize()), offsets.last().map_or(0, |one| one.as_usize()));
+    bytes.value_data().get(first..last).unwrap_or_default()
+}
+
 /// A column: values, and where there are none.
 pub(super) struct Column {
     pub(super) values: Values,
@@ -269,7 +266,7 @@ impl Column {
                     let (keys, count) = (column.keys(), column.values().len());
                     let nested = matches!(**values, DataType::Dictionary(..)) || column.values().null_count() > 0;
                     if nested || count > column.len() {
-                        let options = arrow_select::take::TakeOptions { check_bounds: true };
+                        let options = TakeOptions { check_bounds: true };
                         return Self::of(&take(column.values(), keys, Some(options))?);
                     }
                     let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
@@ -343,8 +340,8 @@ pub(super) fn to_array<'a>(
         });
         let bytes = bytes_of(values)?;
         return Ok(match data_type {
-            DataType::Utf8 => std::sync::Arc::new(StringArray::try_from_binary(bytes)?),
-            _ => std::sync::Arc::new(bytes),
+            DataType::Utf8 => Arc::new(StringArray::try_from_binary(bytes)?),
+            _ => Arc::new(bytes),
         });
     }
     let mut codes = Vec::with_capacity(values.len());
@@ -360,9 +357,7 @@ pub(super) fn to_array<'a>(
         .collect();
     let nulls = Some(NullBuffer::new(valid)).filter(|nulls| nulls.null_count() > 0);
     Ok(match data_type {
-        DataType::Boolean => {
-            std::sync::Arc::new(BooleanArray::new(codes.iter().map(|&code| code != 0).collect(), nulls))
-        }
+        DataType::Boolean => Arc::new(BooleanArray::new(codes.iter().map(|&code| code != 0).collect(), nulls)),
         // Without a value it is 0, which is no code of these.
         other => with_type!(other, array_of(&codes, nulls, other)),
     })

@@ -64,8 +64,10 @@ impl Prepared {
     /// of rows that come from main memory that takes a third of the time (4.4 to 3.2 ns per row, count and sum).
     fn fetch(&self) {
         for key in &self.keys {
-            if let Values::Codes(codes) = &key.values {
-                touch(codes.inner());
+            match (&key.values, &key.indices) {
+                (Values::Codes(codes), None) => touch(codes.inner()),
+                (_, Some(indices)) => touch(indices.inner()),
+                _ => {}
             }
         }
         let PreparedOf::Rows(inputs) = &self.of else { return };

@@ -1,0 +1,25 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from aggregator_support import WAIT_S
+
+from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+
+
+@pytest.fixture
+def make_queue():
+    """Queues that are shut down at the end."""
+    queues = []
+
+    def make(threads=1, **settings):
+        config = BatchQueueConfig(threads=ThreadPolicy.fixed(threads), max_idle_ms=60_000, **settings)
+        queues.append(BatchQueue(f"aggregators-{len(queues)}", config))
+        return queues[-1]
+
+    yield make
+    for queue in queues:
+        queue.shutdown(WAIT_S)
