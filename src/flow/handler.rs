@@ -105,6 +105,13 @@ impl<T> Batch<T> {
         Drain { segments: self.segments.iter_mut(), current: None, left }
     }
 
+    /// The same in pieces, for loops that a look at the piece for each item would slow down.
+    #[cfg(feature = "python")]
+    pub(crate) fn drain_segments(&mut self) -> impl Iterator<Item = std::vec::Drain<'_, T>> {
+        self.len = 0;
+        self.segments.iter_mut().map(|segment| segment.drain(..))
+    }
+
     /// The segments, for what they are worth to a later take.
     pub(crate) fn into_segments(self) -> Segments<T> {
         self.segments

@@ -10,6 +10,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::ConfigError;
 use super::aggregator::Aggregating;
+use super::block::Block;
 use super::call::{Held, call_handler, release};
 use super::item::PyItem;
 use crate::{Batch, EntryToken, Failure, Handler};
@@ -111,15 +112,28 @@ impl PyHandler {
 
 /// All items of a batch, which gives them away.
 fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
-    let mut problem = None;
-    let objects = batch.drain().map(|item| {
-        item.into_object(py).unwrap_or_else(|error| {
-            problem = Some(error);
-            py.None()
-        })
-    });
-    let list = PyList::new(py, objects)?;
-    problem.map_or(Ok(list), Err)
+    // One call fills the list, and each item then takes the place of a None: no iterator has to be asked in between.
+    let items = batch.iter().count();
+    let list = PyList::new(py, [py.None()])?.as_sequence().repeat(items)?.cast_into::<PyList>()?;
+    let (mut problem, mut index) = (Ok(()), 0);
+    for segment in batch.drain_segments() {
+        for item in segment {
+            let set = match item.into_content() {
+                Ok(object) => list.set_item(index, object),
+                Err(rows) => set_rows(&list, index, &rows),
+            };
+            if set.is_err() {
+                problem = set;
+            }
+            index += 1;
+        }
+    }
+    problem.map(|()| list)
+}
+
+#[cold]
+fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &Block) -> PyResult<()> {
+    list.set_item(index, rows.to_record_batch(list.py())?)
 }
 
 impl PyHandler {

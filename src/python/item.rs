@@ -51,7 +51,9 @@ impl PyItem {
         }
     }
 
-    fn into_content(self) -> Result<Py<PyAny>, Box<Block>> {
+    /// The object or the rows themselves, for the list of a batch.
+    #[inline]
+    pub(super) fn into_content(self) -> Result<Py<PyAny>, Box<Block>> {
         let mut item = ManuallyDrop::new(self);
         if Tags::is_tag(item.key) {
             // SAFETY: as in `as_ref`; the item is never looked at or dropped again.
@@ -69,12 +71,6 @@ impl PyItem {
     /// The object, or a record batch of the rows.
     pub(crate) fn to_object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.as_ref().map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
-    }
-
-    /// Hands the object over, to the list of a batch.
-    #[inline]
-    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.into_content().or_else(|block| block.to_record_batch(py))
     }
 
     /// The rows, if it is not an object.
