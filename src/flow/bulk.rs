@@ -18,8 +18,8 @@ use crate::sync::{Arc, Instant};
 /// Gates held at once; a power of two.
 const HELD: usize = 16;
 
-/// Types whose partitions are remembered at once; a power of two.
-const KNOWN: usize = 64;
+/// Types whose partitions are remembered at once: as many as a word has bits.
+const KNOWN: usize = u64::BITS as usize;
 
 /// Items put in before all gates are let go: some microseconds.
 const PUTS: usize = 1_024;
@@ -27,172 +27,173 @@ const PUTS: usize = 1_024;
 /// Items of a spread type that go to one of its partitions in a row.
 const SPREAD_RUN: usize = 64;
 
+/// Where many items come from. It is asked for them inside gates, so it must run no foreign code.
+pub(crate) trait Source<T>: Iterator<Item = T> {
+    /// How many are left. Asked outside the gates, where others may have changed that.
+    fn left(&mut self) -> usize;
+}
+
+impl<T> Source<T> for std::vec::IntoIter<T> {
+    fn left(&mut self) -> usize {
+        self.len()
+    }
+}
+
 impl<T: Item> Shared<T> {
-    /// Puts items in, in order, up to the first that is refused. That one and the rest stay in `items`.
+    /// Puts items in, in order, up to the first that is refused, which comes back. The rest stays in `items`.
     pub(crate) fn produce_many<P: Pause>(
         self: &Arc<Self>,
-        items: &mut std::vec::IntoIter<T>,
+        items: &mut impl Source<T>,
         deadline: Option<Instant>,
         pause: &mut P,
-    ) -> Result<(), ProduceError<(), P::Interrupt>> {
-        let mut way = Way::new(self, items.len());
-        while let Some((partition, stop)) = self.put_many(&mut way, items) {
-            self.put_late(partition, stop, items, deadline, pause)?;
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        while let Some((item, partition, stop)) = self.put_many(items) {
+            self.produce_slowly(partition, item, stop, deadline, pause)?;
         }
         Ok(())
     }
 
     /// Puts items in, in order, up to the first that finds no room, which has been counted as a late attempt: where, and why.
-    pub(super) fn put_many<'a>(
-        self: &'a Arc<Self>,
-        way: &mut Way<'a, T>,
-        items: &mut std::vec::IntoIter<T>,
-    ) -> Option<(&'a Partition<T>, Stop)> {
-        while items.len() > 0 {
+    #[inline]
+    pub(super) fn put_many<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+        match self.config.selector {
+            Selector::ByType => self.put_by_type(items),
+            _ => self.put_in_turn(items),
+        }
+    }
+
+    fn put_by_type<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+        while items.left() > 0 {
             let mut runs = Runs::new(self);
-            for _ in 0..PUTS {
-                let Some(item) = items.as_slice().first() else { break };
-                let partition = way.of(item.type_key());
-                let run = runs.at(partition);
+            for item in items.by_ref().take(PUTS) {
+                let run = runs.of(item.type_key());
                 if let Err(stop) = run.look() {
                     run.count_late();
-                    return Some((partition, stop));
+                    return Some((item, run.partition, stop));
                 }
-                if let Some(item) = items.next() {
-                    run.put(item);
-                }
+                run.put(item);
             }
         }
         None
     }
 
-    /// Waits for room for the first of `items`, and puts it in.
-    #[cold]
-    fn put_late<P: Pause>(
-        self: &Arc<Self>,
-        partition: &Partition<T>,
-        mut stop: Stop,
-        items: &mut std::vec::IntoIter<T>,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<(), ProduceError<(), P::Interrupt>> {
-        let mut standing_in = None;
-        loop {
-            let waited = self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut standing_in);
-            let Some(item) = items.as_slice().first() else { return Ok(()) };
-            if let Err(refusal) = waited {
-                return Err(self.refuse(item, refusal, partition).with((), partition));
-            }
+    /// Each partition in turn gets its share of the items, in a row.
+    fn put_in_turn<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+        let share = items.left().div_ceil(self.route.partition_count()).min(PUTS);
+        while items.left() > 0 {
+            let partition = self.select(TypeKey(0));
             let mut run = partition.run(on_drain_thread());
-            match run.look() {
-                Ok(()) => {
-                    if let Some(item) = items.next() {
-                        run.put(item);
-                        run.count_late_put();
-                    }
-                    self.wake_inside(partition, run.end());
-                    return Ok(());
+            let mut stopped = None;
+            for item in items.by_ref().take(share) {
+                if let Err(stop) = run.look() {
+                    run.count_late();
+                    stopped = Some((item, partition, stop));
+                    break;
                 }
-                Err(again) => stop = again,
+                run.put(item);
+            }
+            self.wake_inside(partition, run.end());
+            if stopped.is_some() {
+                return stopped;
             }
         }
+        None
     }
 }
 
-/// Which partition the next item goes to.
-pub(super) struct Way<'a, T: Item> {
-    shared: &'a Shared<T>,
-    by_type: bool,
-    /// Items for one partition in a row where the core selects it in turn.
-    in_turn: usize,
-    /// What was looked up last: a type's partition, and for how many items it holds.
-    known: [Option<(TypeKey, &'a Partition<T>, usize)>; KNOWN],
-}
-
-impl<'a, T: Item> Way<'a, T> {
-    pub(super) fn new(shared: &'a Shared<T>, items: usize) -> Self {
-        let by_type = shared.config.selector == Selector::ByType;
-        Self { shared, by_type, in_turn: items.div_ceil(shared.route.partition_count()), known: [None; KNOWN] }
-    }
-
-    #[inline]
-    fn of(&mut self, key: TypeKey) -> &'a Partition<T> {
-        // Where the core selects in turn, all types are alike.
-        let place = if self.by_type { place_of(key) } else { 0 };
-        if let Some((known, partition, left)) = &mut self.known[place]
-            && (*known == key || !self.by_type)
-            && *left > 0
-        {
-            if *left < usize::MAX {
-                *left -= 1;
-            }
-            return partition;
-        }
-        self.look_up(place, key)
-    }
-
-    #[inline(never)]
-    fn look_up(&mut self, place: usize, key: TypeKey) -> &'a Partition<T> {
-        let partition = self.shared.select(key);
-        let left = match self.by_type {
-            true if self.shared.route.is_spread(key) => SPREAD_RUN,
-            true => usize::MAX,
-            false => self.in_turn,
-        };
-        self.known[place] = Some((key, partition, if left == usize::MAX { left } else { left - 1 }));
-        partition
-    }
-}
-
-/// Fibonacci hashing, as in `place.rs`: the uppermost bits of the product.
-#[inline]
-fn place_of(key: TypeKey) -> usize {
-    let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    #[allow(clippy::cast_possible_truncation)] // it is below KNOWN
-    let place = (hash >> (u64::BITS - KNOWN.trailing_zeros())) as usize;
-    place
-}
-
-/// The gates that are held, each where the index of its partition says.
+/// The gates that are held, each where the index of its partition says, and the types whose items go through them.
 struct Runs<'a, T: Item> {
     shared: &'a Arc<Shared<T>>,
     inside_pool: bool,
     held: [Option<Run<'a, T>>; HELD],
+    /// By type, as long as the run is held.
+    known: [Known; KNOWN],
+    /// Which of these go to the run in each place, as bits.
+    known_of: [u64; HELD],
+}
+
+/// Where the next items of a type go.
+#[derive(Clone, Copy)]
+struct Known {
+    key: TypeKey,
+    /// Of the run.
+    place: usize,
+    /// How many of them: 0 is nobody, [`ALL`](Self::ALL) that the type is not spread.
+    left: usize,
+}
+
+impl Known {
+    const ALL: usize = usize::MAX;
+    const NOBODY: Self = Self { key: TypeKey(0), place: 0, left: 0 };
 }
 
 impl<'a, T: Item> Runs<'a, T> {
     fn new(shared: &'a Arc<Shared<T>>) -> Self {
-        Self { shared, inside_pool: on_drain_thread(), held: [const { None }; HELD] }
+        Self {
+            shared,
+            inside_pool: on_drain_thread(),
+            held: [const { None }; HELD],
+            known: [Known::NOBODY; KNOWN],
+            known_of: [0; HELD],
+        }
     }
 
-    /// The run of a partition.
+    /// The run of the partition that the next item of a type goes to.
     #[inline]
-    fn at(&mut self, partition: &'a Partition<T>) -> &mut Run<'a, T> {
+    fn of(&mut self, key: TypeKey) -> &mut Run<'a, T> {
+        let known = &self.known[slot_of(key)];
+        let place = if known.key == key && known.left == Known::ALL { known.place } else { self.look_up(key) };
+        match &mut self.held[place % HELD] {
+            Some(run) => run,
+            None => unreachable!("it is held"),
+        }
+    }
+
+    /// The same for a type that is not where it is looked for first: it is new, or spread, or beside that.
+    #[inline(never)]
+    fn look_up(&mut self, key: TypeKey) -> usize {
+        let first = &self.known[slot_of(key)];
+        let slot = if first.key == key || first.left == 0 { slot_of(key) } else { slot_of(key) ^ 1 };
+        let known = &mut self.known[slot];
+        if known.key == key && known.left > 0 {
+            if known.left < Known::ALL {
+                known.left -= 1;
+            }
+            return known.place;
+        }
+        let partition = self.shared.select(key);
+        let place = self.hold(partition);
+        let left = if self.shared.route.is_spread(key) { SPREAD_RUN - 1 } else { Known::ALL };
+        let before = std::mem::replace(&mut self.known[slot], Known { key, place, left });
+        self.known_of[before.place] &= !(1 << slot);
+        self.known_of[place] |= 1 << slot;
+        place
+    }
+
+    /// Takes a partition's gate, if it is not held: the place of the run.
+    fn hold(&mut self, partition: &'a Partition<T>) -> usize {
         let place = partition.index % HELD;
         if !self.held[place].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
-            self.take(place, partition);
+            self.end(place);
+            let tried = if faults::off(Fault::TryNextGate) { None } else { partition.try_run(self.inside_pool) };
+            let run = tried.unwrap_or_else(|| {
+                if !faults::off(Fault::TryNextGate) {
+                    self.end_all();
+                }
+                partition.run(self.inside_pool)
+            });
+            self.held[place] = Some(run);
         }
-        match &mut self.held[place] {
-            Some(run) => run,
-            None => unreachable!("taken above"),
-        }
-    }
-
-    #[cold]
-    fn take(&mut self, place: usize, partition: &'a Partition<T>) {
-        self.end(place);
-        let tried = if faults::off(Fault::TryNextGate) { None } else { partition.try_run(self.inside_pool) };
-        let run = tried.unwrap_or_else(|| {
-            if !faults::off(Fault::TryNextGate) {
-                self.end_all();
-            }
-            partition.run(self.inside_pool)
-        });
-        self.held[place] = Some(run);
+        place
     }
 
     fn end(&mut self, place: usize) {
         if let Some(run) = self.held[place].take() {
+            let mut known = std::mem::take(&mut self.known_of[place]);
+            while known != 0 {
+                self.known[known.trailing_zeros() as usize] = Known::NOBODY;
+                known &= known - 1;
+            }
             let partition = run.partition;
             self.shared.wake_inside(partition, run.end());
         }
@@ -201,6 +202,15 @@ impl<'a, T: Item> Runs<'a, T> {
     fn end_all(&mut self) {
         (0..HELD).for_each(|place| self.end(place));
     }
+}
+
+/// Fibonacci hashing, as in `place.rs`: the uppermost bits of the product.
+#[inline]
+fn slot_of(key: TypeKey) -> usize {
+    let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    #[allow(clippy::cast_possible_truncation)] // it is below KNOWN
+    let slot = (hash >> (u64::BITS - KNOWN.trailing_zeros())) as usize;
+    slot
 }
 
 impl<T: Item> Drop for Runs<'_, T> {

@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::error::ProduceError;
-use crate::flow::bulk::Way;
+use crate::flow::bulk::Source;
 use crate::flow::handler::Item;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
@@ -156,7 +156,7 @@ impl<T: Item> Shared<T> {
             partition.begin_late();
             return Err(NotIn::Late(Late::new(self, partition, item)));
         }
-        match partition.put(item, on_drain_thread()) {
+        match partition.put(item, on_drain_thread) {
             Ok(signal) => {
                 self.wake_inside(partition, signal);
                 Ok(())
@@ -166,11 +166,11 @@ impl<T: Item> Shared<T> {
     }
 
     /// Puts items in, in order, up to the first that is not in at once. The rest stays in `items`.
-    pub(crate) fn try_produce_many(self: &Arc<Self>, items: &mut std::vec::IntoIter<T>) -> Result<(), NotIn<T>> {
-        let mut way = Way::new(self, items.len());
-        let Some((partition, stop)) = self.put_many(&mut way, items) else { return Ok(()) };
-        let Some(item) = items.next() else { return Ok(()) };
-        Err(Late::new(self, partition, item).stopped(stop))
+    pub(crate) fn try_produce_many(self: &Arc<Self>, items: &mut impl Source<T>) -> Result<(), NotIn<T>> {
+        match self.put_many(items) {
+            Some((item, partition, stop)) => Err(Late::new(self, partition, item).stopped(stop)),
+            None => Ok(()),
+        }
     }
 }
 

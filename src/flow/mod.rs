@@ -27,7 +27,7 @@
 //! Beside the way stand `space.rs`, the wait in front of a full partition; `spares.rs`, emptied segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`,
 //! the world that the handlers live in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
 
-mod bulk;
+pub(crate) mod bulk;
 pub(crate) mod dispatch;
 pub(crate) mod drain;
 pub(crate) mod gate;

@@ -132,16 +132,16 @@ impl<T> Partition<T> {
 
     // ---- producers -------------------------------------------------------------------------------------------
 
-    /// Puts one item in. What does not fit comes back.
+    /// Puts one item in. What does not fit comes back. Most puts need not know whether this is a drain thread.
     #[inline]
-    pub(crate) fn put(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
+    pub(crate) fn put(&self, item: T, inside_pool: impl FnOnce() -> bool) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
         // Most puts: only the item and one length are stored.
         if gate.open.len() < usize::from(gate.plain_until) {
             gate.open.push(item);
             return Ok(Signal::Nothing);
         }
-        self.put_with_care(gate, item, Attempt::New, inside_pool)
+        self.put_with_care(gate, item, Attempt::New, inside_pool())
     }
 
     /// Tries again to put an item in that waited.
@@ -252,6 +252,12 @@ impl<T> Partition<T> {
     #[inline]
     pub(super) fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
+        self.seal_full(gate);
+    }
+
+    /// After a put: the open segment is never a full one.
+    #[inline]
+    pub(super) fn seal_full(&self, gate: &mut Gate<T>) {
         if gate.open.len() >= usize::from(gate.segment_size) {
             self.seal(gate);
         }

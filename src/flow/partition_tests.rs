@@ -127,7 +127,7 @@ impl Both {
     fn put(&mut self, inside: bool) -> bool {
         self.attempts += 1;
         let stop = self.stop(inside);
-        match self.partition.put(one(self.next), inside) {
+        match self.partition.put(one(self.next), || inside) {
             Ok(signal) => {
                 assert_eq!(stop, None);
                 assert_eq!(signal, self.pushed(1));

@@ -61,7 +61,7 @@ impl<T: Item> Shared<T> {
             Some(index) => self.route.partition(index),
             None => self.select(item.type_key()),
         };
-        match partition.put(item, on_drain_thread()) {
+        match partition.put(item, on_drain_thread) {
             Ok(signal) => {
                 self.wake_inside(partition, signal);
                 Ok(())
@@ -72,7 +72,7 @@ impl<T: Item> Shared<T> {
 
     /// The first try did not succeed.
     #[cold]
-    fn produce_slowly<P: Pause>(
+    pub(super) fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
         mut item: T,

@@ -20,7 +20,7 @@ impl<T> Partition<T> {
 
     fn run_behind<'a>(&'a self, mut gate: QuickGuard<'a, Gate<T>>, inside_pool: bool) -> Run<'a, T> {
         let was_empty = self.is_empty(&mut gate);
-        Run { partition: self, pushed_before: gate.pushed(), gate, inside_pool, was_empty, room: 0 }
+        Run { partition: self, pushed_before: gate.pushed(), gate, inside_pool, was_empty, plain_until: 0 }
     }
 }
 
@@ -31,29 +31,31 @@ pub(crate) struct Run<'a, T> {
     inside_pool: bool,
     was_empty: bool,
     pushed_before: u64,
-    /// Items that certainly fit.
-    room: usize,
+    /// While the open segment is shorter, a put certainly finds room, and a place in it.
+    plain_until: usize,
 }
 
 impl<T> Run<'_, T> {
     /// Whether the next put succeeds, and else why not.
     #[inline]
     pub(crate) fn look(&mut self) -> Result<(), Stop> {
-        if self.room > 0 { Ok(()) } else { self.look_again() }
+        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.look_again() }
     }
 
+    #[inline(never)]
     fn look_again(&mut self) -> Result<(), Stop> {
+        self.partition.seal_full(&mut self.gate);
         self.partition.check(&mut self.gate, self.inside_pool)?;
         let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
-        self.room = if faults::off(Fault::Bound) { usize::MAX } else { room };
+        let room = if faults::off(Fault::Bound) { usize::MAX } else { room };
+        self.plain_until = self.gate.open.len().saturating_add(room).min(self.gate.segment_size.into());
         Ok(())
     }
 
     /// Puts an item in, after a [`look`](Self::look) that said yes.
     #[inline]
     pub(crate) fn put(&mut self, item: T) {
-        self.partition.append(&mut self.gate, item);
-        self.room -= 1;
+        self.gate.open.push(item);
     }
 
     /// The next item finds no room: an attempt begins that will be late.
@@ -61,13 +63,9 @@ impl<T> Run<'_, T> {
         self.partition.count_slow(Attempt::New, 1, 0);
     }
 
-    /// An attempt that was late has succeeded.
-    pub(crate) fn count_late_put(&mut self) {
-        self.partition.count_slow(Attempt::Again, 0, 1);
-    }
-
     /// Lets the gate go. What is to be told to the drain thread.
     pub(crate) fn end(mut self) -> Signal {
+        self.partition.seal_full(&mut self.gate);
         let put = usize::try_from(self.gate.pushed() - self.pushed_before).unwrap_or(usize::MAX);
         self.partition.announce(&mut self.gate, self.was_empty, put)
     }

@@ -1,4 +1,4 @@
-//! Lists and tuples, from which items are taken in pieces.
+//! Lists and tuples, from which items are put in as they are read.
 
 use std::time::Instant;
 
@@ -9,15 +9,14 @@ use super::item::PyItem;
 use super::pause::InterpreterPause;
 use super::queue::refused;
 use super::waiting::Tried;
-use crate::{BatchQueue, NotIn};
+use crate::BatchQueue;
+use crate::flow::bulk::Source;
 
-/// Items that are put in with one look at the list.
-const PIECE: usize = 1_024;
-
-/// Pieces that are put in before an event loop gets its next turn: about a millisecond.
-const PIECES: usize = 16;
+/// Items that are put in before an event loop gets its next turn: for about a millisecond.
+const TURN: usize = 16_384;
 
 /// A list or a tuple; not of a subclass, whose items are what its methods say.
+#[derive(Clone, Copy)]
 pub(super) enum Indexed<'a, 'py> {
     List(&'a Bound<'py, PyList>),
     Tuple(&'a Bound<'py, PyTuple>),
@@ -36,18 +35,10 @@ impl<'a, 'py> Indexed<'a, 'py> {
         queue: &BatchQueue<PyItem>,
         deadline: Option<Instant>,
     ) -> PyResult<usize> {
-        let mut accepted = 0;
-        loop {
-            let piece = self.piece(accepted);
-            let wanted = piece.len();
-            let mut items = piece.into_iter();
-            let result = queue.produce_many(&mut items, deadline, &mut InterpreterPause(py));
-            accepted += wanted - items.len();
-            match result {
-                Ok(()) if wanted == PIECE => {}
-                Ok(()) => return Ok(accepted),
-                Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
-            }
+        let mut items = self.items(0, usize::MAX);
+        match queue.produce_from(&mut items, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => Ok(items.read),
+            Err(refusal) => refused(py, refusal, items.read - 1).map_or(Ok(items.read - 1), Err),
         }
     }
 
@@ -60,43 +51,62 @@ impl<'a, 'py> Indexed<'a, 'py> {
         is_awaited: &dyn Fn(usize) -> bool,
         awaits_any: bool,
     ) -> PyResult<(usize, Tried)> {
-        let mut accepted = start;
-        for _ in 0..PIECES {
-            let piece = self.piece(accepted);
-            let wanted = piece.len();
-            let mut items = piece.into_iter();
-            let result =
-                if awaits_any { one_by_one(queue, &mut items, is_awaited) } else { queue.try_produce_many(&mut items) };
-            accepted += wanted - items.len() - usize::from(result.is_err());
-            if result.is_err() || wanted < PIECE {
-                return Ok((accepted, Tried::of(py, result, accepted)?));
-            }
+        let mut items = self.items(start, start.saturating_add(TURN));
+        let result = if awaits_any {
+            items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
+        } else {
+            queue.try_produce_from(&mut items)
+        };
+        let accepted = items.read - usize::from(result.is_err());
+        if result.is_ok() && accepted < self.len() {
+            return Ok((accepted, Tried::Done(None)));
         }
-        Ok((accepted, Tried::Done(None)))
+        Ok((accepted, Tried::of(py, result, accepted)?))
     }
 
-    /// The items from `start` on, up to a piece of them: by index and anew for each piece, because another thread may
-    /// change a list while this one waits for space.
-    fn piece(&self, start: usize) -> Vec<PyItem> {
+    fn len(&self) -> usize {
         match self {
-            Self::List(list) => piece(start, list.len(), |index| list.get_item(index)),
-            Self::Tuple(tuple) => piece(start, tuple.len(), |index| tuple.get_item(index)),
+            Self::List(list) => list.len(),
+            Self::Tuple(tuple) => tuple.len(),
         }
+    }
+
+    fn items(self, start: usize, end: usize) -> Items<'a, 'py> {
+        let end = end.min(self.len());
+        Items { from: self, read: start, end }
     }
 }
 
-fn one_by_one(
-    queue: &BatchQueue<PyItem>,
-    items: &mut std::vec::IntoIter<PyItem>,
-    is_awaited: &dyn Fn(usize) -> bool,
-) -> Result<(), NotIn<PyItem>> {
-    items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
+/// The items of a list or a tuple, by index: another thread may change a list while this one waits for space.
+struct Items<'a, 'py> {
+    from: Indexed<'a, 'py>,
+    /// Items read so far, with those before the first.
+    read: usize,
+    end: usize,
 }
 
-fn piece<'py>(start: usize, len: usize, item: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>) -> Vec<PyItem> {
-    let end = len.min(start + PIECE);
-    let mut items = Vec::with_capacity(end.saturating_sub(start));
-    // An error: without a GIL, another thread has made the list shorter meanwhile.
-    items.extend((start..end).map_while(|index| item(index).ok()).map(PyItem::new));
-    items
+impl Iterator for Items<'_, '_> {
+    type Item = PyItem;
+
+    #[inline]
+    fn next(&mut self) -> Option<PyItem> {
+        if self.read >= self.end {
+            return None;
+        }
+        let item = match self.from {
+            Indexed::List(list) => list.get_item(self.read),
+            Indexed::Tuple(tuple) => tuple.get_item(self.read),
+        };
+        // An error: without a GIL, another thread has made the list shorter meanwhile.
+        let item = item.ok()?;
+        self.read += 1;
+        Some(PyItem::new(item))
+    }
+}
+
+impl Source<PyItem> for Items<'_, '_> {
+    fn left(&mut self) -> usize {
+        self.end = self.end.min(self.from.len());
+        self.end.saturating_sub(self.read)
+    }
 }

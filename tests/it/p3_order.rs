@@ -1,6 +1,6 @@
 //! P3: per type and producer with the selector by type, per partition otherwise.
 
-use batchqueue::{BatchQueue, Config, Selector, Wait};
+use batchqueue::{BatchQueue, Config, PartitionPolicy, Selector, Wait};
 
 use crate::support::{Collector, Sent, config, key, sent, shut_down, start};
 
@@ -74,11 +74,39 @@ fn many_at_once_keep_their_order() {
 }
 
 #[test]
+fn many_at_once_of_more_types_than_a_producer_remembers() {
+    const TYPES: usize = 150;
+    // Types with a partition of their own and types that share one; more partitions than gates are held at once.
+    for partitions in [20, 200] {
+        let partitions = PartitionPolicy::fixed(partitions).unwrap();
+        let queue = start(Config { partitions, buffer_size: 300, ..config(2) });
+        let collectors: Vec<Collector> = (0..TYPES).map(|_| Collector::default()).collect();
+        for (kind, collector) in collectors.iter().enumerate() {
+            queue.add_handler(key(kind), collector.handler()).unwrap();
+        }
+        // The last of the types is spread, and the second half meets the others in the opposite order.
+        let spread: Vec<Collector> = (0..3).map(|_| Collector::default()).collect();
+        queue.add_handlers(key(TYPES), spread.iter().map(Collector::handler).collect()).unwrap();
+        let kind_of = |number: usize| if number < 30_000 { number * 7 } else { 60_000 * 7 - number * 7 } % (TYPES + 1);
+        let items: Vec<_> = (0..60_000).map(|number| sent(kind_of(number), 0, number)).collect();
+        queue.produce_many(&mut items.clone().into_iter(), None, &mut Wait).unwrap();
+        shut_down(&queue);
+        for (kind, collector) in collectors.iter().enumerate() {
+            let wanted: Vec<_> = items.iter().filter(|item| item.kind == kind).copied().collect();
+            assert_eq!(collector.items(), wanted);
+        }
+        assert!(spread.iter().all(|instance| instance.items().is_sorted_by_key(|item| item.number)));
+        let all = collectors.iter().chain(&spread).map(|collector| collector.items().len());
+        assert_eq!(all.sum::<usize>(), items.len());
+    }
+}
+
+#[test]
 fn per_partition_when_the_caller_names_it() {
     let collector = Collector::default();
     let config = Config {
         selector: Selector::Given,
-        partitions: batchqueue::PartitionPolicy::fixed(3).unwrap(),
+        partitions: PartitionPolicy::fixed(3).unwrap(),
         buffer_size: 16,
         ..config(3)
     };

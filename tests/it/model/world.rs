@@ -93,13 +93,13 @@ impl World {
     pub fn produce_many(&self, queue: &BatchQueue<Sent>, items: &[Sent]) {
         let mut left = Vec::from(items).into_iter();
         let result = queue.produce_many(&mut left, None, &mut Impatient::default());
-        let accepted = items.len() - left.len();
+        let accepted = items.len() - left.len() - usize::from(result.is_err());
         self.accepted.lock().unwrap().extend(&items[..accepted]);
         match result {
             Ok(()) if accepted < items.len() => self.violation("items were left behind without an error"),
             Ok(()) => {}
             Err(refused) => {
-                if let ProduceError::Interrupted((), Hung) = refused {
+                if let ProduceError::Interrupted(_, Hung) = refused {
                     self.violation(format!("{} items waited for space for {PATIENCE:?}", left.len()));
                 }
                 self.refused.fetch_add(1, Relaxed);
