@@ -50,6 +50,8 @@ pub(crate) enum Fault {
     DrawLine,
     /// P2: the route for dispatch is the one that the cycle began with.
     RouteAfterTake,
+    /// P2: a partition is not marked when items of a second type may come.
+    MarkMixed,
     /// P4: a flush is not told about a quiescent point.
     TellFlush,
     /// P4: a producer of many waits for a gate while it holds others.

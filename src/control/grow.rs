@@ -70,6 +70,10 @@ impl Growth {
             let Some(best) = best else { break };
             used_threads[thread(best)] += 1;
             self.types_per_partition[best] += 1;
+            if self.types_per_partition[best] > 1 {
+                // Before any producer finds the type.
+                route.partition(best).mix();
+            }
             chosen.push(best);
         }
         chosen

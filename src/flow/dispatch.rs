@@ -52,9 +52,10 @@ pub(crate) fn group_by_type<T: Item>(
                 groups.len() - 1
             })
         };
+        let one_type = selector == Selector::ByType && !route.partition(partition).is_mixed();
         for mut segment in segments {
             let Some(first) = segment.first().map(Item::type_key) else { continue };
-            if segment.iter().all(|item| item.type_key() == first) {
+            if one_type || segment.iter().all(|item| item.type_key() == first) {
                 let group = find(&mut groups, first);
                 let weight = if T::weighs(first) { weight_of(&segment) } else { segment.len() };
                 groups[group].batch.push_segment(segment, weight);

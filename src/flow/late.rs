@@ -148,7 +148,7 @@ impl<T: Item> Shared<T> {
         is_awaited: &dyn Fn(usize) -> bool,
     ) -> Result<(), NotIn<T>> {
         let partition = match given {
-            Some(index) => self.route.partition(index),
+            Some(index) => self.given(index),
             None => self.select(item.type_key()),
         };
         // Whoever those others wait for must not wait for them.

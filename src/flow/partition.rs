@@ -11,6 +11,7 @@
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `hostless` | registration of handlers | thread inside |
+//! | `mixed` | registration of types; producers, before they put what has no type of its own here | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
@@ -82,6 +83,8 @@ pub(crate) struct Partition<T> {
     pub(super) has_heavy: AtomicBool,
     /// The handlers of its types need no host, as far as that is known: their thread takes from here without one.
     hostless: AtomicBool,
+    /// It may hold items of more than one type, under the selector `ByType`.
+    mixed: AtomicBool,
 }
 
 /// What the thread inside writes, in a cache line of its own.
@@ -97,6 +100,18 @@ pub(super) struct Inside {
 }
 
 impl<T> Partition<T> {
+    /// Asked about what was taken. Relaxed: the gate or the channel that brought an item brought its mark, too.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.mixed.load(Ordering::Relaxed)
+    }
+
+    /// From now on items of a second type may come, and of any more.
+    pub(crate) fn mix(&self) {
+        if !self.is_mixed() && !faults::off(Fault::MarkMixed) {
+            self.mixed.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Relaxed: whoever sees the old mark does the same in another place.
     pub(crate) fn is_hostless(&self) -> bool {
         self.hostless.load(Ordering::Relaxed)
@@ -127,6 +142,7 @@ impl<T> Partition<T> {
             spares,
             has_heavy: AtomicBool::new(false),
             hostless: AtomicBool::new(false),
+            mixed: AtomicBool::new(false),
         }
     }
 

@@ -58,7 +58,7 @@ impl<T: Item> Shared<T> {
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         debug_assert_eq!(item.weight(), 1, "what weighs more goes in by produce_heavy");
         let partition = match given {
-            Some(index) => self.route.partition(index),
+            Some(index) => self.given(index),
             None => self.select(item.type_key()),
         };
         match partition.put(item, on_drain_thread) {
@@ -122,6 +122,15 @@ impl<T: Item> Shared<T> {
                 self.route.partition(next % self.route.partition_count())
             }
         }
+    }
+
+    /// The partition that a caller chose.
+    pub(super) fn given(&self, index: usize) -> &Partition<T> {
+        let partition = self.route.partition(index);
+        if self.config.selector == Selector::ByType {
+            partition.mix();
+        }
+        partition
     }
 
     /// The partition did not take the item: whether to wait for room is asked for and can help.

@@ -133,9 +133,16 @@ impl<T> Route<T> {
         match self.places.find(key) {
             Some(place) if place.is_spread => self.next_of(place),
             Some(place) if !faults::off(Fault::GrowthMovesTypes) => &place.partition,
-            // Keys may be addresses: fold the low zero bits away.
-            _ => self.partition((key.0 >> 4) % self.partition_count()),
+            _ => self.partition_of_a_stranger(key),
         }
+    }
+
+    #[cold]
+    fn partition_of_a_stranger(&self, key: TypeKey) -> &Partition<T> {
+        // Keys may be addresses: fold the low zero bits away.
+        let partition = self.partition((key.0 >> 4) % self.partition_count());
+        partition.mix();
+        partition
     }
 
     #[cold]
