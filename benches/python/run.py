@@ -149,7 +149,7 @@ def columnar_rows(times: int, share: int) -> list[Row]:
 
 
 def aggregation_rows(times: int, share: int) -> list[Row]:
-    count = max(40 // share, len(aggregation.TAGS))
+    count = max(120 // share, len(aggregation.TAGS))
     measures: dict[str, Callable[[], float]] = {}
     for kind in aggregation.KINDS:
         measures[f"{kind} 1"] = functools.partial(aggregation.rows_per_second, kind, 1, count)
