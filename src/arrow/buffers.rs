@@ -7,23 +7,24 @@ use std::fmt;
 
 use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, ScalarBuffer};
 
-use crate::sync::{Arc, SegmentChannel};
+use crate::sync::{Arc, Mutex};
 
-/// Buffers of one size that wait for their next use.
-const MOST: usize = 8;
+/// Bytes that wait for their next use: what seven batches need of five columns with as many rows as are split at once.
+const MOST_BYTES: usize = 16 << 20;
 
-/// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller ones. All that are kept
-/// together are below 16 MiB.
+/// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller ones.
 const SIZES: std::ops::RangeInclusive<u32> = 14..=20;
 
-/// The buffers of one user, by size; clones share them.
-#[derive(Clone)]
-pub struct Buffers(Arc<[SegmentChannel<MutableBuffer>]>);
+/// The buffers of one user; clones share them.
+#[derive(Clone, Default)]
+pub struct Buffers(Arc<Mutex<Kept>>);
 
-impl Default for Buffers {
-    fn default() -> Self {
-        Self(SIZES.map(|_| SegmentChannel::bounded(MOST)).collect())
-    }
+#[derive(Default)]
+struct Kept {
+    /// The one that came last is used next: some of it may still be in a cache.
+    by_size: [Vec<MutableBuffer>; (*SIZES.end() - *SIZES.start() + 1) as usize],
+    /// Of all that are kept.
+    bytes: usize,
 }
 
 impl fmt::Debug for Buffers {
@@ -37,25 +38,35 @@ impl Buffers {
     pub(super) fn values<N: ArrowNativeType>(&self, len: usize) -> Values<N> {
         let bytes = len * size_of::<N>();
         let size = bytes.next_power_of_two();
-        let memory = match self.of_size(size) {
-            Some(kept) => kept.try_recv().unwrap_or_else(|| MutableBuffer::from_len_zeroed(size)),
+        let memory = match place_of(size) {
+            Some(place) => self.take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size)),
             None => MutableBuffer::from_len_zeroed(bytes),
         };
         Values { buffer: Lent { memory, bytes, home: self.clone() }, native: std::marker::PhantomData }
     }
 
-    /// Where buffers of this size are kept, if they are.
-    fn of_size(&self, bytes: usize) -> Option<&SegmentChannel<MutableBuffer>> {
-        let size = bytes.is_power_of_two().then(|| bytes.trailing_zeros())?;
-        self.0.get(size.checked_sub(*SIZES.start())? as usize)
+    fn take(&self, place: usize) -> Option<MutableBuffer> {
+        let mut kept = self.0.lock();
+        let memory = kept.by_size[place].pop()?;
+        kept.bytes -= memory.len();
+        Some(memory)
     }
 
     fn keep(&self, memory: MutableBuffer) {
-        if let Some(kept) = self.of_size(memory.len()) {
-            // One too many goes back to the allocator.
-            drop(kept.try_send(memory));
+        let Some(place) = place_of(memory.len()) else { return };
+        let mut kept = self.0.lock();
+        // One too many goes back to the allocator.
+        if kept.bytes + memory.len() <= MOST_BYTES {
+            kept.bytes += memory.len();
+            kept.by_size[place].push(memory);
         }
     }
+}
+
+/// Where buffers of this size are kept, if they are.
+fn place_of(bytes: usize) -> Option<usize> {
+    let size = bytes.is_power_of_two().then(|| bytes.trailing_zeros()).filter(|size| SIZES.contains(size))?;
+    Some((size - SIZES.start()) as usize)
 }
 
 /// A buffer, until it goes home.
@@ -107,8 +118,7 @@ mod tests {
     const LARGEST: usize = 1 << *SIZES.end();
 
     fn kept(buffers: &Buffers) -> usize {
-        let all = buffers.0.iter().map(|size| std::iter::from_fn(|| size.try_recv()).count());
-        all.sum()
+        buffers.0.lock().by_size.iter().map(Vec::len).sum()
     }
 
     #[test]
@@ -131,9 +141,14 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let buffers = Buffers::default();
-        drop((0..MOST + 5).map(|_| buffers.values::<u8>(SMALLEST)).collect::<Vec<_>>());
-        drop(buffers.values::<u8>(LARGEST));
-        assert_eq!(kept(&buffers), MOST + 1);
+        let many = |count: usize, bytes: usize| (0..count).map(|_| buffers.values::<u8>(bytes)).collect::<Vec<_>>();
+        drop(many(3, SMALLEST));
+        assert_eq!((kept(&buffers), buffers.0.lock().bytes), (3, 3 * SMALLEST));
+        drop(many(MOST_BYTES / LARGEST, LARGEST));
+        assert_eq!(kept(&buffers), 3 + MOST_BYTES / LARGEST - 1);
+        assert_eq!(many(2, SMALLEST).len(), 2);
+        assert!(buffers.0.lock().bytes <= MOST_BYTES);
+        *buffers.0.lock() = Kept::default();
         for size in [0, 1, SMALLEST / 2, LARGEST + 1] {
             let values = buffers.values::<u8>(size);
             assert_eq!(values.as_slice().len(), size);
