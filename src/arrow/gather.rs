@@ -1,6 +1,7 @@
 //! Gathers the rows of a batch in another order. Columns of numbers and texts go into buffers that are used again; the rest is
 //! arrow-select's.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -17,15 +18,21 @@ use arrow_select::take::take;
 
 use super::buffers::Buffers;
 
-/// The rows of `batch` that `indices` names for each column, in that order; all name as many.
-pub(super) fn gather<'a>(
+/// The rows of `batch` that `indices` names, in that order.
+///
+/// In column number `repeated`, all rows in one of the ranges `runs` of the result have the value of its first.
+pub(super) fn gather(
     batch: &RecordBatch,
-    indices: impl Fn(usize) -> &'a [u32],
+    indices: &[u32],
+    repeated: usize,
+    runs: &[Range<usize>],
     buffers: &Buffers,
 ) -> Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().enumerate();
-    let columns = columns.map(|(place, column)| Gatherer { indices: indices(place), buffers }.column(column));
-    let rows = RecordBatchOptions::new().with_row_count(Some(indices(0).len()));
+    let columns = batch.columns().iter().enumerate().map(|(place, column)| {
+        let runs = if place == repeated { runs } else { &[] };
+        Gatherer { indices, runs, buffers }.column(column)
+    });
+    let rows = RecordBatchOptions::new().with_row_count(Some(indices.len()));
     RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_, _>>()?, &rows)
 }
 
@@ -35,6 +42,8 @@ const SHORT: usize = 16;
 #[derive(Clone, Copy)]
 struct Gatherer<'a> {
     indices: &'a [u32],
+    /// Rows of the result with one value, in order; the rows between them have any.
+    runs: &'a [Range<usize>],
     buffers: &'a Buffers,
 }
 
@@ -58,10 +67,25 @@ impl Gatherer<'_> {
         take(column, &UInt32Array::from(self.indices.to_vec()), None)
     }
 
+    /// All rows of the result, in order: those with one value, and those between them.
+    fn pieces(self) -> impl Iterator<Item = (Range<usize>, Option<u32>)> {
+        let mut end = 0;
+        let rest = self.runs.last().map_or(0, |last| last.end)..self.indices.len();
+        let runs = self.runs.iter().flat_map(move |run| {
+            let between = std::mem::replace(&mut end, run.end)..run.start;
+            [(between, None), (run.clone(), self.indices.get(run.start).copied())]
+        });
+        runs.chain([(rest, None)])
+    }
+
     fn numbers<T: ArrowPrimitiveType>(self, column: &PrimitiveArray<T>) -> PrimitiveArray<T> {
         let (from, mut to) = (column.values(), self.buffers.values::<T::Native>(self.indices.len()));
-        for (to, &row) in to.as_mut().iter_mut().zip(self.indices) {
-            *to = from[row as usize];
+        for (rows, same) in self.pieces() {
+            let to = &mut to.as_mut()[rows.clone()];
+            match same {
+                Some(row) => to.fill(from[row as usize]),
+                None => to.iter_mut().zip(&self.indices[rows]).for_each(|(to, &row)| *to = from[row as usize]),
+            }
         }
         PrimitiveArray::new(to.freeze(), self.nulls(column)).with_data_type(column.data_type().clone())
     }
@@ -83,21 +107,34 @@ impl Gatherer<'_> {
         let mut offsets = self.buffers.values::<T::Offset>(self.indices.len() + 1);
         let mut end = 0;
         offsets.as_mut()[0] = T::Offset::default();
-        for (offset, &row) in offsets.as_mut()[1..].iter_mut().zip(self.indices) {
-            end += of_row(row).len();
-            *offset = T::Offset::from_usize(end).ok_or_else(|| ArrowError::OffsetOverflowError(end))?;
+        for (rows, same) in self.pieces() {
+            let offsets = &mut offsets.as_mut()[1..][rows.clone()];
+            let of_same = same.map(|row| of_row(row).len());
+            for (offset, &row) in offsets.iter_mut().zip(&self.indices[rows]) {
+                end += of_same.unwrap_or_else(|| of_row(row).len());
+                *offset = T::Offset::from_usize(end).ok_or_else(|| ArrowError::OffsetOverflowError(end))?;
+            }
         }
         let mut bytes = self.buffers.values::<u8>(end);
-        let (to, mut end) = (bytes.as_mut(), 0);
-        for &row in self.indices {
-            let from = of_row(row);
-            let len = from.len();
-            // A short text as a piece of fixed size, with what stands behind it; the next one is written over that.
-            match (data[from.start..].first_chunk::<SHORT>(), to[end..].first_chunk_mut::<SHORT>()) {
-                (Some(from), Some(to)) if len <= SHORT => *to = *from,
-                _ => to[end..end + len].copy_from_slice(&data[from]),
+        let mut end = 0;
+        for (rows, same) in self.pieces() {
+            if let Some(row) = same {
+                let text = &data[of_row(row)];
+                repeat(text, &mut bytes.as_mut()[end..end + text.len() * rows.len()]);
+                end += text.len() * rows.len();
+                continue;
             }
-            end += len;
+            let to = bytes.as_mut();
+            for &row in &self.indices[rows] {
+                let from = of_row(row);
+                let len = from.len();
+                // A short text as a piece of fixed size, with what stands behind it; the next one is written over that.
+                match (data[from.start..].first_chunk::<SHORT>(), to[end..].first_chunk_mut::<SHORT>()) {
+                    (Some(from), Some(to)) if len <= SHORT => *to = *from,
+                    _ => to[end..end + len].copy_from_slice(&data[from]),
+                }
+                end += len;
+            }
         }
         let offsets = OffsetBuffer::new(offsets.freeze());
         Ok(Arc::new(GenericByteArray::<T>::try_new(offsets, bytes.freeze().into_inner(), self.nulls(column))?))
@@ -107,6 +144,17 @@ impl Gatherer<'_> {
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0)?;
         let valid = |place: usize| nulls.is_valid(self.indices[place] as usize);
         Some(BooleanBuffer::collect_bool(self.indices.len(), valid).into())
+    }
+}
+
+/// Fills `to` with copies of `text`, in steps that double.
+fn repeat(text: &[u8], to: &mut [u8]) {
+    let mut done = text.len().min(to.len());
+    to[..done].copy_from_slice(&text[..done]);
+    while (1..to.len()).contains(&done) {
+        let next = done.min(to.len() - done);
+        to.copy_within(..next, done);
+        done += next;
     }
 }
 
@@ -150,9 +198,31 @@ mod tests {
             let batch = RecordBatch::try_from_iter(columns.enumerate().map(|(index, one)| (index.to_string(), one))).unwrap();
             let indices: Vec<u32> =
                 places.iter().map(|place| u32::try_from(place.index(batch.num_rows())).unwrap()).collect();
-            let gathered = gather(&batch, |_| indices.as_slice(), &Buffers::default()).unwrap();
-            let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices)).unwrap();
+            let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices.clone())).unwrap();
+            let gathered = gather(&batch, &indices, 0, &[], &Buffers::default()).unwrap();
             prop_assert_eq!(gathered, taken);
+        }
+
+        #[test]
+        fn a_column_with_runs_is_what_take_makes_of_it(
+            rows in prop::collection::vec(prop::option::of(0..1_000_u16), 1..200),
+            pieces in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, any::<bool>()), 0..20),
+        ) {
+            let (mut indices, mut runs) = (Vec::new(), Vec::new());
+            for (place, count, is_run) in pieces {
+                let (start, row) = (indices.len(), place.index(rows.len()));
+                let any_row = |step| if is_run { row } else { (row + step) % rows.len() };
+                indices.extend((0..count).map(|step| u32::try_from(any_row(step)).unwrap()));
+                if is_run {
+                    runs.push(start..indices.len());
+                }
+            }
+            for column in columns(&rows) {
+                let batch = RecordBatch::try_from_iter([("column", column)]).unwrap();
+                let gathered = gather(&batch, &indices, 0, &runs, &Buffers::default()).unwrap();
+                let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices.clone())).unwrap();
+                prop_assert_eq!(gathered, taken);
+            }
         }
     }
 
@@ -161,6 +231,6 @@ mod tests {
         let rows = RecordBatchOptions::new().with_row_count(Some(3));
         let batch =
             RecordBatch::try_new_with_options(Arc::new(arrow_schema::Schema::empty()), Vec::new(), &rows).unwrap();
-        assert_eq!(gather(&batch, |_| &[2, 0], &Buffers::default()).unwrap().num_rows(), 2);
+        assert_eq!(gather(&batch, &[2, 0], 0, &[], &Buffers::default()).unwrap().num_rows(), 2);
     }
 }

@@ -89,24 +89,10 @@ pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers)
         return Ok(Pieces { pieces: pieces.collect(), batch: batch.clone() });
     }
     let (indices, pieces) = in_order(&groups, buffers);
-    let of_tags = tags_once(indices.as_slice(), &pieces, buffers);
-    let indices_of = |place: usize| if place == column { of_tags.as_slice() } else { indices.as_slice() };
-    let batch = gather(batch, indices_of, buffers).map_err(SplitError::Arrow)?;
+    let with_one_tag = pieces.iter().filter(|piece| piece.key != Tags::UNKNOWN);
+    let runs: Vec<_> = with_one_tag.map(|piece| piece.rows.clone()).collect();
+    let batch = gather(batch, indices.as_slice(), column, &runs, buffers).map_err(SplitError::Arrow)?;
     Ok(Pieces { batch, pieces })
-}
-
-/// The same indices for the column of the tags: all rows of a piece have the tag of its first, which stays in the cache.
-fn tags_once(indices: &[u32], pieces: &[Piece], buffers: &Buffers) -> Values<u32> {
-    let mut once = buffers.values::<u32>(indices.len());
-    let to = once.as_mut();
-    for Piece { key, rows } in pieces {
-        if *key == Tags::UNKNOWN {
-            to[rows.clone()].copy_from_slice(&indices[rows.clone()]);
-        } else if let Some(first) = indices.get(rows.start) {
-            to[rows.clone()].fill(*first);
-        }
-    }
-    once
 }
 
 /// Counting sort: the rows of the first group, then those of the second.
