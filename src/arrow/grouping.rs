@@ -1,11 +1,10 @@
 //! Which tag each row of a column has.
 
-use std::hash::Hash;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowDictionaryKeyType, ArrowPrimitiveType};
 use arrow_array::{
-    Array, ArrayAccessor, DictionaryArray, PrimitiveArray, downcast_dictionary_array, downcast_integer_array,
+    Array, ArrayAccessor, DictionaryArray, GenericStringArray, OffsetSizeTrait, PrimitiveArray, StringViewArray,
+    downcast_dictionary_array, downcast_integer_array,
 };
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
@@ -48,9 +47,9 @@ impl Finder<'_> {
     fn column(&mut self, column: &dyn Array, of_row: &mut [u32]) -> Result<(), SplitError> {
         downcast_integer_array! {
             column => self.integers(column, of_row),
-            DataType::Utf8 => self.texts(&column.as_string::<i32>(), of_row),
-            DataType::LargeUtf8 => self.texts(&column.as_string::<i64>(), of_row),
-            DataType::Utf8View => self.texts(&column.as_string_view(), of_row),
+            DataType::Utf8 => self.texts(column.as_string::<i32>(), of_row, signature_in),
+            DataType::LargeUtf8 => self.texts(column.as_string::<i64>(), of_row, signature_in),
+            DataType::Utf8View => self.texts(column.as_string_view(), of_row, signature_of_view),
             DataType::Dictionary(_, _) => return downcast_dictionary_array! {
                 // Not only the type of its values, when those are no tags.
                 column => self.dictionary(column, of_row).map_err(|error| match error {
@@ -77,36 +76,35 @@ impl Finder<'_> {
         self.group(Tags::NULL)
     }
 
-    fn texts<'t>(&mut self, column: &impl ArrayAccessor<Item = &'t str>, of_row: &mut [u32]) {
-        let (mut recent, mut known) = (Recent::new(Signature::default()), FxHashMap::default());
-        self.rows(column, of_row, |finder, text| {
-            let signature = Signature::of(text);
-            let mut find = || *known.entry(text).or_insert_with(|| finder.group(finder.tags.key(text)));
-            if signature.is_whole() { recent.group(signature.hash(), signature, find) } else { find() }
+    fn texts<'t, A>(&mut self, column: &'t A, of_row: &mut [u32], signature: impl Fn(&A, usize) -> Option<Signature>)
+    where
+        &'t A: ArrayAccessor<Item = &'t str>,
+    {
+        let (mut short, mut long) = (Met::new(Signature::default(), Signature::hash), FxHashMap::default());
+        self.rows(&column, of_row, |finder, row| {
+            let mut find = |text| finder.group(finder.tags.key(text));
+            match signature(column, row) {
+                Some(signature) => short.group(signature, || find(column.value(row))),
+                None => *long.entry(column.value(row)).or_insert_with_key(|text| find(text)),
+            }
         });
     }
 
     fn integers<N: ArrowPrimitiveType>(&mut self, column: &PrimitiveArray<N>, of_row: &mut [u32])
     where
-        N::Native: Eq + Hash + ToString,
+        N::Native: Eq + ToString,
     {
-        let (mut recent, mut known) = (Recent::new(N::Native::default()), FxHashMap::default());
-        self.rows(&column, of_row, |finder, value: N::Native| {
-            recent.group(spread(value.as_usize() as u64), value, || {
-                *known.entry(value).or_insert_with(|| finder.group(finder.tags.key(&value.to_string())))
-            })
+        let mut met = Met::new(N::Native::default(), |value: N::Native| spread(value.as_usize() as u64));
+        self.rows(&column, of_row, |finder, row| {
+            let value = column.value(row);
+            met.group(value, || finder.group(finder.tags.key(&value.to_string())))
         });
     }
 
     /// Finds the group of each row.
-    fn rows<A: ArrayAccessor<Item: Copy>>(
-        &mut self,
-        column: &A,
-        of_row: &mut [u32],
-        mut group_of: impl FnMut(&mut Self, A::Item) -> u32,
-    ) {
+    fn rows(&mut self, column: &impl Array, of_row: &mut [u32], mut group_of: impl FnMut(&mut Self, usize) -> u32) {
         for (row, group) in of_row.iter_mut().enumerate() {
-            *group = if column.is_null(row) { self.null() } else { group_of(self, column.value(row)) };
+            *group = if column.is_null(row) { self.null() } else { group_of(self, row) };
         }
     }
 
@@ -144,61 +142,137 @@ impl Finder<'_> {
     }
 }
 
-/// Groups of values met lately, each where its hash says: a look at one place, before the look into a map.
-struct Recent<V>(Vec<(V, u32)>);
+/// The groups of the values that were met: a hash table with linear probing, in which nearly each is where it is looked for
+/// first.
+struct Met<V, H> {
+    places: Vec<(V, u32)>,
+    values: usize,
+    /// Leaves as many bits of a hash as an index has.
+    shift: u32,
+    hash: H,
+}
 
-impl<V: Copy + Eq> Recent<V> {
-    const BITS: u32 = 10;
+impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> Met<V, H> {
+    const FIRST_PLACES: usize = 2_048;
 
-    /// No group has this number.
+    /// No group has this number: the place is empty, whatever value is there.
     const NONE: u32 = u32::MAX;
 
-    fn new(any: V) -> Self {
-        Self(vec![(any, Self::NONE); 1 << Self::BITS])
+    fn new(any: V, hash: H) -> Self {
+        Self::with_places(Self::FIRST_PLACES, any, hash)
+    }
+
+    fn with_places(places: usize, any: V, hash: H) -> Self {
+        Self { places: vec![(any, Self::NONE); places], values: 0, shift: u64::BITS - places.trailing_zeros(), hash }
     }
 
     #[inline]
-    fn group(&mut self, hash: u64, value: V, find: impl FnOnce() -> u32) -> u32 {
+    fn group(&mut self, value: V, find: impl FnOnce() -> u32) -> u32 {
         #[allow(clippy::cast_possible_truncation)] // it is below the number of places
-        let place = &mut self.0[(hash >> (u64::BITS - Self::BITS)) as usize];
-        if place.0 != value || place.1 == Self::NONE {
-            *place = (value, find());
+        let first = ((self.hash)(value) >> self.shift) as usize;
+        let (here, group) = self.places[first];
+        if here == value && group != Self::NONE { group } else { self.group_behind(first, value, find) }
+    }
+
+    #[inline(never)]
+    fn group_behind(&mut self, first: usize, value: V, find: impl FnOnce() -> u32) -> u32 {
+        let (mut place, mask) = (first, self.places.len() - 1);
+        while self.places[place].1 != Self::NONE {
+            if self.places[place].0 == value {
+                return self.places[place].1;
+            }
+            place = (place + 1) & mask;
         }
-        place.1
+        let group = find();
+        self.places[place] = (value, group);
+        self.values += 1;
+        if self.values * 4 > self.places.len() {
+            self.grow();
+        }
+        group
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut larger = Self::with_places(self.places.len() * 4, self.places[0].0, self.hash);
+        for &(value, group) in self.places.iter().filter(|place| place.1 != Self::NONE) {
+            larger.group(value, || group);
+        }
+        *self = larger;
     }
 }
 
-/// The length of a text with its first and its last bytes: up to sixteen bytes that is all of it.
+/// A text of up to fifteen bytes, whole, with zeros behind it, and in the last byte its length.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Signature {
-    len: usize,
-    first: u64,
-    last: u64,
+    low: u64,
+    high: u64,
 }
 
 impl Signature {
+    const BYTES: usize = 16;
+
+    /// By length: the bytes of the text in both halves.
+    const MASKS: [(u64, u64); Self::BYTES] = {
+        let mut masks = [(0, 0); Self::BYTES];
+        let mut len = 1;
+        while len < Self::BYTES {
+            let (low, high) = masks[len - 1];
+            masks[len] = if len <= 8 { (low << 8 | 0xff, 0) } else { (low, high << 8 | 0xff) };
+            len += 1;
+        }
+        masks
+    };
+
+    /// Of the first `len` of these bytes, if they are not too many.
     #[inline]
-    fn of(text: &str) -> Self {
-        let (bytes, len) = (text.as_bytes(), text.len());
-        let (first, last) = if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk()) {
-            (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
-        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk()) {
-            (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into())
-        } else if let [first, .., last] = bytes {
-            (u64::from(*first) << 8 | u64::from(bytes[len / 2]), (*last).into())
-        } else {
-            (bytes.first().map_or(0, |&byte| byte.into()), 0)
-        };
-        Self { len, first, last }
+    fn of(bytes: &[u8], len: usize) -> Option<Self> {
+        let masks = Self::MASKS.get(len)?;
+        // A piece of fixed size, of which the rest is then cut off: the length decides about no jump.
+        let both = bytes.first_chunk().map_or_else(|| padded(&bytes[..len]), |&chunk| u128::from_le_bytes(chunk));
+        Some(Self::cut(both, len, masks))
     }
 
-    fn is_whole(&self) -> bool {
-        self.len <= 16
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // both halves
+    fn cut(both: u128, len: usize, masks: &(u64, u64)) -> Self {
+        let (low, high) = (both as u64, (both >> u64::BITS) as u64);
+        Self { low: low & masks.0, high: high & masks.1 | (len as u64) << 56 }
     }
 
-    fn hash(&self) -> u64 {
-        spread(self.first ^ self.last.rotate_left(29) ^ self.len as u64)
+    /// Folded multiplication, as in wyhash: every byte has a say in every bit, where tags differ in a few digits only.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // both halves
+    fn hash(self) -> u64 {
+        let both = u128::from(self.low ^ 0x9e37_79b9_7f4a_7c15) * u128::from(self.high ^ 0xd1b5_4a32_d192_ed03);
+        both as u64 ^ (both >> u64::BITS) as u64
     }
+}
+
+/// At the end of a column.
+#[cold]
+fn padded(bytes: &[u8]) -> u128 {
+    let mut chunk = [0; Signature::BYTES];
+    chunk[..bytes.len()].copy_from_slice(bytes);
+    u128::from_le_bytes(chunk)
+}
+
+#[inline(always)]
+#[allow(clippy::inline_always)] // else it comes back through memory, which takes as long as the rest
+fn signature_in<O: OffsetSizeTrait>(column: &GenericStringArray<O>, row: usize) -> Option<Signature> {
+    let (start, end) = (column.value_offsets()[row].as_usize(), column.value_offsets()[row + 1].as_usize());
+    Signature::of(&column.value_data()[start..], end - start)
+}
+
+/// Bytes of a text that stand in its view, behind their number (Arrow columnar format, variable-size binary views).
+const IN_VIEW: usize = 12;
+
+#[inline]
+fn signature_of_view(column: &StringViewArray, row: usize) -> Option<Signature> {
+    let view = column.views()[row];
+    #[allow(clippy::cast_possible_truncation)] // its first quarter is the length
+    let len = view as u32 as usize;
+    if len <= IN_VIEW { Some(Signature::cut(view >> u32::BITS, len, &Signature::MASKS[len])) } else { None }
 }
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits depend on all.
@@ -209,34 +283,39 @@ pub(super) fn spread(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use arrow_array::StringArray;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn signatures_of_short_texts_are_equal_where_the_texts_are(one in "[ab]{0,16}", other in "[ab]{0,16}") {
-            let (first, second) = (Signature::of(&one), Signature::of(&other));
-            prop_assert!(first.is_whole() && second.is_whole());
-            prop_assert_eq!(first == second, one == other);
+        fn signatures_are_equal_where_the_texts_are(one in "[ab\\x00]{0,18}", other in "[ab\\x00]{0,18}", behind in "[ab]{0,20}") {
+            let both = StringArray::from(vec![one.clone(), other.clone(), behind]);
+            let views: StringViewArray = both.iter().collect();
+            let long = |text: &str, most: usize| text.len() > most;
+            for (first, second, most) in [
+                (signature_in(&both, 0), signature_in(&both, 1), Signature::BYTES - 1),
+                (signature_of_view(&views, 0), signature_of_view(&views, 1), IN_VIEW),
+            ] {
+                prop_assert_eq!((first.is_none(), second.is_none()), (long(&one, most), long(&other, most)));
+                if first.is_some() && second.is_some() {
+                    prop_assert_eq!(first == second, one == other);
+                }
+            }
         }
 
         #[test]
-        fn a_changed_byte_changes_the_signature(text in "[a-z]{1,16}", place in 0..16_usize) {
-            let mut bytes = text.clone().into_bytes();
-            let place = place % bytes.len();
-            bytes[place] ^= 1;
-            let changed = String::from_utf8(bytes).unwrap();
-            prop_assert!(Signature::of(&text) != Signature::of(&changed));
-        }
-
-        #[test]
-        fn the_recent_group_is_the_group(values in prop::collection::vec(0..3_000_i64, 0..4_000)) {
-            let mut recent = Recent::new(0);
+        fn each_value_keeps_its_group(values in prop::collection::vec(0..900_u64, 0..1_000), few in any::<bool>()) {
+            // With few of the bits, most values stand behind others.
+            let mut met = Met::with_places(4, 0, |value: u64| if few { value >> 9 << 60 } else { spread(value) });
+            let mut wanted = std::collections::HashMap::new();
             for value in values {
-                let group = u32::try_from(value * 7).unwrap();
-                prop_assert_eq!(recent.group(spread(value.as_usize() as u64), value, || group), group);
+                let next = u32::try_from(wanted.len()).unwrap();
+                let group = *wanted.entry(value).or_insert(next);
+                prop_assert_eq!(met.group(value, || next), group);
             }
         }
     }
