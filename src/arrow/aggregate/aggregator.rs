@@ -7,7 +7,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray}
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::description::{AggregateError, Aggregation, Measure};
-use super::groups::Groups;
+use super::groups::{Groups, Mark};
 use super::partials::{are_partials, metadata_of};
 use super::prepared::{Prepared, PreparedOf};
 use super::schema::{Places, Types, in_partials, in_rows, type_error};
@@ -41,6 +41,24 @@ enum Measured {
     /// The count of the values of a column that the measure with this number sums.
     CountOf(usize),
 }
+
+impl Clone for Measured {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Own(state) => Self::Own(state.copied()),
+            Self::CountOf(sum) => Self::CountOf(*sum),
+        }
+    }
+}
+
+/// What an aggregator kept before a batch.
+struct Before {
+    groups: Mark,
+    measured: Vec<Measured>,
+}
+
+/// For each group a copy of what is kept costs at most as much as this many rows of a batch.
+const ROWS_OF_A_COPY: usize = 8;
 
 impl Aggregator {
     /// An aggregator without groups.
@@ -78,17 +96,32 @@ impl Aggregator {
         }
         let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
-        if self.len().saturating_add(rows) > self.aggregation.max_groups {
-            self.find_groups(&prepared, rows)?;
-        }
-        for batch in &prepared {
-            batch.steps().for_each(|step| self.take(&step));
+        let before = self.before(&prepared, rows)?;
+        for step in prepared.iter().flat_map(Prepared::steps) {
+            if !self.take(&step)
+                && let Some(before) = before
+            {
+                self.groups.back_to(&before.groups);
+                self.measured = before.measured;
+                return Err(AggregateError::TooManyGroups { max_groups: self.aggregation.max_groups });
+            }
         }
         Ok(())
     }
 
-    /// Where there may be too many groups: finds them before any row goes in, up to where a group for each row that is left
-    /// would not be too many.
+    /// Where there may be too many groups: what to come back to. Or, if a copy of that would cost more than a look at all
+    /// rows, the certainty that there are not.
+    fn before(&mut self, prepared: &[Prepared], rows: usize) -> Result<Option<Before>, AggregateError> {
+        if self.len().saturating_add(rows) <= self.aggregation.max_groups {
+            return Ok(None);
+        }
+        if self.len().saturating_mul(ROWS_OF_A_COPY) <= rows {
+            return Ok(Some(Before { groups: self.groups.mark(), measured: self.measured.clone() }));
+        }
+        self.find_groups(prepared, rows).map(|()| None)
+    }
+
+    /// Finds the groups before any row goes in, up to where a group for each row that is left would not be too many.
     fn find_groups(&mut self, prepared: &[Prepared], mut rows_left: usize) -> Result<(), AggregateError> {
         let (mark, max_groups) = (self.groups.mark(), self.aggregation.max_groups);
         for step in prepared.iter().flat_map(Prepared::steps) {
@@ -105,10 +138,14 @@ impl Aggregator {
         Ok(())
     }
 
-    fn take(&mut self, step: &Prepared) {
+    /// Takes a step's rows in; `false`: not, there are too many groups now.
+    fn take(&mut self, step: &Prepared) -> bool {
         let mut of_row = std::mem::take(&mut self.of_row);
         self.groups.assign(&step.keys, step.rows, &mut of_row);
         let groups = self.groups.len();
+        if groups > self.aggregation.max_groups {
+            return false;
+        }
         self.states().for_each(|state| state.grow(groups));
         match &step.of {
             PreparedOf::Rows(inputs) => {
@@ -119,6 +156,7 @@ impl Aggregator {
             }
         }
         self.of_row = of_row;
+        true
     }
 
     /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups there are meanwhile.

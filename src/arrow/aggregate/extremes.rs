@@ -8,6 +8,7 @@ use super::description::AggregateError;
 use super::state::{Input, State, kept};
 
 /// The smallest or the largest value of each group.
+#[derive(Clone)]
 pub(super) struct Extreme {
     data_type: DataType,
     is_max: bool,
@@ -63,6 +64,7 @@ impl State for Extreme {
 }
 
 /// The value of the row that is first or last in the order of another column.
+#[derive(Clone)]
 pub(super) struct At {
     value_type: DataType,
     by_type: DataType,

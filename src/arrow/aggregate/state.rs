@@ -33,8 +33,19 @@ impl Input {
     }
 }
 
+/// A copy of what is kept, to come back to.
+pub(super) trait Copied {
+    fn copied(&self) -> Box<dyn State>;
+}
+
+impl<S: State + Clone + 'static> Copied for S {
+    fn copied(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+}
+
 /// What is kept of one measure. Groups are numbers below the last `grow`.
-pub(super) trait State: Send {
+pub(super) trait State: Copied + Send {
     /// Makes room for so many groups.
     fn grow(&mut self, groups: usize);
 

@@ -13,7 +13,7 @@ use super::description::AggregateError;
 use super::state::{EXACT, Input, State};
 
 /// Rows, or those with a value.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Counts(Vec<i64>);
 
 impl State for Counts {
@@ -70,6 +70,7 @@ struct Exact {
 }
 
 /// Sums of integers, exact.
+#[derive(Clone)]
 pub(super) struct IntegerSums {
     name: String,
     is_mean: bool,
@@ -160,6 +161,7 @@ impl Rounded {
 }
 
 /// Sums of floating-point numbers, with what rounding took from them.
+#[derive(Clone)]
 pub(super) struct FloatSums {
     is_mean: bool,
     sums: Vec<Rounded>,

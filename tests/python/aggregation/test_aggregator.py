@@ -147,6 +147,28 @@ def test_rows_in_any_pieces_give_what_duckdb_gives(data, table):
     assert rows_of(merged.result(), keys) == rows_of(wanted, keys)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data(), tables(), st.integers(1, 6))
+def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
+    measures = EVERYTHING | {"quantiles": Quantiles("float", [0.5])}
+    limited = Aggregator(Aggregation(keys=["one"], measures=measures, max_groups=most))
+    unlimited = Aggregator(Aggregation(keys=["one"], measures=measures))
+    keys = set()
+    for whole in pieces(data.draw, table):
+        # In several parts, of which the first go in before the last is too much.
+        batch = pieces(data.draw, whole)
+        with_batch = keys | {plain(key) for key in whole["one"].to_pylist()}
+        if len(with_batch) > most:
+            with pytest.raises(BatchQueueError, match=f"more groups than max_groups, {most}"):
+                limited.consume(batch)
+        else:
+            limited.consume(batch)
+            unlimited.consume(batch)
+            keys = with_batch
+        results = [limited.result(), unlimited.result()]
+        assert len({str(result and result.to_pydict()) for result in results}) == 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(1e-5, 1e9) | st.floats(-1e9, -1e-5) | st.just(0.0), min_size=1, max_size=300),
