@@ -181,7 +181,7 @@ impl<T: Item> Shared<T> {
         partitions: usize,
     ) -> Self {
         let threads: Vec<ThreadSlot> = wakers.into_iter().map(ThreadSlot::new).collect();
-        let route = Route::new();
+        let route = Route::new(&config);
         route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running::new(threads.len()));
         let threads_per_core = u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);

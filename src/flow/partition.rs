@@ -281,7 +281,7 @@ impl<T> Partition<T> {
 
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
-        let next = self.spares.segment(gate.segment_size.into());
+        let next = self.spares.segment();
         let full = std::mem::replace(&mut gate.open, next);
         let items = full.len() as u64;
         // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than

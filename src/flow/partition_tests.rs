@@ -87,7 +87,8 @@ struct Both {
 impl Both {
     fn new(buffer_size: usize, max_batch_items: usize) -> Self {
         let bit = ReadyBit::new(new_word(), 0);
-        let (segment, pool) = (segment_size(buffer_size, max_batch_items), Arc::new(SparePool::new()));
+        let segment = segment_size(buffer_size, max_batch_items);
+        let pool = Arc::new(SparePool::new(segment));
         Self {
             partition: Partition::new(0, bit, buffer_size, segment, pool.clone()),
             buffer_size,

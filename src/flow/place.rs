@@ -151,7 +151,7 @@ mod loom_tests {
         model(3, || {
             let places = Arc::new(Places::<u64>::new());
             let insert = |number: usize| {
-                let spares = Arc::new(SparePool::new());
+                let spares = Arc::new(SparePool::new(1));
                 let partition = Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, spares);
                 places.insert(Place::new(TypeKey(number), number, Arc::new(partition), false));
             };
@@ -184,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn partition(index: usize) -> Arc<Partition<u64>> {
-        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1, Arc::new(SparePool::new())))
+        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1, Arc::new(SparePool::new(1))))
     }
 
     #[test]

@@ -112,7 +112,8 @@ pub(crate) struct Route<T> {
 }
 
 impl<T> Route<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
+        let segment_size = segment_size(config.buffer_size, config.max_batch_items);
         Self {
             partitions: AppendOnly::new(),
             owners: AppendOnly::new(),
@@ -120,7 +121,7 @@ impl<T> Route<T> {
             places: Places::new(),
             types: AppendOnly::new(),
             idlers: Published::new(Vec::new()),
-            spares: Arc::new(SparePool::new()),
+            spares: Arc::new(SparePool::new(segment_size)),
         }
     }
 

@@ -16,28 +16,36 @@ pub(crate) const KEPT_CAPACITY: usize = 256;
 /// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
 const MOST_OWN: usize = 128;
 
-/// Emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items.
+/// Emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items. Of large ones fewer, with as much room.
 const MOST_POOLED: usize = 512;
 
 /// Whole segments that drain threads do not need, for the producers of their queue.
 #[derive(Debug)]
-pub(crate) struct SparePool<T>(OnceLock<SegmentChannel<Vec<T>>>);
+pub(crate) struct SparePool<T> {
+    segment_size: usize,
+    waiting: OnceLock<SegmentChannel<Vec<T>>>,
+}
 
 impl<T> SparePool<T> {
-    pub(crate) fn new() -> Self {
-        Self(OnceLock::new())
+    pub(crate) fn new(segment_size: usize) -> Self {
+        Self { segment_size, waiting: OnceLock::new() }
     }
 
-    /// An empty segment with room for `size` items.
-    pub(super) fn segment(&self, size: usize) -> Vec<T> {
-        let pooled = if size == KEPT_CAPACITY { self.0.get().and_then(SegmentChannel::try_recv) } else { None };
-        pooled.unwrap_or_else(|| Vec::with_capacity(size))
+    /// An empty segment for a sealed one.
+    pub(super) fn segment(&self) -> Vec<T> {
+        let pooled = self.waiting.get().and_then(SegmentChannel::try_recv);
+        pooled.unwrap_or_else(|| Vec::with_capacity(self.segment_size))
+    }
+
+    fn most(&self) -> usize {
+        (MOST_POOLED * KEPT_CAPACITY / self.segment_size).clamp(1, MOST_POOLED)
     }
 
     fn keep(&self, segment: Vec<T>) {
-        if segment.capacity() == KEPT_CAPACITY {
+        if segment.capacity() == self.segment_size {
+            let most = self.most();
             // One too many goes back to the allocator.
-            drop(self.0.get_or_init(|| SegmentChannel::bounded(MOST_POOLED)).try_send(segment));
+            drop(self.waiting.get_or_init(|| SegmentChannel::bounded(most)).try_send(segment));
         }
     }
 }
@@ -54,12 +62,9 @@ impl<T> Spares<T> {
         Self { own: Vec::new(), pool }
     }
 
-    /// Keeps an emptied segment, if it is of the size that takes leave behind.
+    /// Keeps an emptied segment, if it is of the size that takes leave behind, or that producers fill.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
-        if !(1..=KEPT_CAPACITY).contains(&segment.capacity()) {
-            return;
-        }
-        if self.own.len() < MOST_OWN {
+        if (1..=KEPT_CAPACITY).contains(&segment.capacity()) && self.own.len() < MOST_OWN {
             self.own.push(segment);
         } else {
             self.pool.keep(segment);
@@ -76,41 +81,57 @@ impl<T> Spares<T> {
 mod tests {
     use super::*;
 
-    fn spares() -> Spares<u64> {
-        Spares::new(Arc::new(SparePool::new()))
+    fn spares(segment_size: usize) -> Spares<u64> {
+        Spares::new(Arc::new(SparePool::new(segment_size)))
+    }
+
+    fn pooled(spares: &Spares<u64>) -> usize {
+        std::iter::from_fn(|| spares.pool.waiting.get().and_then(SegmentChannel::try_recv)).count()
     }
 
     #[test]
     fn a_producer_gets_what_a_drain_thread_has_too_many_of() {
-        let mut spares = spares();
+        let mut spares = spares(KEPT_CAPACITY);
         let segments: Vec<_> = (0..=MOST_OWN).map(|_| Vec::with_capacity(KEPT_CAPACITY)).collect();
         let last = segments[MOST_OWN].as_ptr();
         for segment in segments {
             spares.keep(segment);
         }
-        let got = spares.pool.segment(KEPT_CAPACITY);
+        let got = spares.pool.segment();
         assert_eq!(got.as_ptr(), last);
         assert_eq!(spares.own.len(), MOST_OWN);
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
-        let mut spares = spares();
-        let most = MOST_OWN + MOST_POOLED;
-        for _ in 0..most + 10 {
-            spares.keep(Vec::with_capacity(KEPT_CAPACITY));
-        }
-        assert_eq!(spares.own.len(), MOST_OWN);
-        let pooled = std::iter::from_fn(|| spares.pool.0.get().and_then(SegmentChannel::try_recv)).count();
-        assert_eq!(pooled, MOST_POOLED);
+    fn a_producer_gets_the_large_segments_of_a_large_buffer() {
+        let mut spares = spares(4 * KEPT_CAPACITY);
+        let large = Vec::with_capacity(4 * KEPT_CAPACITY);
+        let address = large.as_ptr();
+        spares.keep(large);
+        assert!(spares.own.is_empty());
+        let got = spares.pool.segment();
+        assert_eq!(got.as_ptr(), address);
     }
 
     #[test]
-    fn nothing_without_room_or_too_large_is_kept() {
-        let mut spares = spares();
+    fn what_is_kept_is_bounded() {
+        for (size, most) in [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)] {
+            let mut spares = spares(size);
+            for _ in 0..MOST_OWN + most + 10 {
+                spares.keep(Vec::with_capacity(size));
+            }
+            assert_eq!(spares.own.len(), if size <= KEPT_CAPACITY { MOST_OWN } else { 0 });
+            assert_eq!(pooled(&spares), most);
+        }
+    }
+
+    #[test]
+    fn nothing_without_room_or_of_another_size_is_kept() {
+        let mut spares = spares(2 * KEPT_CAPACITY);
         spares.keep(Vec::new());
         spares.keep(Vec::with_capacity(KEPT_CAPACITY + 1));
         assert!(spares.own.is_empty());
+        assert_eq!(pooled(&spares), 0);
         assert_eq!(spares.segment(3).capacity(), 3);
     }
 }
