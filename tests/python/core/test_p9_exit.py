@@ -1,5 +1,7 @@
 """P9: the exit delivers what was accepted, keeps exit codes, and survives handlers that hang."""
 
+from collections import Counter
+
 import pytest
 from core_support import run_script
 
@@ -33,6 +35,34 @@ def test_exit_delivers_what_every_queue_accepted():
     )
     assert (code, err) == (0, "")
     assert sorted(out) == ["dropped [4]", "plain [1, 2, 3]", "registered [1, 2, 3]"]
+
+
+def test_exit_delivers_to_handlers_that_work_without_the_interpreter():
+    """What they have then goes on to Python code."""
+    code, out, err = run_script(
+        """
+        import pyarrow as pa
+        from batchqueue.aggregation import Aggregation, Aggregator, Count
+
+        def next_worker(partials):
+            for row in partials.to_pylist():
+                say(row["key"], *row["n"].values())
+
+        data = pa.table({"tag": ["a", "b"] * 50_000, "key": [1, 2, 3, 4] * 25_000})
+        description = Aggregation(keys=["key"], measures={"n": Count()})
+        queue = BatchQueue("queue", config(threads=2, buffer_size=10_000_000))
+        for tag in "ab":
+            queue.add_handler(tag, Aggregator(description, next_worker))
+        for _ in range(50):
+            queue.produce_arrow(data, type_column="tag")
+        """
+    )
+    assert (code, err) == (0, "")
+    counts = Counter()
+    for line in out:
+        key, count = map(int, line.split())
+        counts[key] += count
+    assert counts == dict.fromkeys((1, 2, 3, 4), 50 * 25_000)
 
 
 def test_exit_closes_the_last_created_queue_first():
