@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::ConfigError;
 use super::aggregator::Aggregating;
@@ -74,11 +75,8 @@ impl PyHandler {
 
     fn call0(method: Option<&Held>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
-        Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)) {
-            Ok(result) => {
-                release(result);
-                Ok(())
-            }
+        Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine) {
+            Ok(()) => Ok(()),
             Err(error) => Err(Failure::new(describe(py, error.into_value(py).into_bound(py).into_any()))),
         })
     }
@@ -108,6 +106,24 @@ impl PyHandler {
             }
         }
     }
+}
+
+/// A handler that gives a coroutine back has done nothing yet, and nobody would await it.
+fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+    static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = result.py();
+    if result.is_none() || !result.get_type().is(COROUTINE.import(py, "types", "CoroutineType")?) {
+        release(result);
+        return Ok(());
+    }
+    // Closed, it does not warn that nobody awaited it.
+    let closed = result.getattr("close").and_then(|close| call_handler(&close, &PyTuple::empty(py)));
+    release(result);
+    release(closed?);
+    Err(ConfigError::new_err(
+        "the handler returned a coroutine, which nobody awaits; give the `async def` itself to an AsyncBatchQueue, or return \
+         something else",
+    ))
 }
 
 /// All items of a batch, which gives them away.
@@ -180,9 +196,8 @@ impl Handler<PyItem> for PyHandler {
                 Ok(made) => made,
                 Err(memory) => return Err(Failure::last(memory.to_string())),
             };
-            let result = match call_handler(self.consume.bind(py), &args) {
-                Ok(result) => {
-                    release(result);
+            let result = match call_handler(self.consume.bind(py), &args).and_then(refuse_coroutine) {
+                Ok(()) => {
                     drop(batch.drain());
                     Ok(())
                 }

@@ -5,7 +5,7 @@ import logging
 import pytest
 from core_support import WAIT_S, Held, Recorder, assert_conserved, eventually
 
-from batchqueue import BufferStrategy
+from batchqueue import BufferStrategy, ConfigError
 
 
 class Order:
@@ -14,6 +14,17 @@ class Order:
 
 class BulkOrder(Order):
     pass
+
+
+class HandlerWithErrors:
+    def __init__(self, consume, errors):
+        self.make, self.errors = consume, errors
+
+    def consume(self, batch):
+        return self.make(batch)
+
+    def on_error(self, batch, error):
+        self.errors.append((batch, error))
 
 
 @pytest.fixture
@@ -55,6 +66,22 @@ def test_an_unhandled_subclass_of_a_registered_class_gets_that_hint(make_queue, 
     assert "BulkOrder" in line
     assert "subclass" in line
     assert "test_p8_nothing_silent.Order" in line or " Order" in line
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue, lines):
+    async def later(batch):
+        pass
+
+    queue = make_queue()
+    errors = []
+    queue.add_handler(Order, lambda batch: later(batch))
+    queue.add_handler(int, HandlerWithErrors(later, errors))
+    queue.produce_many([Order(), Order(), 1])
+    queue.shutdown(WAIT_S)
+    assert (queue.stats().consumed, queue.stats().failed) == (0, 3)
+    assert any("returned a coroutine, which nobody awaits" in line for line in lines())
+    assert [(batch, type(error)) for batch, error in errors] == [([1], ConfigError)]
 
 
 def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_queue, lines):
