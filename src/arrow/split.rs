@@ -89,7 +89,8 @@ pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers)
         return Ok(Pieces { pieces: pieces.collect(), batch: batch.clone() });
     }
     let (indices, pieces) = in_order(&groups, buffers);
-    let with_one_tag = pieces.iter().filter(|piece| piece.key != Tags::UNKNOWN);
+    // Null rows of a dictionary may have any indices: of nothing, and of a null among its values.
+    let with_one_tag = pieces.iter().filter(|piece| ![Tags::UNKNOWN, Tags::NULL].contains(&piece.key));
     let runs: Vec<_> = with_one_tag.map(|piece| piece.rows.clone()).collect();
     let batch = gather(batch, indices.as_slice(), column, &runs, buffers).map_err(SplitError::Arrow)?;
     Ok(Pieces { batch, pieces })
@@ -157,6 +158,17 @@ mod tests {
         rows
     }
 
+    fn texts_of(column: &ArrayRef) -> Vec<Option<String>> {
+        if let Some(numbers) = column.as_primitive_opt::<Int32Type>() {
+            return numbers.iter().map(|number| number.map(|number| number.to_string())).collect();
+        }
+        let plain = match column.as_dictionary_opt::<Int32Type>() {
+            Some(dictionary) => arrow_select::take::take(dictionary.values(), dictionary.keys(), None).unwrap(),
+            None => column.clone(),
+        };
+        plain.as_string::<i32>().iter().map(|text| text.map(str::to_owned)).collect()
+    }
+
     fn expected(tags: &[Option<String>], known: &Tags) -> Vec<(TypeKey, Vec<u64>)> {
         let mut rows: Vec<(TypeKey, Vec<u64>)> = Vec::new();
         for (number, tag) in (0..).zip(tags) {
@@ -188,10 +200,20 @@ mod tests {
             let strings = StringArray::from(texts.clone());
             let integers: Int32Array = tags.iter().map(|tag| tag.map(i32::from)).collect();
             let dictionary: DictionaryArray<Int32Type> = texts.iter().map(|tag| tag.as_deref()).collect();
-            let columns: [ArrayRef; 3] = [Arc::new(strings), Arc::new(integers), Arc::new(dictionary)];
+            // Nulls among the indices, with any index behind them, and among the values.
+            let indices: Vec<i32> = (0..).zip(&tags).map(|(row, tag)| tag.map_or(row % 21, i32::from)).collect();
+            let valid = tags.iter().zip(&indices).map(|(tag, &index)| tag.is_some() || index == 20).collect::<Vec<_>>();
+            let indices = Int32Array::new(indices.into(), Some(valid.into()));
+            let values: StringArray = (0..21).map(|tag| (tag < 20).then(|| tag.to_string())).collect();
+            let with_null = DictionaryArray::<Int32Type>::try_new(indices, Arc::new(values)).unwrap();
+            let columns: [ArrayRef; 4] =
+                [Arc::new(strings), Arc::new(integers), Arc::new(dictionary), Arc::new(with_null)];
             for column in columns {
-                let pieces = split(&batch(column), 0, &known, &Buffers::default()).unwrap();
+                let whole = batch(column);
+                let pieces = split(&whole, 0, &known, &Buffers::default()).unwrap();
                 prop_assert_eq!(rows_by_key(&pieces), wanted.clone());
+                let tags_there = arrow_select::take::take(whole.column(0), pieces.batch.column(1), None).unwrap();
+                prop_assert!(texts_of(pieces.batch.column(0)) == texts_of(&tags_there));
                 let covered: usize = pieces.pieces.iter().map(|piece| piece.rows.len()).sum();
                 prop_assert_eq!(covered, tags.len());
             }
