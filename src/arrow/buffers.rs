@@ -9,7 +9,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, ScalarBuffer};
 
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that wait for their next use: what seven batches need of five columns with as many rows as are split at once.
+/// Bytes that wait for their next use: what six batches need of five columns with as many rows as are split at once.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller ones.
@@ -39,27 +39,38 @@ impl Buffers {
         let bytes = len * size_of::<N>();
         let size = bytes.next_power_of_two();
         let memory = match place_of(size) {
-            Some(place) => self.take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size)),
+            Some(place) => self.0.lock().take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size)),
             None => MutableBuffer::from_len_zeroed(bytes),
         };
         Values { buffer: Lent { memory, bytes, home: self.clone() }, native: std::marker::PhantomData }
     }
 
-    fn take(&self, place: usize) -> Option<MutableBuffer> {
+    fn keep(&self, memory: MutableBuffer) {
+        let Some(place) = place_of(memory.len()) else { return };
+        // They go back to the allocator behind the lock.
+        let mut too_many = Vec::new();
         let mut kept = self.0.lock();
-        let memory = kept.by_size[place].pop()?;
-        kept.bytes -= memory.len();
+        while kept.bytes + memory.len() > MOST_BYTES {
+            let Some(other) = kept.take_other(place) else { return };
+            too_many.push(other);
+        }
+        kept.bytes += memory.len();
+        kept.by_size[place].push(memory);
+    }
+}
+
+impl Kept {
+    fn take(&mut self, place: usize) -> Option<MutableBuffer> {
+        let memory = self.by_size[place].pop()?;
+        self.bytes -= memory.len();
         Some(memory)
     }
 
-    fn keep(&self, memory: MutableBuffer) {
-        let Some(place) = place_of(memory.len()) else { return };
-        let mut kept = self.0.lock();
-        // One too many goes back to the allocator.
-        if kept.bytes + memory.len() <= MOST_BYTES {
-            kept.bytes += memory.len();
-            kept.by_size[place].push(memory);
-        }
+    /// One of the size that most of the others have: it may be that of batches long ago.
+    fn take_other(&mut self, place: usize) -> Option<MutableBuffer> {
+        let bytes = |other: usize| self.by_size[other].iter().map(MutableBuffer::len).sum::<usize>();
+        let fullest = (0..self.by_size.len()).filter(|&other| other != place).max_by_key(|&other| bytes(other))?;
+        self.take(fullest)
     }
 }
 
@@ -144,10 +155,12 @@ mod tests {
         let many = |count: usize, bytes: usize| (0..count).map(|_| buffers.values::<u8>(bytes)).collect::<Vec<_>>();
         drop(many(3, SMALLEST));
         assert_eq!((kept(&buffers), buffers.0.lock().bytes), (3, 3 * SMALLEST));
-        drop(many(MOST_BYTES / LARGEST, LARGEST));
-        assert_eq!(kept(&buffers), 3 + MOST_BYTES / LARGEST - 1);
-        assert_eq!(many(2, SMALLEST).len(), 2);
-        assert!(buffers.0.lock().bytes <= MOST_BYTES);
+        // Those of another size make room.
+        drop(many(MOST_BYTES / LARGEST + 2, LARGEST));
+        assert_eq!((kept(&buffers), buffers.0.lock().bytes), (MOST_BYTES / LARGEST, MOST_BYTES));
+        drop(many(1, SMALLEST));
+        assert_eq!(kept(&buffers), MOST_BYTES / LARGEST);
+        assert_eq!(buffers.0.lock().bytes, MOST_BYTES - LARGEST + SMALLEST);
         *buffers.0.lock() = Kept::default();
         for size in [0, 1, SMALLEST / 2, LARGEST + 1] {
             let values = buffers.values::<u8>(size);
