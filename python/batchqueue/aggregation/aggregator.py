@@ -25,7 +25,8 @@ class Aggregation:
         max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31. That bounds its memory: of two million
             groups one takes 55 bytes with an integer as key and a `Count`, 43 with a text of 13 bytes, 140 with both as
             keys. Each more measure takes 8 (`Count`) to 32 bytes (`Sum`), those of texts their length, `TopN` its rows,
-            `Quantiles` kilobytes. While its tables grow it takes up to twice as much.
+            `Quantiles` kilobytes. While its tables grow it takes up to twice as much, and so do counts
+            and sums while a batch goes in that has more rows than there is room for groups.
 
     Raises:
         ConfigError: A value cannot be used, or a name is there twice.

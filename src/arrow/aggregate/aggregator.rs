@@ -57,7 +57,7 @@ struct Before {
     measured: Vec<Measured>,
 }
 
-/// For each group a copy of what is kept costs at most as much as this many rows of a batch.
+/// For each group a copy of numbers costs at most as much as this many rows of a batch.
 const ROWS_OF_A_COPY: usize = 8;
 
 impl Aggregator {
@@ -98,9 +98,8 @@ impl Aggregator {
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
         let before = self.before(&prepared, rows)?;
         for step in prepared.iter().flat_map(Prepared::steps) {
-            if !self.take(&step)
-                && let Some(before) = before
-            {
+            if !self.take(&step) {
+                let Some(before) = before else { unreachable!("all groups were found before") };
                 self.groups.back_to(&before.groups);
                 self.measured = before.measured;
                 return Err(AggregateError::TooManyGroups { max_groups: self.aggregation.max_groups });
@@ -115,7 +114,8 @@ impl Aggregator {
         if self.len().saturating_add(rows) <= self.aggregation.max_groups {
             return Ok(None);
         }
-        if self.len().saturating_mul(ROWS_OF_A_COPY) <= rows {
+        let is_plain = self.states().all(|state| state.is_plain());
+        if is_plain && self.len().saturating_mul(ROWS_OF_A_COPY) <= rows {
             return Ok(Some(Before { groups: self.groups.mark(), measured: self.measured.clone() }));
         }
         self.find_groups(prepared, rows).map(|()| None)

@@ -60,6 +60,11 @@ pub(super) trait State: Copied + Send {
     /// Takes partials in, that [`check`](Self::check) has seen.
     fn merge(&mut self, groups: &[u32], partials: &StructArray);
 
+    /// Whether a copy is one of plain numbers, and so costs less per group than the look-up of some rows.
+    fn is_plain(&self) -> bool {
+        false
+    }
+
     /// What is kept, as columns for the fields that [`kept_fields`] gives.
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError>;
 

@@ -17,6 +17,10 @@ use super::state::{EXACT, Input, State};
 pub(super) struct Counts(Vec<i64>);
 
 impl State for Counts {
+    fn is_plain(&self) -> bool {
+        true
+    }
+
     fn grow(&mut self, groups: usize) {
         self.0.resize(groups, 0);
     }
@@ -84,6 +88,10 @@ impl IntegerSums {
 }
 
 impl State for IntegerSums {
+    fn is_plain(&self) -> bool {
+        true
+    }
+
     fn grow(&mut self, groups: usize) {
         self.sums.resize(groups, Exact::default());
     }
@@ -182,6 +190,10 @@ impl FloatSums {
 }
 
 impl State for FloatSums {
+    fn is_plain(&self) -> bool {
+        true
+    }
+
     fn grow(&mut self, groups: usize) {
         self.sums.resize(groups, Rounded::default());
     }
