@@ -27,7 +27,7 @@ const PUTS: usize = 1_024;
 /// Items of a spread type that go to one of its partitions in a row.
 const SPREAD_RUN: usize = 64;
 
-/// Where many items come from. It is asked for them inside gates, so it must run no foreign code.
+/// Where many items come from. It is asked for them inside gates, so it must run no foreign code and wait for nobody.
 pub(crate) trait Source<T>: Iterator<Item = T> {
     /// How many are left. Asked outside the gates, where others may have changed that.
     fn left(&mut self) -> usize;
@@ -77,7 +77,7 @@ impl<T: Item> Shared<T> {
         None
     }
 
-    /// Each partition in turn gets its share of the items, in a row.
+    /// Each partition in turn gets its share of the items in a row, but not more than [`PUTS`].
     fn put_in_turn<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
         let share = items.left().div_ceil(self.route.partition_count()).min(PUTS);
         while items.left() > 0 {
@@ -214,7 +214,7 @@ fn slot_of(key: TypeKey) -> usize {
 }
 
 impl<T: Item> Drop for Runs<'_, T> {
-    /// Also when an item's `type_key` panics: what was put in is announced.
+    /// Also when an item's `type_key` panics: what was put in is announced. That item is lost.
     fn drop(&mut self) {
         self.end_all();
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use super::item::PyItem;
@@ -16,16 +17,18 @@ use crate::flow::bulk::Source;
 const TURN: usize = 16_384;
 
 /// A list or a tuple; not of a subclass, whose items are what its methods say.
-#[derive(Clone, Copy)]
-pub(super) enum Indexed<'a, 'py> {
-    List(&'a Bound<'py, PyList>),
-    Tuple(&'a Bound<'py, PyTuple>),
+pub(super) enum Indexed<'py> {
+    List(Bound<'py, PyList>),
+    Tuple(Bound<'py, PyTuple>),
 }
 
-impl<'a, 'py> Indexed<'a, 'py> {
-    pub(super) fn of(items: &'a Bound<'py, PyAny>) -> Option<Self> {
-        let list = items.cast_exact().map(Self::List);
-        list.or_else(|_| items.cast_exact().map(Self::Tuple)).ok()
+impl<'py> Indexed<'py> {
+    pub(super) fn of(items: &Bound<'py, PyAny>) -> Option<Self> {
+        let Ok(list) = items.cast_exact::<PyList>() else {
+            return items.cast_exact().ok().cloned().map(Self::Tuple);
+        };
+        // Without a GIL, whoever reads a list may wait for another thread, and inside the gates nobody may wait.
+        Some(if has_gil(items.py()) { Self::List(list.clone()) } else { Self::Tuple(list.to_tuple()) })
     }
 
     /// Puts all items in, up to the first that is refused; how many.
@@ -71,15 +74,23 @@ impl<'a, 'py> Indexed<'a, 'py> {
         }
     }
 
-    fn items(self, start: usize, end: usize) -> Items<'a, 'py> {
+    fn items(&self, start: usize, end: usize) -> Items<'_, 'py> {
         let end = end.min(self.len());
         Items { from: self, read: start, end }
     }
 }
 
+/// Whether threads with the interpreter take turns.
+fn has_gil(py: Python<'_>) -> bool {
+    static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
+    let ask = || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
+    // A Python that cannot be asked always has one.
+    *HAS_GIL.get_or_init(py, || ask().unwrap_or(true))
+}
+
 /// The items of a list or a tuple, by index: another thread may change a list while this one waits for space.
 struct Items<'a, 'py> {
-    from: Indexed<'a, 'py>,
+    from: &'a Indexed<'py>,
     /// Items read so far, with those before the first.
     read: usize,
     end: usize,
@@ -97,7 +108,6 @@ impl Iterator for Items<'_, '_> {
             Indexed::List(list) => list.get_item(self.read),
             Indexed::Tuple(tuple) => tuple.get_item(self.read),
         };
-        // An error: without a GIL, another thread has made the list shorter meanwhile.
         let item = item.ok()?;
         self.read += 1;
         Some(PyItem::new(item))
