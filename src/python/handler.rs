@@ -91,11 +91,10 @@ impl PyHandler {
             Ok(args) => args,
             Err(memory) => return Failure::last(memory.to_string()),
         };
-        let reported = call_handler(report.bind(py), &args);
+        let reported = call_handler(report.bind(py), &args).and_then(refuse_coroutine);
         release(args.into_any());
         match reported {
-            Ok(result) => {
-                release(result);
+            Ok(()) => {
                 release(error);
                 Failure { message: String::new(), reported: true, retry: false }
             }

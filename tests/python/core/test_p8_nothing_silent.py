@@ -25,6 +25,7 @@ class HandlerWithErrors:
 
     def on_error(self, batch, error):
         self.errors.append((batch, error))
+        return self.make(batch) if len(batch) == 2 else None
 
 
 @pytest.fixture
@@ -78,10 +79,17 @@ def test_a_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue
     queue.add_handler(Order, lambda batch: later(batch))
     queue.add_handler(int, HandlerWithErrors(later, errors))
     queue.produce_many([Order(), Order(), 1])
-    queue.shutdown(WAIT_S)
+    queue.flush(WAIT_S)
     assert (queue.stats().consumed, queue.stats().failed) == (0, 3)
-    assert any("returned a coroutine, which nobody awaits" in line for line in lines())
     assert [(batch, type(error)) for batch, error in errors] == [([1], ConfigError)]
+    (line,) = lines()
+    assert "Order" in line
+    assert "returned a coroutine, which nobody awaits" in line
+    # What returns one when it is told of that has not been told.
+    queue.add_handler(bytes, HandlerWithErrors(later, errors))
+    queue.produce_many([b"", b""])
+    queue.shutdown(WAIT_S)
+    assert "then its error handler failed" in lines()[-1]
 
 
 def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_queue, lines):
