@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
+use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, PartitionPolicy, ProduceError, Wait};
 
 use crate::support::{Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until};
 
@@ -84,6 +84,21 @@ fn items_without_a_handler_are_counted() {
     assert_eq!((stats.consumed, stats.unhandled), (50, 50));
     assert_eq!(collector.items().len(), 50);
     assert_conserved(&stats);
+}
+
+#[test]
+fn items_that_their_producer_puts_into_the_partition_of_another_type_have_no_handler() {
+    let (first, second) = (Collector::default(), Collector::default());
+    let queue = start(Config { partitions: PartitionPolicy::fixed(2).unwrap(), ..config(2) });
+    queue.add_handler(key(0), first.handler()).unwrap();
+    queue.add_handler(key(1), second.handler()).unwrap();
+    for number in 0..20 {
+        queue.produce_with(sent(1, 0, number), Some(number % 2), None, &mut Wait).unwrap();
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!((first.items().len(), second.items().len(), queue.stats().unhandled), (20, 10, 10));
+    assert!(first.items().iter().all(|item| item.kind == 0));
 }
 
 /// Fails every other batch.
