@@ -42,11 +42,11 @@ enum Measured {
     CountOf(usize),
 }
 
-impl Clone for Measured {
-    fn clone(&self) -> Self {
+impl Measured {
+    fn copied(&self) -> Option<Self> {
         match self {
-            Self::Own(state) => Self::Own(state.copied()),
-            Self::CountOf(sum) => Self::CountOf(*sum),
+            Self::Own(state) => state.copied().map(Self::Own),
+            Self::CountOf(sum) => Some(Self::CountOf(*sum)),
         }
     }
 }
@@ -114,9 +114,10 @@ impl Aggregator {
         if self.len().saturating_add(rows) <= self.aggregation.max_groups {
             return Ok(None);
         }
-        let is_plain = self.states().all(|state| state.is_plain());
-        if is_plain && self.len().saturating_mul(ROWS_OF_A_COPY) <= rows {
-            return Ok(Some(Before { groups: self.groups.mark(), measured: self.measured.clone() }));
+        if self.len().saturating_mul(ROWS_OF_A_COPY) <= rows
+            && let Some(measured) = self.measured.iter().map(Measured::copied).collect()
+        {
+            return Ok(Some(Before { groups: self.groups.mark(), measured }));
         }
         self.find_groups(prepared, rows).map(|()| None)
     }

@@ -8,7 +8,6 @@ use super::description::AggregateError;
 use super::state::{Input, State, kept};
 
 /// The smallest or the largest value of each group.
-#[derive(Clone)]
 pub(super) struct Extreme {
     data_type: DataType,
     is_max: bool,
@@ -64,7 +63,6 @@ impl State for Extreme {
 }
 
 /// The value of the row that is first or last in the order of another column.
-#[derive(Clone)]
 pub(super) struct At {
     value_type: DataType,
     by_type: DataType,

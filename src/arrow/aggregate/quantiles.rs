@@ -15,7 +15,6 @@ use super::description::AggregateError;
 use super::state::{Input, State};
 
 /// A sketch per group: 1 % relative error, at most 2,048 buckets for values of each sign.
-#[derive(Clone)]
 pub(super) struct Quantiles {
     quantiles: Vec<f64>,
     sketches: Vec<DDSketch>,

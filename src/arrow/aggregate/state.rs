@@ -33,19 +33,8 @@ impl Input {
     }
 }
 
-/// A copy of what is kept, to come back to.
-pub(super) trait Copied {
-    fn copied(&self) -> Box<dyn State>;
-}
-
-impl<S: State + Clone + 'static> Copied for S {
-    fn copied(&self) -> Box<dyn State> {
-        Box::new(self.clone())
-    }
-}
-
 /// What is kept of one measure. Groups are numbers below the last `grow`.
-pub(super) trait State: Copied + Send {
+pub(super) trait State: Send {
     /// Makes room for so many groups.
     fn grow(&mut self, groups: usize);
 
@@ -60,9 +49,9 @@ pub(super) trait State: Copied + Send {
     /// Takes partials in, that [`check`](Self::check) has seen.
     fn merge(&mut self, groups: &[u32], partials: &StructArray);
 
-    /// Whether a copy is one of plain numbers, and so costs less per group than the look-up of some rows.
-    fn is_plain(&self) -> bool {
-        false
+    /// A copy, to come back to, if it is one of plain numbers: that costs less per group than the look-up of some rows.
+    fn copied(&self) -> Option<Box<dyn State>> {
+        None
     }
 
     /// What is kept, as columns for the fields that [`kept_fields`] gives.

@@ -17,8 +17,8 @@ use super::state::{EXACT, Input, State};
 pub(super) struct Counts(Vec<i64>);
 
 impl State for Counts {
-    fn is_plain(&self) -> bool {
-        true
+    fn copied(&self) -> Option<Box<dyn State>> {
+        Some(Box::new(self.clone()))
     }
 
     fn grow(&mut self, groups: usize) {
@@ -88,8 +88,8 @@ impl IntegerSums {
 }
 
 impl State for IntegerSums {
-    fn is_plain(&self) -> bool {
-        true
+    fn copied(&self) -> Option<Box<dyn State>> {
+        Some(Box::new(self.clone()))
     }
 
     fn grow(&mut self, groups: usize) {
@@ -190,8 +190,8 @@ impl FloatSums {
 }
 
 impl State for FloatSums {
-    fn is_plain(&self) -> bool {
-        true
+    fn copied(&self) -> Option<Box<dyn State>> {
+        Some(Box::new(self.clone()))
     }
 
     fn grow(&mut self, groups: usize) {

@@ -16,7 +16,6 @@ use super::state::{Input, State};
 type Row = (Kept, Option<Kept>);
 
 /// The best rows of each group, the best first.
-#[derive(Clone)]
 pub(super) struct TopN {
     n: usize,
     /// Of the values, and of the labels.

@@ -150,7 +150,9 @@ def test_rows_in_any_pieces_give_what_duckdb_gives(data, table):
 @settings(max_examples=200, deadline=None)
 @given(st.data(), tables(), st.integers(1, 6))
 def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
-    measures = EVERYTHING | {"quantiles": Quantiles("float", [0.5])}
+    # Counts and sums come back from a copy, and where there are others the groups are found beforehand.
+    sums = {name: measure for name, measure in EVERYTHING.items() if isinstance(measure, Count | Sum | Mean)}
+    measures = data.draw(st.sampled_from([sums, EVERYTHING | {"quantiles": Quantiles("float", [0.5])}]))
     limited = Aggregator(Aggregation(keys=["one"], measures=measures, max_groups=most))
     unlimited = Aggregator(Aggregation(keys=["one"], measures=measures))
     keys = set()
