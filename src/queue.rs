@@ -6,7 +6,6 @@ use crate::builder::Builder;
 use crate::config::{Config, Selector};
 use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
-use crate::flow::bulk::Source;
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::late::NotIn;
@@ -191,15 +190,6 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        self.produce_from(items, deadline, pause)
-    }
-
-    pub(crate) fn produce_from<P: Pause>(
-        &self,
-        items: &mut impl Source<T>,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<(), ProduceError<T, P::Interrupt>> {
         self.shared.produce_many(items, deadline, pause)
     }
 
@@ -225,10 +215,6 @@ impl<T: Item> BatchQueue<T> {
     /// # Errors
     /// As [`try_produce`](Self::try_produce), for that item.
     pub fn try_produce_many(&self, items: &mut std::vec::IntoIter<T>) -> Result<(), NotIn<T>> {
-        self.try_produce_from(items)
-    }
-
-    pub(crate) fn try_produce_from(&self, items: &mut impl Source<T>) -> Result<(), NotIn<T>> {
         self.shared.try_produce_many(items)
     }
 

@@ -13,7 +13,7 @@ use pyo3_arrow::input::AnyRecordBatch;
 use super::block::{Block, Whole};
 use super::item::PyItem;
 use super::pause::InterpreterPause;
-use super::queue::refused;
+use super::refusal::refused;
 use super::registered::Registered;
 use super::{BatchQueueError, ConfigError};
 use crate::arrow::{Buffers, CHUNK_ROWS, split};

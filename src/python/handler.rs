@@ -75,9 +75,9 @@ impl PyHandler {
 
     fn call0(method: Option<&Held>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
-        Python::attach(|py| match call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Failure::new(describe(py, error.into_value(py).into_bound(py).into_any()))),
+        Python::attach(|py| {
+            let result = call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
+            result.map_err(|error| Failure::new(describe(py, error.into_value(py).into_bound(py).into_any())))
         })
     }
 

@@ -8,7 +8,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::item::PyItem;
 use super::pause::InterpreterPause;
-use super::queue::refused;
+use super::refusal::refused;
 use super::waiting::Tried;
 use crate::BatchQueue;
 use crate::flow::bulk::Source;
@@ -39,10 +39,9 @@ impl<'py> Indexed<'py> {
         deadline: Option<Instant>,
     ) -> PyResult<usize> {
         let mut items = self.items(0, usize::MAX);
-        match queue.produce_from(&mut items, deadline, &mut InterpreterPause(py)) {
-            Ok(()) => Ok(items.read),
-            Err(refusal) => refused(py, refusal, items.read - 1).map_or(Ok(items.read - 1), Err),
-        }
+        let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
+        let accepted = items.read - usize::from(result.is_err());
+        result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
     }
 
     /// Puts the items from `start` on in without waiting, up to the first that is not in at once; how many of all are in then.
@@ -58,7 +57,7 @@ impl<'py> Indexed<'py> {
         let result = if awaits_any {
             items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
         } else {
-            queue.try_produce_from(&mut items)
+            queue.shared.try_produce_many(&mut items)
         };
         let accepted = items.read - usize::from(result.is_err());
         if result.is_ok() && accepted < self.len() {

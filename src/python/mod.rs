@@ -23,6 +23,7 @@ mod lifecycle;
 mod pause;
 mod policies;
 mod queue;
+mod refusal;
 mod registered;
 mod select;
 mod settings;

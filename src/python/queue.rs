@@ -1,6 +1,5 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,16 +16,15 @@ use super::item::PyItem;
 use super::item_type::ItemType;
 use super::lifecycle::{generation, is_exiting, register};
 use super::pause::{InterpreterPause, NoPause, deadline_of};
+use super::refusal::{flushed, forked, refused, too_late};
 use super::registered::{CommonCallbacks, Given, Methods, Registered};
 use super::select::Select;
 use super::settings::{CoreSettings, Settings};
 use super::snapshot::snapshot;
-use super::{
-    BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
-};
+use super::{ConfigError, QueueClosedError};
 use crate::arrow::Buffers;
 use crate::faults::{self, Fault};
-use crate::{AddHandlerError, BatchQueue, FlushError, HandledType, ProduceError};
+use crate::{AddHandlerError, BatchQueue, HandledType};
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -57,54 +55,6 @@ impl Queue {
         let unused = self.registered.lock().take_unused();
         drop(unused);
     }
-}
-
-pub(super) fn forked() -> PyErr {
-    QueueForkedError::new_err(
-        "this queue was made before a fork and its drain threads stayed in the parent process; \
-         make a new BatchQueue in the child",
-    )
-}
-
-fn too_late(name: &str) -> PyErr {
-    QueueClosedError::new_err(format!(
-        "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
-    ))
-}
-
-/// What a refusal is in Python: `None`, to be told by the return value, or an exception.
-pub(super) fn refused<T, E: Into<PyErr> + Display>(
-    py: Python<'_>,
-    refusal: ProduceError<T, E>,
-    accepted: usize,
-) -> Option<PyErr> {
-    let text = match &refusal {
-        ProduceError::Full(_) | ProduceError::Closed(_) => return None,
-        other => other.to_string(),
-    };
-    Some(match refusal {
-        ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
-        ProduceError::Interrupted(_, interrupt) => {
-            let interrupt = interrupt.into();
-            // An exception that refuses attributes is still the one to raise.
-            let _ = interrupt.value(py).setattr("accepted", accepted);
-            interrupt
-        }
-        _ => {
-            let reentrant = ReentrantProduceError::new_err(text);
-            let _ = reentrant.value(py).setattr("accepted", accepted);
-            reentrant
-        }
-    })
-}
-
-pub(super) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
-    result.map_err(|refusal| match refusal {
-        FlushError::Interrupted(interrupt) => interrupt,
-        FlushError::FromDrainThread => BatchQueueError::new_err(
-            "flush was called from a drain thread, which would wait for itself; call it from another thread",
-        ),
-    })
 }
 
 #[pymethods]

@@ -9,7 +9,8 @@ use super::inside::Inside;
 use super::item::PyItem;
 use super::item_type::ItemType;
 use super::pause::{NoPause, StoppablePause, deadline_of};
-use super::queue::{Queue, flushed};
+use super::queue::Queue;
+use super::refusal::flushed;
 use super::waiting::Tried;
 
 /// Put one item in without waiting. A `Waiting` may be tried again.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::inside::Inside;
 use super::item::PyItem;
 use super::lifecycle::generation;
-use super::queue::{forked, refused};
+use super::refusal::{forked, refused};
 use crate::{Late, Listener, Listening, NotIn};
 
 /// What became of a try, for Python: True, False, None or `Waiting`.

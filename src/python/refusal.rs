@@ -1,0 +1,56 @@
+//! What a queue refuses, as exceptions of Python.
+
+use std::fmt::Display;
+
+use pyo3::prelude::*;
+
+use super::{BatchQueueError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError};
+use crate::{FlushError, ProduceError};
+
+pub(super) fn forked() -> PyErr {
+    QueueForkedError::new_err(
+        "this queue was made before a fork and its drain threads stayed in the parent process; \
+         make a new BatchQueue in the child",
+    )
+}
+
+pub(super) fn too_late(name: &str) -> PyErr {
+    QueueClosedError::new_err(format!(
+        "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
+    ))
+}
+
+/// What a refusal is in Python: `None`, to be told by the return value, or an exception.
+pub(super) fn refused<T, E: Into<PyErr> + Display>(
+    py: Python<'_>,
+    refusal: ProduceError<T, E>,
+    accepted: usize,
+) -> Option<PyErr> {
+    let text = match &refusal {
+        ProduceError::Full(_) | ProduceError::Closed(_) => return None,
+        other => other.to_string(),
+    };
+    Some(match refusal {
+        ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
+        ProduceError::Interrupted(_, interrupt) => {
+            let interrupt = interrupt.into();
+            // An exception that refuses attributes is still the one to raise.
+            let _ = interrupt.value(py).setattr("accepted", accepted);
+            interrupt
+        }
+        _ => {
+            let reentrant = ReentrantProduceError::new_err(text);
+            let _ = reentrant.value(py).setattr("accepted", accepted);
+            reentrant
+        }
+    })
+}
+
+pub(super) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
+    result.map_err(|refusal| match refusal {
+        FlushError::Interrupted(interrupt) => interrupt,
+        FlushError::FromDrainThread => BatchQueueError::new_err(
+            "flush was called from a drain thread, which would wait for itself; call it from another thread",
+        ),
+    })
+}
