@@ -61,7 +61,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
-        "loom:loom_stranger_while_the_owner_takes",
+        "loom:flow::dispatch::loom_tests::loom_stranger_while_the_owner_takes",
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],

@@ -167,25 +167,6 @@ fn loom_seal_while_the_owner_takes() {
     });
 }
 
-/// What has no handler goes into the partition of a type that has one: its handler does not get it.
-#[test]
-fn loom_stranger_while_the_owner_takes() {
-    model(2, || {
-        let seen = Arc::new(Seen::default());
-        let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
-        queue.add_handler(ONE, seen.handler()).unwrap();
-        let producer = {
-            let queue = queue.clone();
-            thread::spawn(move || queue.produce(Number(TWO, 2)).unwrap())
-        };
-        queue.produce(Number(ONE, 1)).unwrap();
-        producer.join().unwrap();
-        queue.shutdown(None);
-        assert_eq!(seen.numbers(), [1]);
-        assert_eq!(queue.stats().unhandled, 1);
-    });
-}
-
 /// A take that stops at its budget (rule 5): what it leaves behind is found again.
 #[test]
 fn loom_put_while_a_take_stops_at_its_budget() {

@@ -302,3 +302,31 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
         Err(Failure::last(format!("{name} panicked: {}", cause.unwrap_or_else(|| "no message".to_owned()))))
     })
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
+    use crate::queue::BatchQueue;
+    use crate::sync::Arc;
+
+    /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does not get it.
+    #[test]
+    fn loom_stranger_while_the_owner_takes() {
+        model(2, || {
+            let seen = Arc::new(Seen::default());
+            let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || queue.produce(Number(TWO, 2)).unwrap())
+            };
+            queue.produce(Number(ONE, 1)).unwrap();
+            producer.join().unwrap();
+            queue.shutdown(None);
+            assert_eq!(seen.numbers(), [1]);
+            assert_eq!(queue.stats().unhandled, 1);
+        });
+    }
+}
