@@ -68,8 +68,8 @@ impl Kept {
 
     /// One of the size that most of the others have: it may be that of batches long ago.
     fn take_other(&mut self, place: usize) -> Option<MutableBuffer> {
-        let bytes = |other: usize| self.by_size[other].iter().map(MutableBuffer::len).sum::<usize>();
-        let fullest = (0..self.by_size.len()).filter(|&other| other != place).max_by_key(|&other| bytes(other))?;
+        let bytes = |&other: &usize| self.by_size[other].len() << (*SIZES.start() as usize + other);
+        let fullest = (0..self.by_size.len()).filter(|&other| other != place).max_by_key(bytes)?;
         self.take(fullest)
     }
 }
