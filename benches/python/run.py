@@ -214,8 +214,7 @@ def page(rows: list[Row], ns: dict[tuple[str, int], float]) -> str:
 Contenders run in one process, one after the other in each round; figures are medians. Objects go to the
 handler `len`, 8 types in turn, with room for 20,000 items of each.
 
-On a shared machine all of them move together: one build took 36 to 42 ns for the first row within an hour.
-The ratios are steadier; to compare two builds, run them in turns.
+What else the machine does moves all of them together: the ratios are steadier, and two builds are compared in turns.
 
 {HEAD}
 {chr(10).join(map(line, rows))}
