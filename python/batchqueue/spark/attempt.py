@@ -1,7 +1,7 @@
 """One attempt of one task: rows become items, L1 merges them, the commit message carries the partials."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,10 +13,11 @@ from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
-from batchqueue.spark.job import AggregationJob, HandlerFactory, HandOn
+from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
-from batchqueue.spark.partials import encode
+from batchqueue.spark.partials import decode, encode
 from batchqueue.spark.stage import Stage
+from batchqueue.spark.steps import ArrowAggregation, ArrowHandler, HandlerFactory, HandOn
 from batchqueue.spark.summary import AttemptSummary
 
 
@@ -46,6 +47,10 @@ class AttemptMessage(WriterCommitMessage):
         """Bytes of the partials."""
         return sum(map(len, self.partials))
 
+    def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Rebuild the partials."""
+        return decode(self.partials, job.metrics)
+
 
 class CollectingWorker:
     """L1 in an attempt: merges until the attempt ends. No `on_idle`: nobody waits for early results."""
@@ -63,6 +68,62 @@ class CollectingWorker:
         self._hand_on(self._buffer.drain())
 
 
+class L1:
+    """The handlers of one attempt, and how rows get to them.
+
+    Attributes:
+        handlers: By item type and by tag.
+    """
+
+    def __init__(self, job: AggregationJob) -> None:
+        self._items = job.items
+        self._collected: list[Metrics] = []
+        self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
+        # Each column once: that delivers the rows of all its tags.
+        self._type_columns = list(dict.fromkeys(step.type_column for step in job.arrow if step.type_column))
+        self._tags_for_all_rows: list[str] = []
+        factories: dict[type, HandlerFactory] = {
+            **dict.fromkeys(job.metrics, CollectingWorker),
+            **job.handlers,
+        }
+        self.handlers: dict[type | str, SupportsConsume[Any]] = {
+            item_type: factory(self._collected.extend) for item_type, factory in factories.items()
+        }
+        for number, step in enumerate(job.arrow):
+            handler = self._handler(step)
+            if step.type_column is None:
+                self._tags_for_all_rows.append(f"all rows, step {number}")
+            tags = step.tags or self._tags_for_all_rows[-1:]
+            self.handlers.update(dict.fromkeys(tags, handler))
+
+    def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
+        if isinstance(step, ArrowHandler):
+            return step.make(self._collected.extend)
+        aggregator = Aggregator(step.aggregation)
+        self._aggregators.append((step, aggregator))
+        return aggregator
+
+    def put(self, batch: pa.RecordBatch, stage: Stage) -> None:
+        """Put one batch of rows on the queue, in every way that the job wants them."""
+        if self._items is not None:
+            stage.produce_many(self._items(batch))
+        for type_column in self._type_columns:
+            stage.produce_arrow(batch, type_column)
+        for tag in self._tags_for_all_rows:
+            tags = pa.repeat(tag, batch.num_rows).dictionary_encode()
+            stage.produce_arrow(batch.append_column(_TAG_COLUMN, tags), _TAG_COLUMN)
+
+    def partials(self) -> list[Metrics]:
+        """Return what the handlers made, when the queue is shut down."""
+        for step, aggregator in self._aggregators:
+            if (result := aggregator.result()) is not None:
+                self._collected.extend(step.metrics(result))
+        return self._collected
+
+
+_TAG_COLUMN = "batchqueue tag"
+
+
 @rare_collections()
 def run_attempt(
     job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], epoch: EpochId | None = None
@@ -74,28 +135,14 @@ def run_attempt(
     """
     meter = CpuMeter()
     rows = 0
-    collected: list[Metrics] = []
-    factories: dict[type, HandlerFactory] = {**dict.fromkeys(job.metrics, CollectingWorker), **job.handlers}
-    handlers: dict[type | str, SupportsConsume[Any]] = {
-        item_type: factory(collected.extend) for item_type, factory in factories.items()
-    }
-    aggregators = [(step, Aggregator(step.aggregation)) for step in job.arrow]
-    for step, aggregator in aggregators:
-        handlers.update(dict.fromkeys(step.tags, aggregator))
+    l1 = L1(job)
     # Neither the task's id nor the attempt's number is unique: a task may run twice at once.
-    with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, handlers) as l1:
+    with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
         for batch in batches:
             rows += batch.num_rows
-            if job.items is not None:
-                l1.produce_many(job.items(batch))
-            # Each column once: that delivers the rows of all its tags.
-            for type_column in dict.fromkeys(step.type_column for step in job.arrow):
-                l1.produce_arrow(batch, type_column)
-    for step, aggregator in aggregators:
-        if (result := aggregator.result()) is not None:
-            collected.extend(step.metrics(result))
-    partials = encode(collected, job.metrics)
-    summary = AttemptSummary(rows, l1.summary, l1.thread_items, meter.read(l1.drain_cpu_s))
+            l1.put(batch, stage)
+    partials = encode(l1.partials(), job.metrics)
+    summary = AttemptSummary(rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s))
     message = AttemptMessage(epoch, partials, summary)
     check_size(message.size, options)
     return message

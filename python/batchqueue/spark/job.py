@@ -8,42 +8,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, SupportsConsume, ThreadPolicy
-from batchqueue.aggregation import Aggregation, Metrics
+from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, ThreadPolicy
+from batchqueue.aggregation import Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
-
-HandOn = Callable[[list[Metrics]], None]
-"""Where an L1 handler leaves its partials, at the latest in `on_close`."""
-
-HandlerFactory = Callable[[HandOn], SupportsConsume[Any]]
+from batchqueue.spark.steps import ArrowAggregation, ArrowHandler, HandlerFactory
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrowAggregation:
-    """An L1 without Python objects: an `Aggregator` takes the rows as they are.
-
-    Attributes:
-        type_column: The column whose values, the tags, the rows are split by.
-        tags: All of them; a row with another one fails the epoch.
-        aggregation: What to aggregate; one aggregator of an attempt takes the rows of all these tags.
-        metrics: Turns what was aggregated in one attempt, a `pyarrow.RecordBatch` with a row per group, into partials.
-            L2 combines those with the same key.
-    """
-
-    type_column: str
-    tags: Sequence[str]
-    aggregation: Aggregation
-    metrics: Callable[[pa.RecordBatch], Iterable[Metrics]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tags", tuple(self.tags))
-        if not self.tags:
-            raise ConfigError(
-                f"the aggregation by {self.type_column!r} has no tags: give the values of that column"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +26,8 @@ class AggregationJob:
         items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or items of your
             own that have a handler. A generator is best: a
             list of them all takes memory, and time for garbage collection. None: there is only `arrow`.
-        arrow: Aggregations of the rows themselves, without items; each looks at all rows. A tag may be in one of them.
+        arrow: What to do with the rows themselves, without items: built-in aggregations, and handlers of your own that
+            take record batches. A tag may be in one of them.
         metrics: The metric types that may reach the store, each name once. Every type has workers of its own.
         store: Description of the store that L2 merges into.
         columns: Columns that `items` reads. If one is missing, the query fails before any task runs.
@@ -89,7 +61,7 @@ class AggregationJob:
 
     name: str
     items: Callable[[pa.RecordBatch], Iterable[Any]] | None = None
-    arrow: Sequence[ArrowAggregation] = ()
+    arrow: Sequence[ArrowAggregation | ArrowHandler] = ()
     metrics: Sequence[type[Metrics]]
     store: MetricsStore
     columns: Sequence[str] = ()

@@ -93,7 +93,7 @@ def partials(groups: pa.RecordBatch) -> Iterator[Metrics]:
 
 ARROW = ArrowAggregation(
     type_column="carrier",
-    tags="ABC",
+    tags=["A", "B", "C"],
     aggregation=Aggregation(
         keys=["carrier", "hour"],
         measures={

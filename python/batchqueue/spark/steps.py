@@ -1,0 +1,70 @@
+"""What an L1 can do with rows as they are, without an object for each: built-in aggregation, handlers on Arrow."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from batchqueue import ConfigError, SupportsConsume
+from batchqueue.aggregation import Aggregation, Metrics
+
+HandOn = Callable[[list[Metrics]], None]
+"""Where an L1 handler leaves its partials, at the latest in `on_close`."""
+
+HandlerFactory = Callable[[HandOn], SupportsConsume[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowStep:
+    """Rows that one handler of an attempt takes: all of them, or those with some tags.
+
+    Attributes:
+        type_column: The column whose values, the tags, the rows are split by; None: all rows.
+        tags: All values of that column that occur in this job; a row with another one fails the epoch.
+    """
+
+    type_column: str | None = None
+    tags: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tags, str):
+            raise ConfigError(f"tags is {self.tags!r}; give a list of the values of {self.type_column!r}")
+        object.__setattr__(self, "tags", tuple(self.tags))
+        if self.type_column is None and self.tags:
+            raise ConfigError(
+                f"tags {', '.join(self.tags)} without type_column: name the column that has them, or leave them out"
+            )
+        if self.type_column is not None and not self.tags:
+            raise ConfigError(
+                f"the step by {self.type_column!r} has no tags: give the values of that column, or leave out "
+                "type_column to take all rows"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowAggregation(ArrowStep):
+    """An L1 without Python objects: an `Aggregator` takes the rows as they are, without the interpreter.
+
+    Spark can do the same, see `MetricsWriter(l1="spark")`.
+
+    Attributes:
+        aggregation: What to aggregate; one aggregator of an attempt takes the rows of all tags.
+        metrics: Turns what was aggregated, a `pyarrow.RecordBatch` with a row per group, into partials. L2 combines
+            those with the same key.
+    """
+
+    aggregation: Aggregation
+    metrics: Callable[[pa.RecordBatch], Iterable[Metrics]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowHandler(ArrowStep):
+    """An L1 of your own on Arrow: a Python handler takes lists of `pyarrow.RecordBatch`.
+
+    Attributes:
+        make: Makes the handler for one attempt. It is given a callable that takes the handler's partials (lists of
+            the job's metrics), at the latest in `on_close`. All tags have the one handler.
+    """
+
+    make: HandlerFactory
