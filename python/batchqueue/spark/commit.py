@@ -2,25 +2,46 @@
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from batchqueue import SupportsConsume
-from batchqueue.aggregation import L2PersistenceWorker
+from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
-from batchqueue.spark.attempt import AttemptMessage, check_size
+from batchqueue.spark.attempt import EpochId, check_size
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
-from batchqueue.spark.partials import decode
 from batchqueue.spark.stage import Stage
-from batchqueue.spark.summary import epoch_summary
+from batchqueue.spark.summary import AttemptSummary, epoch_summary
 
 _log = logging.getLogger("batchqueue.spark")
+
+
+class Partials(Protocol):
+    """Partial aggregates of one epoch, or of one of its tasks."""
+
+    @property
+    def epoch(self) -> EpochId | None:
+        """None in a batch write."""
+
+    @property
+    def summary(self) -> AttemptSummary:
+        """How they were made."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes that they took on the way."""
+        ...
+
+    def metrics(self, job: AggregationJob) -> Iterable[Metrics]:
+        """Return them as objects."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +56,7 @@ class Commit:
 
     job: AggregationJob
     options: SinkOptions
-    messages: Sequence[AttemptMessage]
+    messages: Sequence[Partials]
 
     def epoch(self, batch_id: int) -> None:
         """Apply one epoch of a stream, unless the ledger has it.
@@ -69,11 +90,14 @@ class Commit:
                 self._meet_gap(query_id, batch_id, last)
             self._apply(transaction, query_id, batch_id)
 
-    def batch(self, *, overwrite: bool) -> None:
+    def batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write; if it has a txnId, unless the ledger has that.
 
         Args:
             overwrite: Delete first what the sink wrote before.
+
+        Returns:
+            The summary in the ledger, with `applied`: whether it was done now.
 
         Raises:
             SinkError: An item was lost.
@@ -82,10 +106,12 @@ class Commit:
         with self.job.store.transaction(self.options.sink_id) as transaction:
             if transaction.applied(query_id, 0):
                 _log.info("sink %s: %s is applied already", self.options.sink_id, query_id)
-                return
+                earlier = [epoch.summary for epoch in transaction.summaries() if epoch.query_id == query_id]
+                return {**(earlier[0] if earlier else {}), "applied": False}
             if overwrite:
                 transaction.clear()
-            self._apply(transaction, query_id, 0)
+            guarantee = "at-least-once" if self.options.txn_id is None else "exactly-once"
+            return {**self._apply(transaction, query_id, 0, guarantee), "applied": True}
 
     def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
         if self.options.on_new_query is None:
@@ -109,7 +135,9 @@ class Commit:
             )
 
     @rare_collections()
-    def _apply(self, transaction: StoreTransaction, query_id: str, batch_id: int) -> None:
+    def _apply(
+        self, transaction: StoreTransaction, query_id: str, batch_id: int, guarantee: str = "exactly-once"
+    ) -> dict[str, Any]:
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)
@@ -121,7 +149,7 @@ class Commit:
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:
-                    l2.produce_many(decode(message.partials, self.job.metrics))
+                    l2.produce_many(message.metrics(self.job))
         summary = epoch_summary(
             batch_id,
             [message.summary for message in self.messages],
@@ -129,5 +157,7 @@ class Commit:
             l2=l2.summary,
             persist=persist.summary,
             commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
+            guarantee=guarantee,
         )
         transaction.record(query_id, batch_id, summary)
+        return summary

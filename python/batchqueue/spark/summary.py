@@ -96,21 +96,28 @@ def epoch_summary(
     l2: StageSummary,
     persist: StageSummary,
     commit_cpu: CpuSummary,
+    guarantee: str,
 ) -> dict[str, Any]:
     """Put an epoch's entry together.
 
     Returns:
-        `batch_id`; `rows` in and `items` produced; `stages`: the fields of `StageSummary` under `l1`, `l2`
-        and `persist`; `l1_thread_items`: items by index of the drain thread; `drain_cpu_s` and `rest_cpu_s`
-        of all `write()` calls; `attempt_wall_s`: one number per attempt; `commit_bytes`;
-        `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`. All times are in seconds.
+        `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them, 0 where Spark SQL
+        is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows, one of these stands for;
+        `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`: items by index
+        of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls; `attempt_wall_s`: one number
+        per attempt; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`. All times
+        are in seconds.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
+    rows = sum(attempt.rows for attempt in attempts)
     by_thread = zip_longest(*(attempt.thread_items for attempt in attempts), fillvalue=0)
     return {
         "batch_id": batch_id,
-        "rows": sum(attempt.rows for attempt in attempts),
+        "guarantee": guarantee,
+        "rows": rows,
         "items": l1.produced,
+        "partials": l2.produced,
+        "l1_ratio": round((l1.produced or rows) / max(l2.produced, 1), 2),
         "stages": {"l1": asdict(l1), "l2": asdict(l2), "persist": asdict(persist)},
         "l1_thread_items": [sum(items) for items in by_thread],
         "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),

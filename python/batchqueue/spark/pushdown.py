@@ -1,0 +1,203 @@
+"""L1 pushed down: Spark SQL groups the rows in the JVM, and only groups cross into Python."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import (
+    Count,
+    First,
+    Last,
+    Max,
+    Mean,
+    Metrics,
+    Min,
+    Sum,
+    Window,
+)
+from batchqueue.spark.attempt import EpochId
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.steps import ArrowAggregation
+from batchqueue.spark.summary import AttemptSummary, CpuSummary, StageSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_ROWS, _STRANGERS, _VALUES = "batchqueue rows", "batchqueue strangers", "batchqueue values of "
+"""Columns beside the measures: rows, rows with an unknown tag, values behind each sum."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What Spark SQL made of one batch, in place of the messages of its tasks.
+
+    Attributes:
+        epoch: None in a batch write.
+        tables: A table for each step of the job, as `Aggregator.result` would have made it.
+        summary: How it went; no queue took part.
+    """
+
+    epoch: EpochId | None
+    tables: Sequence[pa.Table]
+    summary: AttemptSummary
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tables."""
+        return sum(table.nbytes for table in self.tables)
+
+    def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Turn groups into partials."""
+        for step, table in zip(declared_steps(job), self.tables, strict=True):
+            if table.num_rows:
+                (batch,) = table.combine_chunks().to_batches()
+                yield from step.metrics(batch)
+
+
+def declared_steps(job: AggregationJob) -> list[ArrowAggregation]:
+    """Return the steps of a job that Spark SQL can do as a whole.
+
+    Raises:
+        ConfigError: The job has something that Spark SQL has not: objects, handlers, quantiles, rankings.
+    """
+    if job.items is not None:
+        raise ConfigError(
+            f"l1='spark' cannot run the function `items` of job {job.name!r}: declare its metrics with "
+            "ArrowAggregation, or use l1='tasks'"
+        )
+    steps = []
+    for step in job.arrow:
+        if not isinstance(step, ArrowAggregation):
+            raise ConfigError(
+                f"l1='spark' cannot run the handler of an ArrowHandler of job {job.name!r}: declare its metrics with "
+                "ArrowAggregation, or use l1='tasks'"
+            )
+        for name, measure in step.aggregation.measures.items():
+            if type(measure) not in _SQL:
+                raise ConfigError(
+                    f"measure {name!r} of job {job.name!r} is a {type(measure).__name__}, which Spark SQL does not "
+                    "have in the same form: use l1='tasks'"
+                )
+        steps.append(step)
+    return steps
+
+
+def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None) -> Groups:
+    """Run the aggregations of a job in Spark and fetch the groups.
+
+    Raises:
+        ConfigError: See `declared_steps`.
+        SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
+    """
+    steps = declared_steps(job)
+    tables = [_fetch(plan(df, step), step) for step in steps]
+    # Each step has seen all rows.
+    rows = sum(tables[0].column(_ROWS).to_pylist())
+    zeros = StageSummary(0, 0, 0, 0, 0, 0, 0.0)
+    summary = AttemptSummary(rows, zeros, (), CpuSummary(0, 0, 0))
+    return Groups(epoch, [_checked(table, step) for table, step in zip(tables, steps, strict=True)], summary)
+
+
+def plan(df: "DataFrame", step: ArrowAggregation) -> "DataFrame":
+    """Plan one step as a `groupBy`: its keys, window and measures, and what `collect_groups` checks."""
+    aggregation = step.aggregation
+    keys = [F.col(_quoted(key)).alias(key) for key in aggregation.keys]
+    if aggregation.window is not None:
+        keys.append(_bucket(aggregation.window, df.schema).alias(aggregation.window.output))
+    measures = [_SQL[type(measure)](measure).alias(name) for name, measure in aggregation.measures.items()]
+    for name, measure in aggregation.measures.items():
+        if isinstance(measure, Sum):
+            measures.append(F.count(_quoted(measure.column)).alias(_VALUES + name))
+    if step.type_column is not None:
+        known = F.col(_quoted(step.type_column)).isin(*step.tags)
+        measures.append(F.count_if(~F.coalesce(known, F.lit(False))).alias(_STRANGERS))
+    return df.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS), *measures)
+
+
+def _count(measure: Count) -> "Column":
+    return F.count(F.lit(1) if measure.column is None else F.col(_quoted(measure.column)))
+
+
+def _pair(column: str, by: str) -> "Column":
+    """A struct that sorts by `by`; null where either is."""
+    value, order = F.col(_quoted(column)), F.col(_quoted(by))
+    pair = F.struct(order.alias("by"), value.alias("value"))
+    return F.when(value.isNotNull() & order.isNotNull(), pair)
+
+
+_SQL: dict[type, Callable[[Any], "Column"]] = {
+    Count: _count,
+    # Null where 64 bits are not enough, on every version and with every setting of ANSI mode.
+    Sum: lambda measure: F.try_sum(_quoted(measure.column)),
+    Mean: lambda measure: F.avg(_quoted(measure.column)),
+    Min: lambda measure: F.min(_quoted(measure.column)),
+    Max: lambda measure: F.max(_quoted(measure.column)),
+    # Of equal `by` the smallest and the largest value: in a job of many tasks no row "came first".
+    First: lambda measure: F.min(_pair(measure.column, measure.by)).getField("value"),
+    Last: lambda measure: F.max(_pair(measure.column, measure.by)).getField("value"),
+}
+
+
+def _bucket(window: Window, schema: "StructType") -> "Column":
+    """The start of a row's time bucket, in the column's own type; for integers a long."""
+    column = F.col(_quoted(window.column))
+    kind = schema[window.column].dataType
+    width = timedelta(seconds=window.seconds)
+    if isinstance(kind, T.TimestampType):
+        micros, step = F.unix_micros(column), round(width / timedelta(microseconds=1))
+        return F.timestamp_micros(micros - F.pmod(micros, F.lit(step)))
+    if isinstance(kind, T.DateType) and not width % timedelta(days=1):
+        days = F.unix_date(column)
+        return F.date_from_unix_date(days - F.pmod(days, F.lit(width.days)))
+    if (
+        isinstance(kind, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
+        and window.seconds.is_integer()
+    ):
+        seconds = column.cast("long")
+        return seconds - F.pmod(seconds, F.lit(int(window.seconds)))
+    raise ConfigError(
+        f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a {kind.simpleString()}: "
+        "use a timestamp with time zone, a date with whole days or an integer with whole seconds, or l1='tasks'"
+    )
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
+
+
+def _fetch(groups: "DataFrame", step: ArrowAggregation) -> pa.Table:
+    """Bring the groups here; a DataFrame has had `toArrow` since Spark 4.0."""
+    if hasattr(groups, "toArrow"):
+        return groups.toArrow()
+    raise ConfigError("l1='spark' needs pyspark 4.0 or later: use l1='tasks'")
+
+
+def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
+    """Refuse what the tasks would refuse, and leave the columns of `Aggregator.result`."""
+    strangers = sum(table.column(_STRANGERS).to_pylist()) if _STRANGERS in table.column_names else 0
+    if strangers:
+        raise SinkError(
+            f"{strangers} rows have a value of {step.type_column!r} that is not in the step's tags, so nothing of this "
+            "epoch is committed; every tag must be in one of `arrow`"
+        )
+    for name, measure in step.aggregation.measures.items():
+        if isinstance(measure, Sum) and table.column(name).null_count:
+            values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
+            if any(values.to_pylist()):
+                raise SinkError(
+                    f"the sum {name!r} of column {measure.column!r} does not fit 64 bits in a group, so nothing of "
+                    "this epoch is committed: measure in a larger unit, or as double"
+                )
+    window = step.aggregation.window
+    keys = [*step.aggregation.keys, *([window.output] if window else [])]
+    if not keys and not table.column(_ROWS)[0].as_py():
+        table = table.slice(0, 0)  # SQL makes one group of no rows
+    return table.select([*keys, *step.aggregation.measures])

@@ -1,0 +1,143 @@
+"""`MetricsWriter`: the sink for `foreachBatch` and for single DataFrames, with L1 in the tasks or in Spark SQL."""
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from batchqueue import ConfigError
+from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
+from batchqueue.spark.commit import Commit
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.pushdown import Groups, collect_groups, declared_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+L1Place = Literal["tasks", "spark"]
+
+
+class MetricsWriter:
+    """Writes DataFrames and the micro-batches of streams into the store of a job, exactly once.
+
+    It keeps the same ledger in the same store as the format that `register` makes, and takes the same options; a sink
+    can change from one to the other. Where it differs:
+
+    - The commit runs where `write_epoch` is called: in the driver, with Spark Connect beside the server.
+    - L1 can be pushed down into Spark SQL, with `l1="spark"`.
+    - It needs no data source, so it works from PySpark 3.5 on.
+
+    Example:
+        writer = MetricsWriter(job, l1="spark")
+        query = df.writeStream.foreachBatch(writer.write_epoch).option("checkpointLocation", path).start()
+        summary = writer.write_batch(table, txn_id="orders-2026-01-31")
+    """
+
+    def __init__(
+        self, job: AggregationJob, *, l1: L1Place = "tasks", checkpoint: str | None = None, **options: Any
+    ) -> None:
+        """Describe a writer; nothing runs yet.
+
+        Args:
+            job: What to do with the rows.
+            l1: Where rows become partials. "tasks": in the tasks, as the job says. "spark": Spark SQL groups the rows
+                in the JVM, and only groups cross into Python: for jobs of nothing but `ArrowAggregation`, and
+                faster by far. Sums of floats are then Spark's own, without compensation; of rows with equal
+                `by`, `First` takes the smallest value and `Last` the largest.
+            checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others do not.
+            options: `sinkId`, `onNewQuery`, `maxCommitBytes`, as for the format, see `register`.
+
+        Raises:
+            ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do it.
+        """
+        if l1 not in ("tasks", "spark"):
+            raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
+        if l1 == "spark":
+            declared_steps(job)
+        job.check_pickles()
+        self._job = job
+        self._l1 = l1
+        self._checkpoint = checkpoint
+        given = {name.lower(): str(value) for name, value in options.items() if value is not None}
+        self._options = SinkOptions.parse(given, job, stream=True)
+
+    def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
+        """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
+
+        Raises:
+            SinkError: See `Commit.epoch`.
+        """
+        self._prepare(df)
+        epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
+        Commit(self._job, self._options, self._results(df, epoch)).epoch(batch_id)
+
+    def write_batch(
+        self, df: "DataFrame", *, txn_id: str | None = None, overwrite: bool = False
+    ) -> dict[str, Any]:
+        """Write one DataFrame.
+
+        Args:
+            df: The rows.
+            txn_id: Names the write, so that it happens once; without it the rows count again when it is repeated.
+            overwrite: Delete first what the sink wrote before.
+
+        Returns:
+            The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and `applied`: False if it
+            was written before and nothing happened now.
+
+        Raises:
+            SinkError: An item was lost.
+        """
+        self._prepare(df)
+        options = replace(self._options, txn_id=txn_id)
+        return Commit(self._job, options, self._results(df, None)).batch(overwrite=overwrite)
+
+    def _prepare(self, df: "DataFrame") -> None:
+        self._job.check_columns(df.columns)
+        self._job.store.prepare()
+
+    def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
+        if self._l1 == "spark":
+            return [collect_groups(df, self._job, epoch)]
+        job, options = self._job, self._options
+
+        def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            message = run_attempt(job, options, batches, epoch)
+            yield pa.record_batch({"message": pa.array([pickle.dumps(message)], pa.binary())})
+
+        rows = df.mapInArrow(attempt, "message binary").collect()
+        return [pickle.loads(row.message) for row in rows]
+
+
+def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
+    """Return the id of the query whose micro-batch this is: the one that its checkpoint keeps across restarts.
+
+    Args:
+        df: The micro-batch.
+        checkpoint: The `checkpointLocation`. Spark Connect does not tell the function of `foreachBatch` which query
+            called it; the checkpoint does.
+
+    Raises:
+        SinkError: Neither says.
+    """
+    session = df.sparkSession
+    if checkpoint is not None:
+        ((metadata,),) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+        return str(json.loads(metadata)["id"])
+    try:
+        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except PySparkException:  # there is no context on Spark Connect
+        query_id = None
+    if query_id is None:
+        raise SinkError(
+            "Spark did not say which query this micro-batch belongs to, so an epoch could not be told from its "
+            "replay: give write_epoch to writeStream.foreachBatch, on Spark Connect with "
+            "MetricsWriter(checkpoint=...), and use write_batch with txn_id for other DataFrames"
+        )
+    return str(query_id)
