@@ -14,6 +14,7 @@ SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
+BENCH_SPARK_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,7 +30,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench bench-python contenders report wheel cluster-wheel lock clean require-toolchain require-components
+	faults bench bench-python bench-spark contenders report wheel cluster-wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +98,9 @@ contenders: require-toolchain ## batchqueue beside other queues; options: make c
 
 bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other queues, into docs/python.md; three minutes
 	$(BIN)/python benches/python/run.py --page docs/python.md $(BENCH_PYTHON_ARGS)
+
+bench-spark: $(VENV)/installed ## the Spark sink beside Spark alone, into docs/spark-speed.md; ten minutes
+	$(BIN)/python benches/spark/run.py --page docs/spark-speed.md $(BENCH_SPARK_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)

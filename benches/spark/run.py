@@ -1,0 +1,322 @@
+"""Measure the Spark sink in its four ways beside Spark alone, and write a table and a plot.
+
+All contenders run in one session, one after the other in each round; figures are medians. `make bench-spark` runs it
+in twelve minutes; nothing else should run meanwhile. Every way's result is compared with Spark SQL's before it counts.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import contenders
+import pyspark
+import workload
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import MetricsWriter, local_session, register
+
+ROOT = Path(__file__).resolve().parents[2]
+Row = tuple[str, str, str, str, bool | None]
+HEAD = "| # | what | wanted | measured | met |\n|---:|---|---|---|---|"
+EPOCHS = 20
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each row (5)")
+    parser.add_argument("--rows", type=int, default=workload.ROWS, help="rows of the table (5 million)")
+    parser.add_argument("--only", default="", help="contenders whose name matches")
+    parser.add_argument("--page", type=Path, help="write the page here, and a plot beside it")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for module in (contenders, workload):
+        cloudpickle.register_pickle_by_value(module)
+    with tempfile.TemporaryDirectory() as directory:
+        spark = local_session("bench", "local[2]")
+        bench = Bench(spark, Path(directory), args.rows)
+        measures = {name: one for name, one in bench.measures().items() if re.search(args.only, name)}
+        seconds = rounds(args.rounds, measures)
+        spark.stop()
+    if args.only:
+        return
+    table = rows_of(seconds, args.rows)
+    print("\n".join((HEAD, *map(line, table))))
+    if args.page:
+        args.page.write_text(page(table, seconds, args.rows), encoding="utf-8")
+        plot(seconds, args.rows, args.page.with_suffix(".png"))
+
+
+class Bench:
+    """The contenders of one session. Each returns the seconds that it took."""
+
+    def __init__(self, spark: SparkSession, directory: Path, rows: int) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.rows = rows
+        self.table = spark.read.parquet(str(workload.write_rows(directory / "rows", rows, 4)))
+        self.epochs = str(workload.write_rows(directory / "epochs", EPOCHS * 1_000, EPOCHS))
+        self.numbers = itertools.count()
+        spark.dataSource.register(contenders.CountingSource)
+        self.expected = {
+            metrics: {tuple(row[:-2]): tuple(row[-2:]) for row in groups(self.table, keys).collect()}
+            for metrics, keys in ((1, ("key",)), (len(workload.METRICS), ("type", "key")))
+        }
+
+    def measures(self) -> dict[str, Callable[[], float]]:
+        """All of them, by name."""
+        one, both = ("key",), ("type", "key")
+        return {
+            "groupBy": functools.partial(self.noop, one),
+            "spark": functools.partial(self.pushed_down, "aggregators"),
+            "groupBy, 30,000": functools.partial(self.noop, both),
+            "spark, 30,000": functools.partial(self.pushed_down, "30,000 groups"),
+            "counting sink": self.counting,
+            "mapInArrow": self.map_in_arrow,
+            "sink, aggregators": functools.partial(self.sink, "aggregators"),
+            "sink, aggregators, 30,000": functools.partial(self.sink, "30,000 groups"),
+            "sink, arrow": functools.partial(self.sink, "arrow"),
+            "sink, objects": functools.partial(self.sink, "objects"),
+            "foreachPartition": self.foreach_partition,
+            "stream, counting": functools.partial(self.stream, "counting"),
+            "stream, sink": functools.partial(self.stream, "sink"),
+        }
+
+    def noop(self, keys: tuple[str, ...]) -> float:
+        return timed(groups(self.table, keys).write.format("noop").mode("overwrite").save)
+
+    def counting(self) -> float:
+        return timed(self.table.write.format("counting").mode("append").save)
+
+    def map_in_arrow(self) -> float:
+        def count(batches: Any) -> Any:
+            import pyarrow as pa
+
+            yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})
+
+        return timed(self.table.mapInArrow(count, "rows long").collect)
+
+    def foreach_partition(self) -> float:
+        return timed(functools.partial(self.table.foreachPartition, workload.handle_rows))
+
+    def sink(self, way: str) -> float:
+        store = self.new_store()
+        name = register(self.spark, workload.job(way, store))
+        seconds = timed(self.table.write.format(name).mode("append").option("txnId", "bench").save)
+        self.check(store, way)
+        return seconds
+
+    def pushed_down(self, way: str) -> float:
+        store = self.new_store()
+        writer = MetricsWriter(workload.job(way, store), l1="spark")
+        seconds = timed(functools.partial(writer.write_batch, self.table, txn_id="bench"))
+        self.check(store, way)
+        return seconds
+
+    def stream(self, sink: str) -> float:
+        name = (
+            "counting"
+            if sink == "counting"
+            else register(self.spark, workload.job("aggregators", self.new_store()))
+        )
+        source = (
+            self.spark.readStream.schema(workload.SCHEMA).option("maxFilesPerTrigger", 1).parquet(self.epochs)
+        )
+        checkpoint = self.directory / f"checkpoint-{next(self.numbers)}"
+        writer = source.writeStream.format(name).option("checkpointLocation", str(checkpoint))
+        seconds = timed(lambda: writer.trigger(availableNow=True).start().awaitTermination())
+        done = len(list((checkpoint / "commits").glob("[0-9]*")))
+        assert done == EPOCHS, f"{done} epochs"
+        shutil.rmtree(checkpoint)
+        return seconds
+
+    def new_store(self) -> Path:
+        return self.directory / f"metrics-{next(self.numbers)}.db"
+
+    def check(self, store: Path, way: str) -> None:
+        """Compare with Spark SQL; a figure of a wrong result is worth nothing."""
+        stored = SqliteStore(store)
+        metrics = workload.WAYS[way]["metrics"]
+        found = {
+            (*([] if len(metrics) == 1 else [metric.name.removeprefix("mean.")]), one.entity): (
+                one.total,
+                one.count,
+            )
+            for metric in metrics
+            for one in stored.read(metric, "bench")
+        }
+        assert found == self.expected[len(metrics)], f"{way} differs from Spark SQL"
+        for file in store.parent.glob(f"{store.name}*"):
+            file.unlink()
+
+
+def groups(table: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    return table.groupBy(*keys).agg(F.sum("value").alias("total"), F.count("value").alias("count"))
+
+
+def timed(action: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each measure once in every round; one more round first, which warms the JVM and does not count."""
+    results: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(times + 1):
+        for name, measure in measures.items():
+            seconds = measure()
+            print(f"round {number} of {times}: {name}: {seconds:.3f} s", flush=True)
+            if number:
+                results[name].append(seconds)
+    return results
+
+
+def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
+    """The rows of the table, with what they must show."""
+    took = {name: statistics.median(one) for name, one in seconds.items()}
+
+    def row(number: str, what: str, name: str, beside: str, least: float | None) -> Row:
+        ratio = took[beside] / took[name]
+        wanted = f"at least {least} x" if least else "shown beside"
+        measured = f"{ratio:.2f} x: {rate(took[name], rows)} beside {rate(took[beside], rows)}"
+        return number, what, f"{wanted} {BESIDE[beside]}", measured, ratio >= least if least else None
+
+    epoch_ms = 1_000 * (took["stream, sink"] - took["stream, counting"]) / EPOCHS
+    both = " and ".join(
+        f"{1_000 * took[name] / EPOCHS:.0f} ms" for name in ("stream, sink", "stream, counting")
+    )
+    return [
+        row("1", "sink, built-in aggregators", "sink, aggregators", "counting sink", 0.9),
+        row("1", "the same, 30,000 groups", "sink, aggregators, 30,000", "counting sink", None),
+        row("2", "sink, Python handlers on Arrow", "sink, arrow", "counting sink", 0.7),
+        row("3", "sink, Python handlers on objects, 30,000 groups", "sink, objects", "foreachPartition", 2.5),
+        row("4", "L1 in Spark SQL", "spark", "groupBy", 0.8),
+        row("4", "the same, 30,000 groups", "spark, 30,000", "groupBy, 30,000", None),
+        (
+            "5",
+            f"stream, {EPOCHS} epochs of 1,000 rows: more per epoch than a sink that counts rows",
+            "at most 250 ms",
+            f"{epoch_ms:.0f} ms: {both} per epoch",
+            epoch_ms <= 250,
+        ),
+    ]
+
+
+BESIDE = {
+    "counting sink": "an Arrow sink that counts rows",
+    "foreachPartition": "`foreachPartition` over Rows into the same handlers",
+    "groupBy": "the same `groupBy` into Spark's no-op sink",
+    "groupBy, 30,000": "the same `groupBy` into Spark's no-op sink",
+}
+
+
+def rate(seconds: float, rows: int) -> str:
+    return f"{rows / seconds / 1e6:.2f} M rows/s"
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    *cells, met = row
+    return f"| {' | '.join(cells)} | {'' if met is None else 'yes' if met else 'no'} |"
+
+
+LABELS = {
+    "groupBy": "Spark SQL alone: groupBy into the no-op sink",
+    "spark": "L1 in Spark SQL",
+    "groupBy, 30,000": "Spark SQL alone, 30,000 groups",
+    "spark, 30,000": "L1 in Spark SQL, 30,000 groups",
+    "counting sink": "an Arrow sink that counts rows",
+    "mapInArrow": "mapInArrow that counts rows",
+    "sink, aggregators": "sink, built-in aggregators",
+    "sink, aggregators, 30,000": "sink, built-in aggregators, 30,000 groups",
+    "sink, arrow": "sink, Python handlers on Arrow",
+    "sink, objects": "sink, Python handlers on objects, 30,000 groups",
+    "foreachPartition": "foreachPartition over Rows, the same handlers",
+}
+"""What is compared, the fastest first."""
+WITHOUT_US = ("groupBy", "groupBy, 30,000", "counting sink", "mapInArrow", "foreachPartition")
+
+
+def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
+    """The page of docs/."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    machine = (
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, pyspark {pyspark.__version__}, "
+        f"commit {commit.stdout.strip()}"
+    )
+    count = len(next(iter(seconds.values())))
+    all_rates = "\n".join(
+        f"| {label} | {rate(statistics.median(seconds[name]), rows)} | "
+        f"{min(seconds[name]):.2f} to {max(seconds[name]):.2f} |"
+        for name, label in LABELS.items()
+    )
+    return f"""# The Spark sink: figures
+
+`make bench-spark` measured this and wrote this page: {machine}.
+{rows:,} rows (id, type of 30, key of 1,000, value) in Parquet, `local[2]`. The sink splits the rows by type and writes
+the mean of each key into SQLite: 1,000 groups, where nothing else is said. All contenders run in one session, one after
+the other in each of {count} rounds after one that warms up; figures are medians. Each result is compared with Spark
+SQL's before it counts.
+
+{HEAD}
+{chr(10).join(map(line, table))}
+
+| what | rows per second | seconds, least to most |
+|---|---:|---:|
+{all_rates}
+
+![Rows per second](spark-speed.png)
+
+Which to use: where Spark SQL has every measure, let it do L1 (`MetricsWriter(l1="spark")`): rows do not leave the JVM.
+Spark SQL alone is right when you need no store that merges over time and no ledger, or when one query over all data
+is cheap enough. Take built-in aggregators when you need quantiles or rankings, or the format in a plain
+`writeStream.format(...)`: what they cost is almost nothing beside the way of the rows from the JVM to Python. Python
+handlers on Arrow cost little more if they work on whole columns. Objects cost most, and can do anything.
+"""
+
+
+def plot(seconds: dict[str, list[float]], rows: int, path: Path) -> None:
+    """Bars of the contenders, in a logarithmic scale."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(reversed(LABELS))
+    values = [rows / statistics.median(seconds[name]) / 1e6 for name in names]
+    figure, axes = plt.subplots(figsize=(9, 3.8))
+    bars = axes.barh(
+        range(len(names)),
+        values,
+        0.7,
+        color=["#b0b0b0" if name in WITHOUT_US else "#1f77b4" for name in names],
+    )
+    axes.bar_label(bars, [f"{value:,.2f}" for value in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(names)), [LABELS[name] for name in names], fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel("million rows per second (logarithmic); grey: without batchqueue")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
