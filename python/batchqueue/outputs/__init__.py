@@ -1,7 +1,7 @@
 """Writers used as handlers, and the stores they write to."""
 
 from batchqueue.outputs.sqlite import SqliteStore
-from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction
+from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "SqliteStore",
     "StoreError",
     "StoreTransaction",
+    "StoreUnavailableError",
     "StoreWriter",
 ]

@@ -10,11 +10,20 @@ from typing import TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite_schema import CREATE_LEDGER, LEDGER_TABLE, table_sql
-from batchqueue.outputs.sqlite_transaction import SqliteTransaction, from_sql, has_table
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
+from batchqueue.outputs.sqlite_schema import EPOCHS_TABLE, table_sql
+from batchqueue.outputs.sqlite_transaction import SqliteTransaction, create_ledger, from_sql, has_table
+from batchqueue.outputs.store import (
+    Epoch,
+    StoreError,
+    StoreTransaction,
+    StoreUnavailableError,
+    checked_kept_summaries,
+)
 
 M = TypeVar("M", bound=Metrics)
+
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+"""The classes of errors that are over when another process has done its work."""
 
 _REMEDIES = {
     "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
@@ -36,17 +45,22 @@ class SqliteStore:
     Attributes:
         path: The file, as an absolute path.
         busy_timeout_s: Seconds that a transaction waits for other writers.
+        kept_summaries: Epochs of each sink whose summaries are kept, the newest.
     """
 
-    def __init__(self, path: str | PathLike[str], *, busy_timeout_s: float = 30) -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, busy_timeout_s: float = 30, kept_summaries: int = 1_000
+    ) -> None:
         """Describe a store; nothing is opened yet.
 
         Args:
             path: The file. Its directory must exist; the file is created when it is needed.
             busy_timeout_s: Seconds that a transaction waits for other writers.
+            kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
 
         Raises:
-            ConfigError: The path is ":memory:", which would be empty in every other process and transaction.
+            ConfigError: The path is ":memory:", which would be empty in every other process and transaction;
+                or `kept_summaries` is below 1.
         """
         if str(path) == ":memory:":
             raise ConfigError(
@@ -54,6 +68,7 @@ class SqliteStore:
             )
         self.path = Path(path).expanduser().absolute()
         self.busy_timeout_s = busy_timeout_s
+        self.kept_summaries = checked_kept_summaries(kept_summaries)
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self.path)!r})"
@@ -75,15 +90,17 @@ class SqliteStore:
             sink_id: On whose behalf: several sinks may share one file.
 
         Raises:
-            StoreError: The file cannot be written, or others kept it busy for longer than `busy_timeout_s`.
+            StoreError: The file cannot be written.
+            StoreUnavailableError: Others kept it busy for longer than `busy_timeout_s`.
         """
         with self._connection() as connection:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
-                for statement in CREATE_LEDGER:
-                    connection.execute(statement)
+                create_ledger(connection)
             # Closing the connection before the COMMIT rolls back.
-            yield SqliteTransaction(connection, sink_id, self._errors)
+            transaction = SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
+            yield transaction
+            transaction.check()
             with self._errors():
                 connection.execute("COMMIT")
 
@@ -103,15 +120,15 @@ class SqliteStore:
             ]
 
     def summaries(self, sink_id: str = "default") -> list[Epoch]:
-        """Return the ledger of one sink, in the order of its entries; waits for no writer.
+        """Return the summaries that are kept for one sink, in their order; waits for no writer.
 
         Raises:
             StoreError: There is no such file, or it is no database.
         """
         with self._reading() as connection:
-            if not has_table(connection, LEDGER_TABLE):
+            if not has_table(connection, EPOCHS_TABLE):
                 return []
-            return SqliteTransaction(connection, sink_id, self._errors).summaries()
+            return SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries).summaries()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -138,7 +155,9 @@ class SqliteStore:
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise StoreError(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the class of the error
+            kind = StoreUnavailableError if code in _PASSING else StoreError
+            raise kind(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -147,7 +166,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
         # SQLite does not wait here when another connection is switching; that one does the work.
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the low byte is the class of the error
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
 
 

@@ -10,14 +10,22 @@ from batchqueue.exceptions import ConfigError
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
 
-LEDGER_TABLE = "batchqueue_epochs"
+EPOCHS_TABLE = "batchqueue_epochs"
 CREATE_LEDGER = (
-    # seq keeps the order of the entries; AUTOINCREMENT, so that clear() does not start it anew.
-    f"CREATE TABLE IF NOT EXISTS {LEDGER_TABLE} (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL,"
-    " query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL, "
-    "UNIQUE (sink, query_id, batch_id))",
+    # seq keeps the order of the summaries; AUTOINCREMENT, so that clear() does not start it anew.
+    f"CREATE TABLE IF NOT EXISTS {EPOCHS_TABLE} (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, "
+    "query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL)",
+    f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {EPOCHS_TABLE} (sink, seq)",
+    "CREATE TABLE IF NOT EXISTS batchqueue_sinks (sink TEXT PRIMARY KEY, description TEXT) WITHOUT ROWID",
     # Which tables hold metrics: a file may have tables of its owner's, and clear() must not touch those.
     "CREATE TABLE IF NOT EXISTS batchqueue_tables (name TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+MARKS_TABLE = "batchqueue_marks"
+CREATE_MARKS = (
+    f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, "
+    "PRIMARY KEY (sink, query_id)) WITHOUT ROWID",
+    # A file of the time when every epoch was kept and marks were not: its epochs must not be applied again.
+    f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} GROUP BY sink, query_id",
 )
 
 

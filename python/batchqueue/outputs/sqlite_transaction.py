@@ -8,8 +8,16 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.sqlite_schema import LEDGER_TABLE, TableSql, quoted, table_sql
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
+from batchqueue.outputs.sqlite_schema import (
+    CREATE_LEDGER,
+    CREATE_MARKS,
+    EPOCHS_TABLE,
+    MARKS_TABLE,
+    TableSql,
+    quoted,
+    table_sql,
+)
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -21,7 +29,11 @@ class SqliteTransaction(StoreTransaction):
     """See `StoreTransaction`. One statement per key: faster than lists of keys, which SQLite also limits."""
 
     def __init__(
-        self, connection: sqlite3.Connection, sink_id: str, errors: Callable[[], AbstractContextManager[None]]
+        self,
+        connection: sqlite3.Connection,
+        sink_id: str,
+        errors: Callable[[], AbstractContextManager[None]],
+        kept_summaries: int,
     ) -> None:
         """Speak for one sink on an open connection.
 
@@ -29,10 +41,12 @@ class SqliteTransaction(StoreTransaction):
             connection: Inside a transaction; its owner commits.
             sink_id: Whose rows to see and to write.
             errors: Turns the errors of SQLite into `StoreError`.
+            kept_summaries: Summaries to keep for the sink.
         """
         self._connection = connection
         self._sink_id = sink_id
         self._errors = errors
+        self._kept_summaries = kept_summaries
         self._tables: set[str] = set()
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
@@ -68,38 +82,61 @@ class SqliteTransaction(StoreTransaction):
                     self._connection.executemany(sql.delete_key, latest)
                 self._connection.executemany(sql.insert, _stored_rows(metric_type, latest))
 
-    def applied(self, query_id: str, batch_id: int) -> bool:
-        """Return whether the ledger has this epoch."""
-        sql = f"SELECT 1 FROM {LEDGER_TABLE} WHERE sink = ? AND query_id = ? AND batch_id = ?"
+    def raise_mark(self, query_id: str, batch_id: int) -> None:
+        """Set the mark of a query."""
         with self._statements():
-            return self._connection.execute(sql, (self._sink_id, query_id, batch_id)).fetchone() is not None
+            self._connection.execute(
+                f"INSERT OR REPLACE INTO {MARKS_TABLE} (sink, query_id, batch_id) VALUES (?, ?, ?)",
+                (self._sink_id, query_id, batch_id),
+            )
 
-    def record(self, query_id: str, batch_id: int, summary: Mapping[str, Any]) -> None:
-        """Enter an epoch."""
-        sql = f"INSERT INTO {LEDGER_TABLE} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)"
-        text = json.dumps(dict(summary))
+    def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
+        """Keep the summary of an epoch, and delete the oldest ones if there are too many."""
         with self._statements():
-            self._connection.execute(sql, (self._sink_id, query_id, batch_id, text))
+            self._connection.execute(
+                f"INSERT INTO {EPOCHS_TABLE} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)",
+                (self._sink_id, query_id, batch_id, summary),
+            )
+            self._connection.execute(
+                f"DELETE FROM {EPOCHS_TABLE} WHERE sink = ? AND seq <= "
+                f"(SELECT seq FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+                (self._sink_id, self._sink_id, self._kept_summaries),
+            )
 
     def last_batch(self, query_id: str) -> int | None:
-        """Return the largest batch id of a query in the ledger; None if it has none."""
-        sql = f"SELECT max(batch_id) FROM {LEDGER_TABLE} WHERE sink = ? AND query_id = ?"
+        """Return the mark of a query; None if there is none."""
+        sql = f"SELECT batch_id FROM {MARKS_TABLE} WHERE sink = ? AND query_id = ?"
         with self._statements():
-            (last,) = self._connection.execute(sql, (self._sink_id, query_id)).fetchone()
-        return last  # type: ignore[no-any-return]
+            row = self._connection.execute(sql, (self._sink_id, query_id)).fetchone()
+        return None if row is None else row[0]
 
     def known_queries(self) -> set[str]:
-        """Return the ids of the queries in the ledger."""
-        sql = f"SELECT DISTINCT query_id FROM {LEDGER_TABLE} WHERE sink = ?"
+        """Return the ids of the queries that have marks."""
+        sql = f"SELECT query_id FROM {MARKS_TABLE} WHERE sink = ?"
         with self._statements():
             return {query_id for (query_id,) in self._connection.execute(sql, (self._sink_id,))}
 
     def summaries(self) -> list[Epoch]:
-        """Return the ledger, in the order of its entries."""
-        sql = f"SELECT query_id, batch_id, summary FROM {LEDGER_TABLE} WHERE sink = ? ORDER BY seq"
+        """Return the summaries that are kept, in the order in which they were recorded."""
+        sql = f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq"
         with self._statements():
             rows = self._connection.execute(sql, (self._sink_id,)).fetchall()
         return [Epoch(query_id, batch_id, json.loads(summary)) for query_id, batch_id, summary in rows]
+
+    def description(self) -> dict[str, Any] | None:
+        """Return the description of the job that wrote last; None if there is none."""
+        sql = "SELECT description FROM batchqueue_sinks WHERE sink = ?"
+        with self._statements():
+            row = self._connection.execute(sql, (self._sink_id,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        """Store a description of the job that writes."""
+        with self._statements():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO batchqueue_sinks (sink, description) VALUES (?, ?)",
+                (self._sink_id, to_json(description)),
+            )
 
     def clear(self) -> None:
         """Delete everything that this sink wrote."""
@@ -107,12 +144,12 @@ class SqliteTransaction(StoreTransaction):
             tables = [
                 name for (name,) in self._connection.execute("SELECT name FROM batchqueue_tables").fetchall()
             ]
-            for table in [*tables, LEDGER_TABLE]:
+            for table in [*tables, EPOCHS_TABLE, MARKS_TABLE, "batchqueue_sinks"]:
                 self._connection.execute(f"DELETE FROM {quoted(table)} WHERE sink = ?", (self._sink_id,))
 
     @contextmanager
     def _statements(self) -> Iterator[None]:
-        with self._errors():
+        with self.guarded(), self._errors():
             # After some errors, a full disk for one, SQLite has rolled back by itself, and would commit each
             # statement that follows.
             if not self._connection.in_transaction:
@@ -128,6 +165,15 @@ class SqliteTransaction(StoreTransaction):
             )
             self._tables.add(metric_type.table)
         return sql
+
+
+def create_ledger(connection: sqlite3.Connection) -> None:
+    """Create the tables of the ledger, where they are missing."""
+    for statement in CREATE_LEDGER:
+        connection.execute(statement)
+    if not has_table(connection, MARKS_TABLE):
+        for statement in CREATE_MARKS:
+            connection.execute(statement)
 
 
 def has_table(connection: sqlite3.Connection, table: str) -> bool:

@@ -88,7 +88,7 @@ class Commit:
                 self._meet_new_query(transaction, query_id)
             elif batch_id > (-1 if last is None else last) + 1:
                 self._meet_gap(query_id, batch_id, last)
-            self._apply(transaction, query_id, batch_id)
+            self._apply(transaction, query_id, batch_id, marked=True)
 
     def batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write; if it has a txnId, unless the ledger has that.
@@ -110,8 +110,8 @@ class Commit:
                 return {**(earlier[0] if earlier else {}), "applied": False}
             if overwrite:
                 transaction.clear()
-            guarantee = "at-least-once" if self.options.txn_id is None else "exactly-once"
-            return {**self._apply(transaction, query_id, 0, guarantee), "applied": True}
+            marked = self.options.txn_id is not None
+            return {**self._apply(transaction, query_id, 0, marked=marked), "applied": True}
 
     def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
         if self.options.on_new_query is None:
@@ -124,7 +124,7 @@ class Commit:
             transaction.clear()
 
     def _meet_gap(self, query_id: str, batch_id: int, last: int | None) -> None:
-        """Spark numbers the epochs of a query without gaps, and each of them has a ledger entry."""
+        """Spark numbers the epochs of a query without gaps, and each of them raises the mark by one."""
         if self.options.on_new_query is None:
             has = "none of this query" if last is None else f"the epochs up to {last}"
             raise SinkError(
@@ -136,7 +136,7 @@ class Commit:
 
     @rare_collections()
     def _apply(
-        self, transaction: StoreTransaction, query_id: str, batch_id: int, guarantee: str = "exactly-once"
+        self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
     ) -> dict[str, Any]:
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
@@ -157,7 +157,7 @@ class Commit:
             l2=l2.summary,
             persist=persist.summary,
             commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
-            guarantee=guarantee,
+            guarantee="exactly-once" if marked else "at-least-once",
         )
-        transaction.record(query_id, batch_id, summary)
+        transaction.record(query_id, batch_id, summary, marked=marked)
         return summary

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from batchqueue import BatchQueueError, ConfigError
 from batchqueue.aggregation import CountMetrics, MaxMetrics, MeanMetrics, Ranking, SumMetrics, metric_type
-from batchqueue.outputs import CommittingStoreWriter, Epoch, SqliteStore, StoreError, StoreWriter
+from batchqueue.outputs import (
+    CommittingStoreWriter,
+    SqliteStore,
+    StoreError,
+    StoreUnavailableError,
+    StoreWriter,
+)
 
 COUNT = metric_type("test.count", CountMetrics)
 OTHER_COUNT = metric_type("test.other_count", CountMetrics)
@@ -141,39 +147,25 @@ def test_clear_deletes_what_the_sink_wrote_and_nothing_else(store):
         assert connection.execute("SELECT * FROM mine").fetchall() == [("first",)]
 
 
-def test_the_ledger_knows_what_was_applied(store):
-    with store.transaction("sink") as transaction:
-        assert not transaction.applied("query", 0)
-        transaction.record("query", 0, {"rows": 7})
-        transaction.record("other", 0, {})
-        transaction.record("query", 2, {"rows": 9})
-    with store.transaction("sink") as transaction:
-        assert transaction.applied("query", 2)
-        assert not transaction.applied("query", 1)
-        assert not transaction.applied("query", 3)
-        assert not transaction.applied("other", 2)
-        assert transaction.known_queries() == {"query", "other"}
-        assert transaction.summaries() == store.summaries("sink")
-    assert store.summaries("sink") == [
-        Epoch("query", 0, {"rows": 7}),
-        Epoch("other", 0, {}),
-        Epoch("query", 2, {"rows": 9}),
-    ]
-    assert store.summaries("another") == []
-
-
-def test_no_duplication_an_epoch_cannot_be_recorded_twice(store):
-    with store.transaction() as transaction:
-        transaction.record("query", 0, {})
-
-    def attempt():
-        with store.transaction() as transaction:
-            transaction.merge([COUNT("a", 0)])
-            transaction.record("query", 0, {})
-
-    with pytest.raises(StoreError, match="UNIQUE"):
-        attempt()
-    assert store.read(COUNT) == []
+def test_a_file_that_has_every_epoch_and_no_marks_gets_them_from_there(store):
+    """Files of earlier versions: without marks, what they have would be applied again."""
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(
+            "CREATE TABLE batchqueue_epochs (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, "
+            "query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL, "
+            "UNIQUE (sink, query_id, batch_id))"
+        )
+        for batch_id in range(3):
+            connection.execute(
+                "INSERT INTO batchqueue_epochs (sink, query_id, batch_id, summary) VALUES ('s', 'q', ?, '{}')",
+                (batch_id,),
+            )
+    with store.transaction("s") as transaction:
+        assert transaction.last_batch("q") == 2
+        transaction.record("q", 3, {})
+    with store.transaction("s") as transaction:
+        assert transaction.last_batch("q") == 3
+    assert [epoch.batch_id for epoch in store.summaries("s")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -285,8 +277,9 @@ def test_a_full_disk_says_so_and_leaves_what_was_there(store):
             transaction._connection.execute("PRAGMA max_page_count = 1")
             transaction.merge([COUNT(str(number), 0) for number in range(10_000)])
 
-    with pytest.raises(StoreError, match="full; make room"):
+    with pytest.raises(StoreError, match="full; make room") as raised:
         attempt()
+    assert not isinstance(raised.value, StoreUnavailableError)
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
@@ -294,7 +287,9 @@ def test_a_database_that_another_keeps_locked_is_an_error_after_the_time_out(sto
     impatient = SqliteStore(store.path, busy_timeout_s=0.01)
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
-        with pytest.raises(StoreError, match="locked; another process kept it busy: raise busy_timeout_s"):
+        with pytest.raises(
+            StoreUnavailableError, match="locked; another process kept it busy: raise busy_timeout_s"
+        ):
             impatient.prepare()
         assert store.summaries() == []  # a reader does not wait
     assert impatient.read(COUNT) == [COUNT("a", 0)]

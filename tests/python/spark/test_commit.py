@@ -148,6 +148,28 @@ def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
     assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
 
 
+@pytest.mark.parametrize("txn_id", [None, "load-1"])
+def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
+    flights: Path, store: SqliteStore, txn_id: str | None
+) -> None:
+    job = flight_job(store)
+    options = replace(OPTIONS, txn_id=txn_id)
+    Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+    with pytest.raises(SinkError, match=r"query q1 is new, but sink 'flights'"):
+        Commit(job, OPTIONS, attempts(flights, store)).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteStore) -> None:
+    job = flight_job(store)
+    named = replace(OPTIONS, txn_id="load-1")
+    for options in (OPTIONS, named, OPTIONS, OPTIONS):
+        Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+    with store.transaction("flights") as transaction:
+        assert transaction.known_queries() == {"unmarked", "batch:load-1"}
+    assert len(summaries(store)) == 4
+
+
 def test_store_that_lost_epochs_is_refused_unless_the_user_decides(flights: Path, store: SqliteStore) -> None:
     job = flight_job(store)
     messages = attempts(flights, store)

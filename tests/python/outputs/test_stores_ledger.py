@@ -1,0 +1,159 @@
+"""The ledger of every store: marks that only rise, the newest summaries, what wrote last."""
+
+import math
+
+import pytest
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import Epoch, StoreError
+from batchqueue.outputs.store import UNMARKED
+
+COUNT = metric_type("test.count", CountMetrics)
+
+
+def test_the_mark_of_a_query_says_what_was_applied(store):
+    with store.transaction("sink") as transaction:
+        assert transaction.last_batch("query") is None
+        assert not transaction.applied("query", 0)
+        assert transaction.known_queries() == set()
+        transaction.record("query", 0, {"rows": 7})
+        transaction.record("other", 0, {})
+        transaction.record("query", 2, {"rows": 9})
+    with store.transaction("sink") as transaction:
+        assert transaction.last_batch("query") == 2
+        assert [transaction.applied("query", batch_id) for batch_id in range(4)] == [True, True, True, False]
+        assert not transaction.applied("other", 1)
+        assert transaction.known_queries() == {"query", "other"}
+        assert transaction.summaries() == store.summaries("sink")
+    assert store.summaries("sink") == [
+        Epoch("query", 0, {"rows": 7}),
+        Epoch("other", 0, {}),
+        Epoch("query", 2, {"rows": 9}),
+    ]
+    assert store.summaries("another") == []
+
+
+@pytest.mark.parametrize("batch_id", [0, 4, 5])
+def test_no_duplication_an_epoch_that_is_not_above_the_mark_cannot_be_recorded(store, batch_id):
+    with store.transaction() as transaction:
+        transaction.record("query", 5, {})
+
+    def attempt():
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", 0)])
+            transaction.record("query", batch_id, {})
+
+    with pytest.raises(StoreError, match=f"epoch {batch_id} of query query: the epochs up to 5 are applied"):
+        attempt()
+    assert store.read(COUNT) == []
+    assert len(store.summaries()) == 1
+
+
+def test_an_epoch_without_a_mark_leaves_its_summary_and_says_that_the_sink_has_data(store):
+    with store.transaction() as transaction:
+        transaction.record("once", 0, {"rows": 1}, marked=False)
+        transaction.record("once", 0, {"rows": 2}, marked=False)
+        assert transaction.last_batch("once") is None
+        assert transaction.known_queries() == {UNMARKED}
+    assert store.summaries() == [Epoch("once", 0, {"rows": 1}), Epoch("once", 0, {"rows": 2})]
+
+
+def test_only_the_newest_summaries_of_a_sink_are_kept_and_all_marks(open_store):
+    store = open_store(kept_summaries=3)
+    for sink, epochs in (("one", 2), ("two", 5)):
+        for batch_id in range(epochs):
+            with store.transaction(sink) as transaction:
+                transaction.record(f"query {batch_id % 2}", batch_id, {"rows": batch_id})
+    assert [epoch.batch_id for epoch in store.summaries("one")] == [0, 1]
+    assert store.summaries("two") == [
+        Epoch("query 0", 2, {"rows": 2}),
+        Epoch("query 1", 3, {"rows": 3}),
+        Epoch("query 0", 4, {"rows": 4}),
+    ]
+    with open_store(kept_summaries=1).transaction("two") as transaction:
+        transaction.record("query 1", 5, {})
+        assert [epoch.batch_id for epoch in transaction.summaries()] == [5]
+        assert transaction.applied("query 0", 4)
+        assert transaction.known_queries() == {"query 0", "query 1"}
+
+
+def test_a_thousand_summaries_are_kept_unless_told_otherwise(open_store):
+    assert open_store().kept_summaries == 1_000
+    with pytest.raises(ConfigError, match="kept_summaries=0: keep at least 1"):
+        open_store(kept_summaries=0)
+
+
+def test_the_description_is_that_of_the_last_writer_that_committed(store):
+    with store.transaction("sink") as transaction:
+        assert transaction.description() is None
+        transaction.describe({"job": "shop", "metrics": ["a", "b"]})
+        assert transaction.description() == {"job": "shop", "metrics": ["a", "b"]}
+
+    def attempt():
+        with store.transaction("sink") as transaction:
+            transaction.describe({"job": "never committed"})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        attempt()
+    with store.transaction("another") as transaction:
+        assert transaction.description() is None
+        transaction.describe({})
+    with store.transaction("sink") as transaction:
+        assert transaction.description() == {"job": "shop", "metrics": ["a", "b"]}
+        transaction.describe({"größe": 1.5})
+        assert transaction.description() == {"größe": 1.5}
+
+
+@pytest.mark.parametrize("value", [{"a", "set"}, math.nan, b"bytes"])
+def test_what_json_cannot_hold_is_refused(store, value):
+    def record():
+        with store.transaction() as transaction:
+            transaction.record("query", 0, {"value": value})
+
+    def describe():
+        with store.transaction() as transaction:
+            transaction.describe({"value": value})
+
+    for attempt in (record, describe):
+        with pytest.raises(StoreError, match="JSON has"):
+            attempt()
+    assert store.summaries() == []
+
+
+def test_clear_deletes_the_ledger_of_the_sink_and_nothing_else(store):
+    for sink in ("first", "second"):
+        with store.transaction(sink) as transaction:
+            transaction.merge([COUNT("a", 0)])
+            transaction.record("query", 3, {})
+            transaction.record("once", 0, {}, marked=False)
+            transaction.describe({"sink": sink})
+    with store.transaction("first") as transaction:
+        transaction.clear()
+        assert transaction.known_queries() == set()
+        assert transaction.description() is None
+        assert transaction.summaries() == []
+        transaction.record("query", 0, {"rows": 1})
+    with store.transaction("first") as transaction:
+        assert transaction.last_batch("query") == 0
+        assert transaction.description() is None
+    assert store.summaries("first") == [Epoch("query", 0, {"rows": 1})]
+    with store.transaction("second") as transaction:
+        assert transaction.known_queries() == {"query", UNMARKED}
+        assert transaction.description() == {"sink": "second"}
+    assert len(store.summaries("second")) == 2
+
+
+def test_an_error_that_is_caught_inside_the_block_still_rolls_back(store):
+    """Half of what failed may be written; to commit that would be a silent loss."""
+
+    def attempt():
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", 0)])
+            with pytest.raises(StoreError, match="check the metrics"):
+                transaction.merge([COUNT("b", 0), COUNT(None, 0)])
+
+    with pytest.raises(StoreError, match=r"rolled back after an earlier error \(.*check the metrics"):
+        attempt()
+    assert store.read(COUNT) == []
