@@ -9,6 +9,10 @@ class ConfigError(BatchQueueError, ValueError):
     """A setting, a name or an argument cannot be used as given."""
 
 
+class MissingPackageError(BatchQueueError, ImportError):
+    """A package that this part needs, and the queue itself does not, is missing or too old."""
+
+
 class QueueClosedError(BatchQueueError, RuntimeError):
     """The queue is shut down, and the call needs a running one."""
 

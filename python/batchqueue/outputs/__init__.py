@@ -1,5 +1,6 @@
 """Writers used as handlers, and the stores they write to."""
 
+from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.sqlite import SqliteStore
 from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
@@ -8,6 +9,7 @@ __all__ = [
     "CommittingStoreWriter",
     "Epoch",
     "MetricsStore",
+    "PostgresStore",
     "SqliteStore",
     "StoreError",
     "StoreTransaction",

@@ -1,14 +1,10 @@
 """The SQL of the SQLite store. Values are bound; names of tables and columns are checked and quoted."""
 
-import re
 from functools import cache
 from typing import NamedTuple
 
 from batchqueue.aggregation import Metrics
-from batchqueue.exceptions import ConfigError
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
-_KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
+from batchqueue.outputs.layout import check_names, quoted
 
 EPOCHS_TABLE = "batchqueue_epochs"
 CREATE_LEDGER = (
@@ -50,15 +46,9 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     Raises:
         ConfigError: The table or a column has a name that cannot be used.
     """
+    check_names(metric_type)
     table = quoted(metric_type.table)
     values = [quoted(column) for column in metric_type.columns]
-    reserved = [column for column in metric_type.columns if column.lower() in _KEY_COLUMNS]
-    if reserved or metric_type.table.lower().startswith(("batchqueue_", "sqlite_")):
-        raise ConfigError(
-            f"{metric_type.name} cannot be stored in table {metric_type.table!r} with columns "
-            f"{', '.join(metric_type.columns)}: tables batchqueue_* and sqlite_* and the columns "
-            f"{', '.join(_KEY_COLUMNS)} are reserved; choose other names"
-        )
     keys = ["sink", "metric", "entity", "time_bucket", *(["rank"] if metric_type.multi_row else [])]
     rank_column = "rank INTEGER NOT NULL, " if metric_type.multi_row else ""
     order = ", ".join(keys[2:])
@@ -76,17 +66,3 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
         insert=f"INSERT OR REPLACE INTO {table} ({', '.join(keys)}, {columns}) "
         f"VALUES ({', '.join('?' * (len(keys) + len(values)))})",
     )
-
-
-def quoted(identifier: str) -> str:
-    """Quote the name of a table or a column.
-
-    Raises:
-        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no digit.
-    """
-    if not _IDENTIFIER.fullmatch(identifier):
-        raise ConfigError(
-            f"{identifier!r} cannot be the name of a table or column: "
-            "use up to 63 letters, digits and underscores, the first no digit"
-        )
-    return f'"{identifier}"'

@@ -8,16 +8,16 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs.layout import check_key, quoted
 from batchqueue.outputs.sqlite_schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
     EPOCHS_TABLE,
     MARKS_TABLE,
     TableSql,
-    quoted,
     table_sql,
 )
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -55,7 +55,7 @@ class SqliteTransaction(StoreTransaction):
         with self._statements():
             sql = self._table(metric_type)
             newest: dict[str, int | None] = {}
-            for key in keys:
+            for key in dict.fromkeys(keys):
                 entity, time_bucket = key
                 # Time goes on: most buckets are newer than all that is stored, and one look per entity says so.
                 if entity not in newest:
@@ -190,12 +190,7 @@ def _stored_rows(
     metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
 ) -> Iterator[tuple[Any, ...]]:
     for key, item in metrics.items():
-        if type(item.entity) is not str or type(item.time_bucket) is not int:
-            # SQLite would convert them, and two keys of one buffer could meet in one row.
-            raise StoreError(
-                f"metric {metric_type.name} has the key ({item.entity!r}, {item.time_bucket!r}); "
-                "check the metrics: an entity is a str and a time bucket an int"
-            )
+        check_key(item)
         for rank, row in enumerate(item.to_rows(), 1):
             values = [_NAN if value != value else value for value in row]  # noqa: PLR0124
             yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)

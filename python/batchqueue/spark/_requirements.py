@@ -1,11 +1,8 @@
 """Says in one sentence what is missing where pyspark is; imported before everything that needs it."""
 
-from batchqueue import BatchQueueError
+from batchqueue.exceptions import MissingPackageError
 
-
-class MissingPackageError(BatchQueueError, ImportError):
-    """A package that this part needs, and the queue itself does not, is missing or too old."""
-
+__all__ = ["MissingPackageError"]
 
 try:
     import pyarrow  # noqa: F401

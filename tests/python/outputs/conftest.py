@@ -1,24 +1,42 @@
 """The stores that every promise of `MetricsStore` is tested on."""
 
+import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs import PostgresStore, SqliteStore
+
+sys.path.insert(0, str(Path(__file__).parent))
+from postgres_server import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
 
 OpenStore = Callable[..., Any]
 
+_schemas = itertools.count()
 
-@pytest.fixture(params=["sqlite"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+
+@pytest.fixture
+def open_sqlite(tmp_path: Path) -> OpenStore:
+    return lambda **arguments: SqliteStore(tmp_path / "metrics.db", **arguments)
+
+
+@pytest.fixture
+def open_postgres(postgres_server: PostgresServer) -> OpenStore:
+    schema = f"test_{next(_schemas)}"
+    return lambda **arguments: PostgresStore(
+        **{"conninfo": postgres_server.conninfo(), "schema": schema, **arguments}
+    )
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_store(request: pytest.FixtureRequest) -> OpenStore:
     """Returns descriptions of one store, empty at the start, with the given arguments."""
-
-    def sqlite(**arguments: Any) -> SqliteStore:
-        return SqliteStore(tmp_path / "metrics.db", **arguments)
-
-    return {"sqlite": sqlite}[request.param]
+    return request.getfixturevalue(f"open_{request.param}")
 
 
 @pytest.fixture

@@ -1,0 +1,168 @@
+"""Tables and columns of metrics: names that every store can use, and values that fit their columns."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from batchqueue.aggregation import Metrics
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.store import StoreError
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+_KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
+_RESERVED_PREFIXES = ("batchqueue_", "sqlite_")
+
+PartialKey = tuple[str, str, int]
+"""Metric, entity, time bucket: what one sink has at most one partial of."""
+
+
+class Layout(NamedTuple):
+    """A table with typed columns.
+
+    Attributes:
+        table: Its name. Metrics whose column types differ from those of their kind, as those of
+            `metric_type(name, SumMetrics, columns={"total": int})` do, are in a table of their own, which
+            has each such column and its type behind its name: "sum_metrics_total_int".
+        columns: The value columns with their types (int, float or str), in order.
+        multi_row: Whether there is a column `rank`, because one partial may take several rows.
+    """
+
+    table: str
+    columns: tuple[tuple[str, type], ...]
+    multi_row: bool
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns in front of the value columns, without that of the sink."""
+        return _KEY_COLUMNS[1:] if self.multi_row else _KEY_COLUMNS[1:4]
+
+
+@cache
+def table_layout(metric_type: type[Metrics]) -> Layout:
+    """Return the typed table of one metric type.
+
+    Raises:
+        ConfigError: The table or a column has a name that cannot be used.
+    """
+    check_names(metric_type)
+    owner = next(cls for cls in metric_type.__mro__ if "table" in vars(cls))
+    own_columns: Mapping[str, type] = owner.columns  # type: ignore[attr-defined]
+    changed = [
+        f"_{column}_{kind.__name__}"
+        for column, kind in metric_type.columns.items()
+        if own_columns.get(column) is not kind
+    ]
+    table = metric_type.table + "".join(changed)
+    quoted(table)
+    return Layout(table, tuple(metric_type.columns.items()), metric_type.multi_row)
+
+
+def check_names(metric_type: type[Metrics]) -> None:
+    """Check the names that a metric type gives to its table and its columns.
+
+    Raises:
+        ConfigError: One of them cannot be used, or is one of the stores' own.
+    """
+    for name in (metric_type.table, *metric_type.columns):
+        quoted(name)
+    reserved = [column for column in metric_type.columns if column.lower() in _KEY_COLUMNS]
+    if reserved or metric_type.table.lower().startswith(_RESERVED_PREFIXES):
+        raise ConfigError(
+            f"{metric_type.name} cannot be stored in table {metric_type.table!r} with columns "
+            f"{', '.join(metric_type.columns)}: tables batchqueue_* and sqlite_* and the columns "
+            f"{', '.join(_KEY_COLUMNS)} are reserved; choose other names"
+        )
+
+
+def quoted(identifier: str) -> str:
+    """Quote the name of a table or a column.
+
+    Raises:
+        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no digit.
+    """
+    if not _IDENTIFIER.fullmatch(identifier):
+        raise ConfigError(
+            f"{identifier!r} cannot be the name of a table or column: "
+            "use up to 63 letters, digits and underscores, the first no digit"
+        )
+    return f'"{identifier}"'
+
+
+def check_key(item: Metrics) -> None:
+    """Refuse a key that a store would have to convert: two keys of one buffer could meet in one row.
+
+    Raises:
+        StoreError: The entity is no str, or the time bucket no int.
+    """
+    entity, time_bucket = item.key
+    if type(entity) is not str or type(time_bucket) is not int:
+        raise StoreError(
+            f"metric {item.name} has the key ({entity!r}, {time_bucket!r}); "
+            "check the metrics: an entity is a str and a time bucket an int"
+        )
+
+
+def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterator[tuple[Any, ...]]:
+    """Write partials as rows of a typed table: key columns, then value columns.
+
+    Raises:
+        StoreError: A key or a value does not fit its column.
+    """
+    kinds = [kind for _, kind in layout.columns]
+    for key, item in partials.items():
+        for rank, row in enumerate(item.to_rows(), 1):
+            try:
+                values = [
+                    value if value is None else _FITTING[kind](value)
+                    for value, kind in zip(row, kinds, strict=True)
+                ]
+            except (TypeError, ValueError, OverflowError) as error:
+                declared = ", ".join(f"{name} {kind.__name__}" for name, kind in layout.columns)
+                raise StoreError(
+                    f"{row!r} of metric {item.name} does not fit the columns ({declared}): {error}; "
+                    "check the metrics, give metric_type other columns=, or measure in another unit"
+                ) from error
+            yield (*key, rank, *values) if layout.multi_row else (*key, *values)
+
+
+def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metrics]]:
+    """Sort partials by their table; of equal keys the last one counts.
+
+    Raises:
+        StoreError: A key does not fit its columns.
+    """
+    tables: dict[Layout, dict[PartialKey, Metrics]] = {}
+    for item in metrics:
+        check_key(item)
+        tables.setdefault(table_layout(type(item)), {})[item.name, *item.key] = item
+    return tables
+
+
+def _fitting_int(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError(f"{value} has more than 64 bits")
+    return int(value)
+
+
+def _fitting_float(value: Any) -> float:
+    if isinstance(value, float):
+        return float(value)
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number")
+    if int(float(value)) != value:
+        raise OverflowError(f"{value} is no float; it is an int of more than 53 bits")
+    return float(value)
+
+
+def _fitting_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return str(value)
+
+
+_FITTING: dict[type, Callable[[Any], Any]] = {int: _fitting_int, float: _fitting_float, str: _fitting_str}

@@ -1,0 +1,182 @@
+"""`PostgresStore`: metrics in tables of a PostgreSQL database."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from batchqueue.aggregation import Metrics
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs._requirements import require
+from batchqueue.outputs.layout import quoted
+from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from batchqueue.outputs.postgres_transaction import PostgresTransaction
+
+M = TypeVar("M", bound=Metrics)
+
+_SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
+_SECRET = ("password", "sslpassword")
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""Finds out within a minute that a server has vanished; a connection string may have its own."""
+
+
+class PostgresStore:
+    """A `MetricsStore` in a PostgreSQL database, version 12 or later. Needs the extra `postgres`.
+
+    The writers of one sink wait for each other; those of different sinks work side by side, and readers wait
+    for nobody. Each transaction opens its own connection, so the store can be pickled, and used after a fork.
+    What a transaction has committed survives a crash of the server.
+
+    Attributes:
+        schema: The schema of the tables.
+        connect_timeout_s: Seconds to wait for a connection.
+        lock_timeout_s: Seconds that a transaction waits for another one of its sink.
+        kept_summaries: Epochs of each sink whose summaries are kept, the newest.
+    """
+
+    def __init__(
+        self,
+        conninfo: str = "",
+        *,
+        schema: str = "public",
+        connect_timeout_s: float = 10,
+        lock_timeout_s: float = 30,
+        kept_summaries: int = 1_000,
+    ) -> None:
+        """Describe a store; nothing is opened yet.
+
+        Args:
+            conninfo: How to connect, as libpq takes it: "host=db1 dbname=shop user=spark", or a URI
+                "postgresql://spark@db1/shop". What is missing comes from the PG* variables of the
+                environment of each process. A password in it is never shown, but it is in the pickled store:
+                where other users could see that, keep it in a file ~/.pgpass or in PGPASSWORD.
+            schema: The schema of the tables; it is created if it is missing.
+            connect_timeout_s: Seconds to wait for a connection; it replaces that of `conninfo`.
+            lock_timeout_s: Seconds that a transaction waits for another one of its sink.
+            kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
+
+        Raises:
+            ConfigError: An argument cannot be used as given.
+            MissingPackageError: psycopg is not installed.
+        """
+        require("psycopg", "PostgresStore", "postgres")
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
+        try:
+            words = conninfo_to_dict(conninfo)
+        except ProgrammingError:
+            words = None  # its message may quote the password
+        if words is None:
+            raise ConfigError(
+                "conninfo is no connection string; write it as 'host=db1 dbname=shop user=spark' "
+                "or 'postgresql://spark@db1/shop', with values that have spaces in single quotes"
+            )
+        quoted(schema)
+        if connect_timeout_s <= 0 or lock_timeout_s < 0:
+            raise ConfigError(
+                f"connect_timeout_s={connect_timeout_s}, lock_timeout_s={lock_timeout_s}: give seconds above 0"
+            )
+        self.schema = schema
+        self.connect_timeout_s = connect_timeout_s
+        self.lock_timeout_s = lock_timeout_s
+        self.kept_summaries = checked_kept_summaries(kept_summaries)
+        self._words: dict[str, Any] = {"application_name": "batchqueue", **_KEEPALIVES, **words}
+
+    def __repr__(self) -> str:
+        shown = " ".join(f"{word}={self._words[word]}" for word in _SHOWN if self._words.get(word))
+        return f"PostgresStore({shown!r}, schema={self.schema!r})"
+
+    def prepare(self) -> None:
+        """Make sure that the schema can be written, creating the schema and the ledger if they are missing.
+
+        Raises:
+            StoreError: It cannot.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        with self.transaction():
+            pass
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        """Open a transaction that excludes other writers of the sink; commit on a clean exit, else roll back.
+
+        Args:
+            sink_id: On whose behalf: several sinks may share one schema.
+
+        Raises:
+            StoreError: The schema cannot be written.
+            StoreUnavailableError: The server is down, out of reach or overloaded, or another writer of the
+                sink was at work for longer than `lock_timeout_s`.
+        """
+        from batchqueue.outputs.postgres_transaction import need_ledger
+
+        with self._connection() as connection:
+            transaction = self._transaction(connection, sink_id)
+            with self._errors():
+                need_ledger(connection, quoted(self.schema), self.lock_timeout_s)
+            transaction.lock(self.lock_timeout_s)
+            # Closing the connection before the commit rolls back.
+            yield transaction
+            transaction.check()
+            with self._errors(committing=True):
+                connection.commit()
+
+    def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
+        """Return the stored partials of one metric, ordered by entity and time bucket; waits for no writer.
+
+        Raises:
+            StoreError: The schema cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        with self._connection() as connection:
+            return self._transaction(connection, sink_id).read(metric_type)
+
+    def summaries(self, sink_id: str = "default") -> list[Epoch]:
+        """Return the summaries that are kept for one sink, in their order; waits for no writer.
+
+        Raises:
+            StoreError: The schema cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        from batchqueue.outputs.postgres_transaction import has_ledger
+
+        with self._connection() as connection:
+            with self._errors():
+                there = has_ledger(connection, quoted(self.schema))
+            return self._transaction(connection, sink_id).summaries() if there else []
+
+    def _transaction(self, connection: "psycopg.Connection[Any]", sink_id: str) -> "PostgresTransaction":
+        from batchqueue.outputs.postgres_transaction import PostgresTransaction
+
+        return PostgresTransaction(
+            connection, quoted(self.schema), sink_id, self._errors, self.kept_summaries
+        )
+
+    @contextmanager
+    def _connection(self) -> Iterator["psycopg.Connection[Any]"]:
+        import psycopg
+
+        words = {**self._words, "connect_timeout": max(1, round(self.connect_timeout_s))}
+        with self._errors():
+            # One statement each, seldom the same one twice: nothing to prepare, so that a pooler may sit between.
+            connection = psycopg.connect(**words, prepare_threshold=None)
+        try:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            yield connection
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _errors(self, *, committing: bool = False) -> Iterator[None]:
+        import psycopg
+
+        from batchqueue.outputs.postgres_errors import store_error
+
+        try:
+            yield
+        except (psycopg.Error, OverflowError, UnicodeError) as error:
+            raise store_error(repr(self), error, committing=committing) from error

@@ -1,0 +1,112 @@
+"""The SQL of the PostgreSQL store. Values are bound; names of tables and columns are checked and quoted."""
+
+from functools import cache
+from hashlib import sha256
+from typing import NamedTuple
+
+from batchqueue.outputs.layout import Layout, quoted
+
+_SQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
+_KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
+_COPY_TYPES = {int: "int8", float: "float8", str: "text"}
+
+# Sorted and compared byte by byte: the same order on every server, and the fastest.
+_TEXT = 'text COLLATE "C"'
+
+LEDGER_TABLES = ("batchqueue_sinks", "batchqueue_marks", "batchqueue_epochs", "batchqueue_tables")
+
+KEYS_COPY_TYPES = ("text", "text", "int8")
+CREATE_KEYS = (
+    f"CREATE TEMPORARY TABLE batchqueue_keys (metric {_TEXT}, entity {_TEXT}, time_bucket bigint) "
+    "ON COMMIT DROP"
+)
+
+LIMITS = (
+    "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', "
+    # What Spark takes for committed must survive a crash; all other values but this one see to that.
+    "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, "
+    "true)"
+)
+"""Said in each transaction, not once for the connection: a pooler may sit between."""
+
+LOCK_TABLES = "SELECT pg_advisory_xact_lock(hashtextextended('batchqueue tables of ' || %s, 0))"
+"""One transaction at a time makes tables in a schema: IF NOT EXISTS alone fails when two meet."""
+
+COLUMNS_OF = (
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+    "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+)
+
+
+def create_ledger(schema: str) -> list[str]:
+    """Write the statements that create the ledger.
+
+    Args:
+        schema: Quoted.
+    """
+    sink = f"sink {_TEXT} NOT NULL"
+    return [
+        # The row of a sink is locked by its writer, so it is there before its description.
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_sinks (sink {_TEXT} PRIMARY KEY, description json)",
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_marks ({sink}, query_id {_TEXT} NOT NULL, "
+        "batch_id bigint NOT NULL, PRIMARY KEY (sink, query_id))",
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_epochs (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+        f"{sink}, query_id {_TEXT} NOT NULL, batch_id bigint NOT NULL, summary json NOT NULL)",
+        f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {schema}.batchqueue_epochs (sink, seq)",
+        # Which tables hold metrics: a schema may have tables of its owner's, and clear() must not touch those.
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_tables (name {_TEXT} PRIMARY KEY)",
+    ]
+
+
+class TableSql(NamedTuple):
+    """The statements for one table of metrics, and its staging table."""
+
+    name: str
+    column_types: dict[str, str]
+    create: str
+    create_staging: str
+    staging: str
+    copy_types: tuple[str, ...]
+    upsert: str
+    delete_keys: str
+    select_keys: str
+    select_all: str
+
+
+@cache
+def table_sql(schema: str, layout: Layout) -> TableSql:
+    """Write the statements for one layout.
+
+    Args:
+        schema: Quoted.
+        layout: The table.
+    """
+    name = f"{schema}.{quoted(layout.table)}"
+    keys = layout.key_columns
+    kinds = {key: _KEY_TYPES[key] for key in keys} | dict(layout.columns)
+    definitions = ", ".join(
+        f"{quoted(column)} {_TEXT if kind is str else _SQL_TYPES[kind]}{' NOT NULL' if column in keys else ''}"
+        for column, kind in kinds.items()
+    )
+    values = [quoted(column) for column, _ in layout.columns]
+    staging = f"batchqueue_rows_{sha256(layout.table.encode()).hexdigest()[:16]}"  # names have up to 63 bytes
+    columns = ", ".join([*keys, *values])
+    replaced = ", ".join(f"{value} = excluded.{value}" for value in values)
+    found = ", ".join(f"stored.{column}" for column in ["entity", "time_bucket", *values])
+    order = ", ".join(f"stored.{key}" for key in keys[1:])
+    same_key = " AND ".join(f"stored.{key} = wanted.{key}" for key in keys[:3])
+    return TableSql(
+        name=name,
+        column_types={"sink": "text"} | {column: _SQL_TYPES[kind] for column, kind in kinds.items()},
+        create=f"CREATE TABLE {name} (sink {_TEXT} NOT NULL, {definitions}, PRIMARY KEY (sink, {', '.join(keys)}))",
+        create_staging=f"CREATE TEMPORARY TABLE {staging} ({definitions}) ON COMMIT DROP",
+        staging=f"pg_temp.{staging}",
+        copy_types=tuple(_COPY_TYPES[kind] for kind in kinds.values()),
+        upsert=f"INSERT INTO {name} (sink, {columns}) SELECT %s, {columns} FROM pg_temp.{staging} "
+        f"ON CONFLICT (sink, {', '.join(keys)}) DO UPDATE SET {replaced}",
+        delete_keys=f"DELETE FROM {name} AS stored USING pg_temp.batchqueue_keys AS wanted "
+        f"WHERE stored.sink = %s AND {same_key}",
+        select_keys=f"SELECT {found} FROM {name} AS stored JOIN pg_temp.batchqueue_keys AS wanted ON {same_key} "
+        f"WHERE stored.sink = %s ORDER BY {order}",
+        select_all=f"SELECT {found} FROM {name} AS stored WHERE sink = %s AND metric = %s ORDER BY {order}",
+    )

@@ -1,0 +1,268 @@
+"""A transaction of the PostgreSQL store. Keys and rows travel by set: one COPY, one statement."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
+from typing import Any, TypeVar
+
+from psycopg import Connection, Cursor
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs.layout import Layout, PartialKey, by_layout, quoted, table_layout, typed_rows
+from batchqueue.outputs.postgres_schema import (
+    COLUMNS_OF,
+    CREATE_KEYS,
+    KEYS_COPY_TYPES,
+    LEDGER_TABLES,
+    LIMITS,
+    LOCK_TABLES,
+    TableSql,
+    create_ledger,
+    table_sql,
+)
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
+
+M = TypeVar("M", bound=Metrics)
+
+
+class PostgresTransaction(StoreTransaction):
+    """See `StoreTransaction`."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        schema: str,
+        sink_id: str,
+        errors: Callable[[], AbstractContextManager[None]],
+        kept_summaries: int,
+    ) -> None:
+        """Speak for one sink on an open connection.
+
+        Args:
+            connection: Inside a transaction; its owner commits.
+            schema: Where the tables are, quoted.
+            sink_id: Whose rows to see and to write.
+            errors: Turns the errors of psycopg into `StoreError`.
+            kept_summaries: Summaries to keep for the sink.
+        """
+        self._connection = connection
+        self._schema = schema
+        self._sink_id = sink_id
+        self._errors = errors
+        self._kept_summaries = kept_summaries
+        self._tables: set[str] = set()
+        self._staged: set[str] = set()
+
+    def lock(self, timeout_s: float) -> None:
+        """Keep other writers of this sink out until the end.
+
+        Args:
+            timeout_s: Seconds to wait for one that is at work, here and for whatever is locked later.
+        """
+        with self._statements() as cursor:
+            _run(cursor, LIMITS, _milliseconds(timeout_s))
+            sinks = f"{self._schema}.batchqueue_sinks"
+            _run(cursor, f"INSERT INTO {sinks} (sink) VALUES (%s) ON CONFLICT DO NOTHING", self._sink_id)
+            _run(cursor, f"SELECT 1 FROM {sinks} WHERE sink = %s FOR UPDATE", self._sink_id)
+
+    def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
+        """Return the stored partials of the given keys."""
+        with self._statements() as cursor:
+            sql = table_sql(self._schema, table_layout(metric_type))
+            if not self._has_table(cursor, sql):
+                return []
+            self._stage_keys(cursor, ((metric_type.name, *key) for key in dict.fromkeys(keys)))
+            rows = _run(cursor, sql.select_keys, self._sink_id)
+            return _partials(metric_type, rows)
+
+    def save(self, metrics: Sequence[Metrics]) -> None:
+        """Store partials, replacing those of the same type and key."""
+        with self._statements() as cursor:
+            for layout, partials in by_layout(metrics).items():
+                sql = table_sql(self._schema, layout)
+                self._need_table(cursor, layout, sql)
+                self._stage(
+                    cursor, sql.create_staging, sql.staging, sql.copy_types, typed_rows(layout, partials)
+                )
+                if layout.multi_row:  # there may be fewer rows than before
+                    self._stage_keys(cursor, partials)
+                    _run(cursor, sql.delete_keys, self._sink_id)
+                _run(cursor, sql.upsert, self._sink_id)
+
+    def read(self, metric_type: type[M]) -> list[M]:
+        """Return all partials of one metric, ordered by entity and time bucket."""
+        with self._statements() as cursor:
+            sql = table_sql(self._schema, table_layout(metric_type))
+            if not self._has_table(cursor, sql):
+                return []
+            return _partials(metric_type, _run(cursor, sql.select_all, self._sink_id, metric_type.name))
+
+    def raise_mark(self, query_id: str, batch_id: int) -> None:
+        """Set the mark of a query."""
+        with self._statements() as cursor:
+            _run(
+                cursor,
+                f"INSERT INTO {self._schema}.batchqueue_marks (sink, query_id, batch_id) VALUES (%s, %s, %s) "
+                "ON CONFLICT (sink, query_id) DO UPDATE SET batch_id = excluded.batch_id",
+                self._sink_id,
+                query_id,
+                batch_id,
+            )
+
+    def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
+        """Keep the summary of an epoch, and delete the oldest ones if there are too many."""
+        epochs = f"{self._schema}.batchqueue_epochs"
+        with self._statements() as cursor:
+            _run(
+                cursor,
+                f"INSERT INTO {epochs} (sink, query_id, batch_id, summary) VALUES (%s, %s, %s, %s)",
+                self._sink_id,
+                query_id,
+                batch_id,
+                summary,
+            )
+            _run(
+                cursor,
+                f"DELETE FROM {epochs} WHERE sink = %s AND seq <= "
+                f"(SELECT seq FROM {epochs} WHERE sink = %s ORDER BY seq DESC LIMIT 1 OFFSET %s)",
+                self._sink_id,
+                self._sink_id,
+                self._kept_summaries,
+            )
+
+    def last_batch(self, query_id: str) -> int | None:
+        """Return the mark of a query; None if there is none."""
+        sql = f"SELECT batch_id FROM {self._schema}.batchqueue_marks WHERE sink = %s AND query_id = %s"
+        with self._statements() as cursor:
+            row = _run(cursor, sql, self._sink_id, query_id).fetchone()
+        return None if row is None else row[0]
+
+    def known_queries(self) -> set[str]:
+        """Return the ids of the queries that have marks."""
+        sql = f"SELECT query_id FROM {self._schema}.batchqueue_marks WHERE sink = %s"
+        with self._statements() as cursor:
+            return {query_id for (query_id,) in _run(cursor, sql, self._sink_id)}
+
+    def summaries(self) -> list[Epoch]:
+        """Return the summaries that are kept, in the order in which they were recorded."""
+        sql = f"SELECT query_id, batch_id, summary FROM {self._schema}.batchqueue_epochs WHERE sink = %s ORDER BY seq"
+        with self._statements() as cursor:
+            return [Epoch(*row) for row in _run(cursor, sql, self._sink_id)]
+
+    def description(self) -> dict[str, Any] | None:
+        """Return the description of the job that wrote last; None if there is none."""
+        sql = f"SELECT description FROM {self._schema}.batchqueue_sinks WHERE sink = %s"
+        with self._statements() as cursor:
+            row = _run(cursor, sql, self._sink_id).fetchone()
+        return None if row is None else row[0]
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        """Store a description of the job that writes."""
+        sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = %s WHERE sink = %s"
+        with self._statements() as cursor:
+            _run(cursor, sql, to_json(description), self._sink_id)
+
+    def clear(self) -> None:
+        """Delete everything that this sink wrote."""
+        with self._statements() as cursor:
+            found = _run(cursor, f"SELECT name FROM {self._schema}.batchqueue_tables").fetchall()
+            for table in [*(quoted(name) for (name,) in found), "batchqueue_epochs", "batchqueue_marks"]:
+                _run(cursor, f"DELETE FROM {self._schema}.{table} WHERE sink = %s", self._sink_id)
+            sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = NULL WHERE sink = %s"
+            _run(cursor, sql, self._sink_id)
+
+    @contextmanager
+    def _statements(self) -> Iterator[Cursor[Any]]:
+        with self.guarded(), self._errors(), self._connection.cursor(binary=True) as cursor:
+            yield cursor
+
+    def _has_table(self, cursor: Cursor[Any], sql: TableSql) -> bool:
+        if sql.name not in self._tables:
+            columns = dict(_run(cursor, COLUMNS_OF, sql.name).fetchall())
+            if not columns:
+                return False
+            if columns != sql.column_types:
+                raise StoreError(
+                    f"table {sql.name} has the columns {columns}, and not {sql.column_types}: "
+                    "give the kind of metrics another table, or the store another schema"
+                )
+            self._tables.add(sql.name)
+        return True
+
+    def _need_table(self, cursor: Cursor[Any], layout: Layout, sql: TableSql) -> None:
+        if self._has_table(cursor, sql):
+            return
+        _run(cursor, LOCK_TABLES, self._schema)
+        if not self._has_table(cursor, sql):
+            _run(cursor, sql.create)
+            _run(cursor, f"INSERT INTO {self._schema}.batchqueue_tables VALUES (%s)", layout.table)
+            self._tables.add(sql.name)
+
+    def _stage_keys(self, cursor: Cursor[Any], keys: Iterable[PartialKey]) -> None:
+        self._stage(cursor, CREATE_KEYS, "pg_temp.batchqueue_keys", KEYS_COPY_TYPES, keys)
+        # Nobody else does it for a temporary table, and by guesses the join might read all that is stored.
+        _run(cursor, "ANALYZE pg_temp.batchqueue_keys")
+
+    def _stage(
+        self,
+        cursor: Cursor[Any],
+        create: str,
+        table: str,
+        types: Sequence[str],
+        rows: Iterable[tuple[Any, ...]],
+    ) -> None:
+        """Fill a temporary table with rows, and with nothing else."""
+        _run(cursor, f"TRUNCATE {table}" if table in self._staged else create)
+        self._staged.add(table)
+        with cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+
+
+def has_ledger(connection: Connection[Any], schema: str) -> bool:
+    """Return whether all tables of the ledger exist.
+
+    Args:
+        connection: Where to look.
+        schema: Quoted.
+    """
+    looks = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
+    with connection.cursor() as cursor:
+        found = _run(cursor, f"SELECT {looks}", *(f"{schema}.{table}" for table in LEDGER_TABLES)).fetchone()
+    return found is not None and None not in found
+
+
+def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:
+    """Create what is missing of the schema and the ledger, and commit.
+
+    Args:
+        connection: Where to create it.
+        schema: Quoted.
+        timeout_s: Seconds to wait for another one who does the same.
+    """
+    if not has_ledger(connection, schema):
+        with connection.cursor() as cursor:
+            _run(cursor, LIMITS, _milliseconds(timeout_s))
+            _run(cursor, LOCK_TABLES, schema)
+            # Asked first: to create what exists needs a right that this user may not have.
+            if _run(cursor, "SELECT to_regnamespace(%s)", schema).fetchone() == (None,):
+                _run(cursor, f"CREATE SCHEMA {schema}")
+            for statement in create_ledger(schema):
+                _run(cursor, statement)
+    connection.commit()
+
+
+def _milliseconds(timeout_s: float) -> str:
+    return str(max(1, round(timeout_s * 1_000)))  # 0 would mean for ever
+
+
+def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:
+    return cursor.execute(sql.encode(), values)
+
+
+def _partials(metric_type: type[M], rows: Iterable[tuple[Any, ...]]) -> list[M]:
+    return [
+        metric_type.from_rows(entity, time_bucket, [row[2:] for row in group])
+        for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
+    ]
