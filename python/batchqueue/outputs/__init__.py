@@ -1,5 +1,6 @@
 """Writers used as handlers, and the stores they write to."""
 
+from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.sqlite import SqliteStore
 from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction, StoreUnavailableError
@@ -9,6 +10,7 @@ __all__ = [
     "CommittingStoreWriter",
     "Epoch",
     "MetricsStore",
+    "ParquetStore",
     "PostgresStore",
     "SqliteStore",
     "StoreError",

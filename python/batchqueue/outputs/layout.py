@@ -89,17 +89,17 @@ def quoted(identifier: str) -> str:
     return f'"{identifier}"'
 
 
-def check_key(item: Metrics) -> None:
+def check_key(metric: str, key: tuple[str, int]) -> None:
     """Refuse a key that a store would have to convert: two keys of one buffer could meet in one row.
 
     Raises:
-        StoreError: The entity is no str, or the time bucket no int.
+        StoreError: The entity is no str, or the time bucket no int of 64 bits.
     """
-    entity, time_bucket = item.key
-    if type(entity) is not str or type(time_bucket) is not int:
+    entity, time_bucket = key
+    if type(entity) is not str or type(time_bucket) is not int or not -(2**63) <= time_bucket < 2**63:
         raise StoreError(
-            f"metric {item.name} has the key ({entity!r}, {time_bucket!r}); "
-            "check the metrics: an entity is a str and a time bucket an int"
+            f"metric {metric} has the key ({entity!r}, {time_bucket!r}); "
+            "check the metrics: an entity is a str, and a time bucket an int of up to 64 bits"
         )
 
 
@@ -134,7 +134,7 @@ def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metri
     """
     tables: dict[Layout, dict[PartialKey, Metrics]] = {}
     for item in metrics:
-        check_key(item)
+        check_key(item.name, item.key)
         tables.setdefault(table_layout(type(item)), {})[item.name, *item.key] = item
     return tables
 

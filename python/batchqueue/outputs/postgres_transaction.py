@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 from psycopg import Connection, Cursor
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import Layout, PartialKey, by_layout, quoted, table_layout, typed_rows
+from batchqueue.outputs.layout import (
+    Layout,
+    PartialKey,
+    by_layout,
+    check_key,
+    quoted,
+    table_layout,
+    typed_rows,
+)
 from batchqueue.outputs.postgres_schema import (
     COLUMNS_OF,
     CREATE_KEYS,
@@ -71,7 +79,10 @@ class PostgresTransaction(StoreTransaction):
             sql = table_sql(self._schema, table_layout(metric_type))
             if not self._has_table(cursor, sql):
                 return []
-            self._stage_keys(cursor, ((metric_type.name, *key) for key in dict.fromkeys(keys)))
+            wanted = dict.fromkeys(keys)
+            for key in wanted:
+                check_key(metric_type.name, key)
+            self._stage_keys(cursor, ((metric_type.name, *key) for key in wanted))
             rows = _run(cursor, sql.select_keys, self._sink_id)
             return _partials(metric_type, rows)
 

@@ -190,7 +190,7 @@ def _stored_rows(
     metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
 ) -> Iterator[tuple[Any, ...]]:
     for key, item in metrics.items():
-        check_key(item)
+        check_key(item.name, item.key)
         for rank, row in enumerate(item.to_rows(), 1):
             values = [_NAN if value != value else value for value in row]  # noqa: PLR0124
             yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchqueue.outputs import PostgresStore, SqliteStore
+from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from postgres_server import PostgresServer, postgres_server
@@ -33,7 +33,12 @@ def open_postgres(postgres_server: PostgresServer) -> OpenStore:
     )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
+def open_parquet(tmp_path: Path) -> OpenStore:
+    return lambda **arguments: ParquetStore(tmp_path / "metrics", **arguments)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "parquet"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     """Returns descriptions of one store, empty at the start, with the given arguments."""
     return request.getfixturevalue(f"open_{request.param}")

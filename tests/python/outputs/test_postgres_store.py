@@ -117,10 +117,10 @@ def test_writers_of_one_sink_wait_and_those_of_others_do_not(open_postgres):
     store.prepare()
     merge(store, [COUNT("a", 0)], "one")
     with store.transaction("one") as transaction:
-        transaction.merge([COUNT("a", 0)])
-        merge(store, [COUNT("a", 0)], "two")
         with pytest.raises(StoreUnavailableError, match="lock timeout; another writer of this sink"):
             merge(store, [COUNT("a", 0)], "one")
+        transaction.merge([COUNT("a", 0)])
+        merge(store, [COUNT("a", 0)], "two")
         assert store.read(COUNT, "one") == [COUNT("a", 0)]
     merge(store, [COUNT("a", 0)], "one")
     assert store.read(COUNT, "one") == [COUNT("a", 0, 3)]

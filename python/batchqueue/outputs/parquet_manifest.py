@@ -1,0 +1,152 @@
+"""The manifest of one sink in a Parquet store: what is stored, in one small file that is replaced as a whole."""
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from batchqueue.outputs.store import StoreError, StoreUnavailableError
+
+_FORMAT = 1
+_NAME = "manifest.json"
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_LONGEST_NAME = 100  # characters of a sink id in the name of its folder
+
+
+@dataclass
+class Manifest:
+    """The state of one sink after a commit.
+
+    Attributes:
+        sink: The sink id.
+        partition_s: Seconds of time buckets that one data file covers.
+        tables: Table → first second of a partition → name of its data file.
+        marks: Query id → largest batch id.
+        summaries: (query id, batch id, summary) of the newest epochs.
+        description: Of the job that wrote last.
+        replaced: Files of earlier states, by name, with the time (seconds since 1970) when they were replaced.
+    """
+
+    sink: str
+    partition_s: int
+    tables: dict[str, dict[int, str]] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    summaries: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    description: dict[str, Any] | None = None
+    replaced: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path, sink_id: str) -> "Manifest | None":
+        """Return the state that was committed last; None if there is none.
+
+        Raises:
+            OSError: The file cannot be read.
+            StoreError: It is damaged, or of another sink or version.
+        """
+        path = folder / _NAME
+        try:
+            content = json.loads(path.read_bytes())
+            found = content.pop("format")
+            manifest = cls(**content) if found == _FORMAT else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(
+                f"{path} is damaged ({error}): restore it from a copy, with its folder"
+            ) from error
+        if manifest is None or manifest.sink != sink_id:
+            raise StoreError(
+                f"{path} has format {found} and is not the manifest of {sink_id!r}: use another directory"
+            )
+        manifest.tables = {
+            table: {int(start): name for start, name in files.items()}
+            for table, files in manifest.tables.items()
+        }
+        return manifest
+
+    def replace(self, folder: Path) -> None:
+        """Make this the committed state, in one step that a crash cannot split.
+
+        The data files that it names must be on the disk already.
+        """
+        text = json.dumps({"format": _FORMAT, **asdict(self)})
+        temporary = folder / f"{_NAME}.new"
+        write_durably(temporary, text.encode())
+        os.replace(temporary, folder / _NAME)
+        sync_folder(folder)
+
+    def live(self) -> set[str]:
+        """Return the names of the data files of this state."""
+        return {name for files in self.tables.values() for name in files.values()}
+
+
+def sink_folder(directory: Path, sink_id: str) -> Path:
+    """Return the folder of a sink. What no file can be named is replaced, and a hash tells the results apart."""
+    name = "".join(character if character in _SAFE else "_" for character in sink_id[:_LONGEST_NAME])
+    if name != sink_id:
+        name += "-" + sha256(sink_id.encode()).hexdigest()[:16]
+    return directory / f"sink-{name}"
+
+
+def write_durably(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, and return when it is on the disk; its folder's entry may not be."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def acquire(path: Path, timeout_s: float, what: str) -> int:
+    """Take the lock of a file, which is made if it is missing and never removed.
+
+    Args:
+        path: The file.
+        timeout_s: Seconds to wait for another holder, in this or another process.
+        what: What is locked, for the message.
+
+    Returns:
+        What `release` takes. The lock ends with this process at the latest.
+
+    Raises:
+        OSError: The file cannot be opened for writing, or the file system has no locks.
+        StoreUnavailableError: Another one holds the lock for longer.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        deadline, pause_s = time.monotonic() + timeout_s, 0.001
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise StoreUnavailableError(
+                        f"cannot use {what}: it stayed locked for {timeout_s} s; another writer kept it busy: "
+                        "raise lock_timeout_s, or stop that writer"
+                    ) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.05)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def release(descriptor: int) -> None:
+    """Give a lock back; said, because a forked child may still have the file open, and would keep the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

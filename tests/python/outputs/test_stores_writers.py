@@ -1,0 +1,157 @@
+"""Several writers at once, in threads and in processes, on a store that none has made yet, and readers beside."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import CommittingStoreWriter, StoreUnavailableError
+
+COUNT = metric_type("test.count", CountMetrics)
+
+WRITER = """
+import pickle, sys
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import CommittingStoreWriter
+count = metric_type("test.count", CountMetrics)
+writer = CommittingStoreWriter(pickle.loads(bytes.fromhex(sys.argv[1])))
+sys.stdin.readline()
+for _ in range(50):
+    writer.consume([count("shared", 0), count(sys.argv[2], 0)])
+"""
+
+HOLDER = """
+import pickle, sys
+from batchqueue.aggregation import CountMetrics, metric_type
+count = metric_type("test.count", CountMetrics)
+with pickle.loads(bytes.fromhex(sys.argv[1])).transaction() as transaction:
+    transaction.merge([count("a", 0)])
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def started(script, store, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", script, pickle.dumps(store).hex(), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_no_loss_two_processes_that_write_at_once_both_count(store):
+    writers = [started(WRITER, store, name) for name in ("one", "two")]
+    for writer in writers:
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        errors = writer.communicate(timeout=120)[1]
+        assert writer.returncode == 0, errors.decode()
+    found = {item.entity: item.count for item in store.read(COUNT)}
+    assert found == {"shared": 100, "one": 50, "two": 50}
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_no_loss_threads_that_create_the_store_at_once(store, round_number):
+    barrier, errors = threading.Barrier(4), []
+
+    def write():
+        barrier.wait()
+        try:
+            for _ in range(5):
+                CommittingStoreWriter(store).consume([COUNT("shared", 0)])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert store.read(COUNT) == [COUNT("shared", 0, 20)]
+
+
+def test_no_duplication_an_epoch_that_two_apply_at_once_is_applied_once(store):
+    barrier, applied = threading.Barrier(4), []
+
+    def apply():
+        barrier.wait()
+        with store.transaction() as transaction:
+            if not transaction.applied("query", 0):
+                transaction.merge([COUNT("a", 0)])
+                transaction.record("query", 0, {})
+                applied.append(True)
+
+    threads = [threading.Thread(target=apply) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert applied == [True]
+    assert store.read(COUNT) == [COUNT("a", 0)]
+
+
+def test_readers_beside_a_writer_see_whole_transactions(store):
+    """Each transaction adds 1 to two metrics and to the mark; nobody may see one without the others."""
+    store.prepare()
+    done, torn, seen = threading.Event(), [], []
+
+    def read():
+        while not done.is_set():
+            counts = {item.entity: item.count for item in store.read(COUNT)}
+            if counts.get("a") != counts.get("b"):
+                torn.append(counts)
+            seen.append(len(store.summaries()))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(30):
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", 0)])
+            transaction.merge([COUNT("b", 86_400)])
+            transaction.record("query", number, {})
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert torn == []
+    assert seen == [] or max(seen) <= 30
+    assert store.read(COUNT) == [COUNT("a", 0, 30), COUNT("b", 86_400, 30)]
+
+
+def test_a_writer_that_is_killed_leaves_nothing_and_locks_nobody_out(store):
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0, 10)])
+    holder = started(HOLDER, store)
+    assert holder.stdout.readline() == b"written\n"
+    assert store.read(COUNT) == [COUNT("a", 0, 10)]
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    with store.transaction() as transaction:
+        assert transaction.load(COUNT, [("a", 0)]) == [COUNT("a", 0, 10)]
+        transaction.merge([COUNT("a", 0)])
+    assert store.read(COUNT) == [COUNT("a", 0, 11)]
+
+
+def test_a_writer_in_another_process_is_waited_for_as_long_as_told(open_store, request):
+    timeout = "busy_timeout_s" if "sqlite" in request.node.name else "lock_timeout_s"
+    holder = started(HOLDER, open_store())
+    assert holder.stdout.readline() == b"written\n"
+
+    def write(store):
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", 0)])
+
+    with pytest.raises(StoreUnavailableError, match=f"lock.*raise {timeout}"):
+        write(open_store(**{timeout: 0.05}))
+    patient = threading.Thread(target=write, args=(open_store(),))
+    patient.start()
+    assert holder.communicate(b"go on\n", timeout=60)[1] == b""
+    patient.join()
+    assert open_store().read(COUNT) == [COUNT("a", 0, 2)]
