@@ -29,7 +29,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python soak soak-rust soak-python stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom test-python postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark contenders report wheel cluster-wheel lock clean require-toolchain require-components
 
 help: ## list the targets
@@ -48,7 +48,11 @@ loom: require-toolchain ## the protocols in loom's scheduler, every interleaving
 		RUSTFLAGS="--cfg loom" cargo test --locked --lib --release --target-dir $(TARGET)/loom loom
 
 test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
+	@scripts/postgres.sh --if-possible
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
+	scripts/postgres.sh
 
 soak: soak-rust soak-python ## the two that follow
 

@@ -207,6 +207,25 @@ def test_reading_what_is_not_there(store):
     assert not store.directory.exists()
 
 
+def test_a_forked_child_that_lives_on_does_not_keep_the_lock(open_parquet):
+    store = open_parquet(lock_timeout_s=0)
+    end, told = os.pipe()
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0)])
+        child = os.fork()
+        if child == 0:
+            os.read(end, 1)
+            os._exit(0)
+    try:
+        merge(store, [COUNT("a", 0)])
+    finally:
+        os.write(told, b".")
+        os.waitpid(child, 0)
+        os.close(end)
+        os.close(told)
+    assert store.read(COUNT) == [COUNT("a", 0, 2)]
+
+
 @pytest.fixture
 def open_folder():
     """A folder that other users can reach."""

@@ -89,6 +89,10 @@ def test_a_table_of_another_shape_is_refused_and_not_written(store, sql):
         (SumMetrics("a", 0, 2**53 + 1), "does not fit .*more than 53 bits"),
         (MaxMetrics("a", 0, "NaN"), "does not fit .*no number"),
         (TEXT("a", 0, 5), "does not fit .*no text"),
+        (
+            COUNT("".join(map(chr, range(1_000, 3_000))), 0),
+            "index row size .*; sink, metric and entity may have",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_its_column_is_refused(store, item, message):

@@ -1,6 +1,10 @@
 """The SQLite store by itself: what is merged comes back, whole transactions or nothing, clear errors."""
 
+import os
+import pwd
 import sqlite3
+import tempfile
+import traceback
 from pathlib import Path
 
 import pytest
@@ -153,6 +157,36 @@ def test_a_read_only_file_says_so(store):
 
     with pytest.raises(StoreError, match="readonly database; let this user write"):
         attempt()
+
+
+def test_a_file_that_this_user_may_not_write_says_so():
+    """Root may write everywhere: a child process becomes somebody else first."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        store = SqliteStore(Path(folder) / "metrics.db")
+        merge(store, [COUNT("a", 0)])
+        os.chmod(store.path, 0o444)
+        os.chmod(folder, 0o555)
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setgid(pwd.getpwnam("nobody").pw_gid)
+                    os.setuid(pwd.getpwnam("nobody").pw_uid)
+                with pytest.raises(
+                    StoreError, match=r"; let this user write|must be able to write"
+                ) as raised:
+                    merge(store, [COUNT("a", 0)])
+                assert not isinstance(raised.value, StoreUnavailableError)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.read(COUNT) == [COUNT("a", 0)]
+        os.chmod(folder, 0o755)
 
 
 def test_a_full_disk_says_so_and_leaves_what_was_there(store):

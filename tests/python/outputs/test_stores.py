@@ -109,13 +109,17 @@ def test_load_finds_what_was_saved_before_and_in_this_transaction(store):
         found = transaction.load(COUNT, [*keys, *keys[:10], ("new", 0), ("absent", 0), ("1", 0)])
         assert transaction.load(OTHER_COUNT, keys[:10]) == []
         assert transaction.load(COUNT, []) == []
+        transaction.save([WORST("a", 0, 1, "x")])
+        assert transaction.load(WORST, [("a", 0), ("a", 0)]) == [WORST("a", 0, 1, "x")]
+    with store.transaction() as transaction:
+        assert transaction.load(WORST, [("a", 0), ("a", 0)]) == [WORST("a", 0, 1, "x")]
     expected = {str(number): number for number in range(40_000)} | {"0": -1, "new": -2}
     assert len(found) == len(expected)
     assert {item.entity: item.count for item in found} == expected
 
 
 def test_sinks_share_a_store_and_see_only_their_own(store):
-    sinks = ["first", "second", "SECOND", "a/../b", "..", "ä ' \"", "s" * 300, ""]
+    sinks = ["first", "second", "SECOND", "a/../b", "a_.._b", "..", "ä ' \"", "s" * 300, ""]
     for number, sink in enumerate(sinks):
         for _ in range(2):
             merge(store, [COUNT("a", 0, number), WORST("a", 0, number, sink)], sink)

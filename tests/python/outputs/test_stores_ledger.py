@@ -157,3 +157,15 @@ def test_an_error_that_is_caught_inside_the_block_still_rolls_back(store):
     with pytest.raises(StoreError, match=r"rolled back after an earlier error \(.*check the metrics"):
         attempt()
     assert store.read(COUNT) == []
+
+
+def test_a_transaction_that_failed_and_has_nothing_to_write_says_so_as_well(store):
+    with store.transaction() as transaction:
+        transaction.record("query", 0, {})
+
+    def attempt():
+        with store.transaction() as transaction, pytest.raises(StoreError, match="applied already"):
+            transaction.record("query", 0, {})
+
+    with pytest.raises(StoreError, match="rolled back after an earlier error"):
+        attempt()
