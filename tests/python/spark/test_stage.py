@@ -1,0 +1,91 @@
+"""A stage: its queue ends with it, in time for the tries of a retry policy, and wraps no handler in vain."""
+
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, RetryPolicy, ThreadPolicy
+from batchqueue.spark import SinkError
+from batchqueue.spark.stage import Stage
+
+CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
+    threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), min_idle_ms=0, buffer_size=10
+)
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_stage_that_cannot_be_made_leaves_no_drain_threads() -> None:
+    async def coroutine(_: list[Any]) -> None: ...
+
+    before = threads()
+    with pytest.raises(ConfigError, match="must run on an event loop"):
+        Stage("refused", CONFIG, {int: len, str: coroutine})
+    assert threads() == before
+
+
+def test_end_of_a_stage_waits_between_the_tries_of_the_last_batch() -> None:
+    config: BatchQueueConfig[Any] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), retry=RetryPolicy(attempts=2, backoff_ms=500)
+    )
+    tries: list[float] = []
+
+    def consume(_: list[int]) -> None:
+        tries.append(time.monotonic())
+        if tries[-1] - tries[0] < 0.4:
+            raise ConnectionError("not yet")
+
+    with Stage("retries", config, {int: consume}) as stage:
+        stage.produce_many([1, 2, 3])
+    assert (stage.summary.consumed, stage.summary.failed) == (3, 0)
+
+
+def test_no_two_threads_enter_the_methods_of_one_object() -> None:
+    alone: list[bool] = []
+
+    class Writer:
+        lock = threading.Lock()
+
+        def write(self, _: list[Any]) -> None:
+            alone.append(self.lock.acquire(blocking=False))
+            if alone[-1]:
+                threading.Event().wait(0.01)  # a second thread would come in here
+                self.lock.release()
+
+        def numbers(self, batch: list[int]) -> None:
+            self.write(batch)
+
+        def words(self, batch: list[str]) -> None:
+            self.write(batch)
+
+    writer = Writer()
+    with Stage("one object", CONFIG, {int: writer.numbers, str: writer.words}) as stage:
+        stage.produce_many([one for number in range(200) for one in (number, str(number))])
+    assert set(alone) == {True}
+
+
+def feed_until_it_fails(handlers: dict[type | str, Any]) -> None:
+    with Stage("fails", CONFIG, handlers) as stage:
+        assert not stage.has_failed
+        deadline = time.monotonic() + 30
+        while not stage.has_failed and time.monotonic() < deadline:
+            stage.produce_many([1])
+        assert stage.has_failed
+
+
+def test_stage_knows_that_a_handler_has_failed() -> None:
+    def fail(_: list[int]) -> None:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(SinkError, match="ZeroDivisionError: no"):
+        feed_until_it_fails({int: fail})
+
+
+def test_stage_knows_that_items_have_no_handler() -> None:
+    with pytest.raises(SinkError, match="without a handler"):
+        feed_until_it_fails({str: len})
