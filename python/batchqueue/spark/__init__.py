@@ -1,7 +1,10 @@
-"""Spark: an exactly-once sink that aggregates on queues, and a local session to try it with."""
+"""Spark: an exactly-once sink that aggregates on queues, rows for handlers, and a local session to try both."""
 
 from batchqueue.spark._requirements import MissingPackageError
-from batchqueue.spark.errors import SinkError
+from batchqueue.spark.delivery import TaskInfo
+from batchqueue.spark.delivery_summary import DeliverySummary
+from batchqueue.spark.errors import DeliveryError, SinkError
+from batchqueue.spark.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.java import find_java_home
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.session import local_session
@@ -13,10 +16,15 @@ __all__ = [
     "AggregationJob",
     "ArrowAggregation",
     "ArrowHandler",
+    "DeliveryError",
+    "DeliverySummary",
     "MetricsWriter",
     "MissingPackageError",
     "SinkError",
+    "TaskInfo",
     "find_java_home",
+    "for_each_partition",
+    "foreach_batch",
     "local_session",
     "register",
 ]

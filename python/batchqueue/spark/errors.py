@@ -1,7 +1,11 @@
-"""The error of the Spark sink."""
+"""The errors of the Spark sink and of the adapters for handlers."""
 
 from batchqueue import BatchQueueError
 
 
 class SinkError(BatchQueueError):
     """An epoch cannot be committed, and nothing of it is in the store."""
+
+
+class DeliveryError(BatchQueueError):
+    """An attempt did not bring all of its rows to their handlers; what it brought stays with them."""

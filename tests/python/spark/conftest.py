@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, local_session, register
 
 sys.path.insert(0, str(Path(__file__).parent))
+import deliveries
 import flight_job
 
+cloudpickle.register_pickle_by_value(deliveries)
 cloudpickle.register_pickle_by_value(flight_job)
 
 
@@ -37,12 +39,17 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return flight_job.write_flights(tmp_path_factory.mktemp("flights") / "files")
 
 
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return deliveries.write_rows(tmp_path_factory.mktemp("rows") / "files")
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "metrics.db")
 
 
-Stream = Callable[..., None]
+Stream = Callable[..., Any]
 
 
 @pytest.fixture
@@ -61,5 +68,23 @@ def stream(spark: SparkSession, flights: Path, tmp_path: Path) -> Stream:
             .start()
         )
         query.awaitTermination()
+
+    return run
+
+
+@pytest.fixture
+def each_batch(spark: SparkSession, rows: Path, tmp_path: Path) -> Stream:
+    """Run a foreachBatch function over all rows, one file per epoch, as `stream` does."""
+
+    def run(
+        function: Callable[..., None],
+        checkpoint: Path = tmp_path / "checkpoint",
+        change: Callable[[DataFrame], DataFrame] = lambda df: df,
+    ) -> str:
+        source = spark.readStream.schema(deliveries.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(rows))
+        writer = change(source).writeStream.foreachBatch(function)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query.id
 
     return run
