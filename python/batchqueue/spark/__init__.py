@@ -7,8 +7,8 @@ from batchqueue.spark.errors import DeliveryError, SinkError
 from batchqueue.spark.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.java import find_java_home
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.registration import register
 from batchqueue.spark.session import local_session
-from batchqueue.spark.sink import register
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler
 from batchqueue.spark.writer import MetricsWriter
 

@@ -1,4 +1,4 @@
-"""The sink: `register` makes a job a format that `df.write` and `df.writeStream` can name."""
+"""The sink as Spark sees it: a data source whose writers work for one job."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -19,55 +19,20 @@ from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-def register(spark: "SparkSession", job: AggregationJob) -> str:
-    """Make a job a write format of this session; a format of the same name is replaced.
-
-    Options of the write:
-
-    - `sinkId`: on whose behalf the store is written; default: the job's name.
-    - `onNewQuery`: `append` or `replace`: what to do when a query with a new checkpoint meets a sink that has
-      data. Without it the query fails.
-    - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
-      at-least-once.
-    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task checks its own,
-      the commit the sum.
-
-    A stream is exactly-once when its source can be replayed, its plan is deterministic, and its checkpoint
-    and store are durable.
-
-    Functions that are defined in the main script travel with the job. A module of your own must be importable in
-    the workers: install it, or use `spark.sparkContext.addPyFile`.
-
-    Args:
-        spark: The session.
-        job: What to do with the rows.
-
-    Returns:
-        The name of the format: "batchqueue-" and the job's name.
-
-    Raises:
-        ConfigError: The job cannot be pickled.
-
-    Example:
-        format_name = register(spark, job)
-        query = df.writeStream.format(format_name).option("checkpointLocation", path).start()
-    """
-    job.check_pickles()
+def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
+    """Make the data source of one job."""
     # A class that only this process has is pickled by value, and the job with it.
-    source = cast(type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job}))
-    spark.dataSource.register(source)
-    return source.name()
+    return cast(type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job}))
 
 
 class AggregationDataSource(DataSource):
-    """The data source of one job; `register` makes a subclass that holds it."""
+    """The data source of one job; `data_source` makes a subclass that holds it."""
 
     job: ClassVar[AggregationJob]
 
