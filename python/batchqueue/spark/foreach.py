@@ -130,6 +130,10 @@ def for_each_partition(
     config = _CONFIG if config is None else config
     delivery = Delivery(handlers, items, type_column, config, query_id, epoch)
     check_delivery(delivery, columns, rdd=not _is_dataframe(data))
+    if getattr(data, "isStreaming", False):
+        raise ConfigError(
+            "data is a stream; give df.writeStream.foreachBatch(...) what foreach_batch returns"
+        )
     return _run(data, delivery, columns)
 
 

@@ -363,7 +363,12 @@ def test_argument_that_cannot_be_used_is_refused_on_the_driver(
         for_each_partition(NoJob(), handlers, **arguments)  # type: ignore[arg-type]
 
 
-def test_more_that_cannot_be_used_is_refused_on_the_driver(df: DataFrame) -> None:
+def test_more_that_cannot_be_used_is_refused_on_the_driver(
+    spark: SparkSession, rows: Path, df: DataFrame
+) -> None:
+    stream = spark.readStream.schema("id long, kind string").parquet(str(rows))
+    with pytest.raises(ConfigError, match=r"data is a stream; give df.writeStream.foreachBatch\(...\) what"):
+        for_each_partition(stream, no_handlers, type_column="kind")
     with pytest.raises(ConfigError, match="on_summary is 7; give a function that takes a DeliverySummary"):
         foreach_batch(no_handlers, type_column="kind", on_summary=7)  # type: ignore[arg-type]
     for epoch in (-1, "7", True):

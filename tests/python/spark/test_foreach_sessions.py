@@ -7,11 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from deliveries import FILES, ROWS, ROWS_PER_FILE, by_handler, delivered, read
 from foreach_session import CONNECT, NEW_WORKERS
 
-CONNECT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is not None
+# Before pyspark 4 the server of Spark Connect was a package of its own.
+CONNECT_IS_HERE = (
+    pyspark.__version__ >= "4" and find_spec("grpc") is not None and find_spec("grpc_status") is not None
+)
 
 
 @pytest.fixture(
@@ -19,7 +23,9 @@ CONNECT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is 
     params=[
         pytest.param(
             CONNECT,
-            marks=pytest.mark.skipif(not CONNECT_IS_HERE, reason="needs pip install 'pyspark[connect]'"),
+            marks=pytest.mark.skipif(
+                not CONNECT_IS_HERE, reason="needs pyspark 4 and pip install 'pyspark[connect]'"
+            ),
         ),
         NEW_WORKERS,
     ],
