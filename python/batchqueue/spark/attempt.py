@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
@@ -29,7 +28,7 @@ class EpochId(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AttemptMessage(WriterCommitMessage):
+class AttemptMessage:
     """What a successful attempt sends to the commit.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
@@ -12,12 +12,16 @@ from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
 from batchqueue.spark.attempt import EpochId, check_size
 from batchqueue.spark.cpu import CpuMeter
+from batchqueue.spark.description import describe, differences
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.retries import with_retries
 from batchqueue.spark.stage import Stage
 from batchqueue.spark.summary import AttemptSummary, epoch_summary
+
+T = TypeVar("T")
 
 _log = logging.getLogger("batchqueue.spark")
 
@@ -74,7 +78,8 @@ class Commit:
         if epoch is None or epoch.batch_id != batch_id:
             raise SinkError(f"the tasks worked for {epochs}, but Spark commits epoch {batch_id}")
         query_id = epoch.query_id
-        with self.job.store.transaction(self.options.sink_id) as transaction:
+
+        def apply(transaction: StoreTransaction) -> None:
             if transaction.applied(query_id, batch_id):
                 _log.info(
                     "sink %s: epoch %d of query %s is applied already",
@@ -90,6 +95,8 @@ class Commit:
                 self._meet_gap(query_id, batch_id, last)
             self._apply(transaction, query_id, batch_id, marked=True)
 
+        self._in_transaction(apply)
+
     def batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write; if it has a txnId, unless the ledger has that.
 
@@ -103,7 +110,8 @@ class Commit:
             SinkError: An item was lost.
         """
         query_id = f"batch:{uuid.uuid4() if self.options.txn_id is None else self.options.txn_id}"
-        with self.job.store.transaction(self.options.sink_id) as transaction:
+
+        def apply(transaction: StoreTransaction) -> dict[str, Any]:
             if transaction.applied(query_id, 0):
                 _log.info("sink %s: %s is applied already", self.options.sink_id, query_id)
                 earlier = [epoch.summary for epoch in transaction.summaries() if epoch.query_id == query_id]
@@ -112,6 +120,15 @@ class Commit:
                 transaction.clear()
             marked = self.options.txn_id is not None
             return {**self._apply(transaction, query_id, 0, marked=marked), "applied": True}
+
+        return self._in_transaction(apply)
+
+    def _in_transaction(self, action: Callable[[StoreTransaction], T]) -> T:
+        def run() -> T:
+            with self.job.store.transaction(self.options.sink_id) as transaction:
+                return action(transaction)
+
+        return with_retries(self.job.store_retry, f"the commit of sink {self.options.sink_id!r}", run)
 
     def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
         if self.options.on_new_query is None:
@@ -134,10 +151,24 @@ class Commit:
                 "checkpoint, or set option onNewQuery=append to go on without"
             )
 
+    def _meet_changed_job(self, transaction: StoreTransaction) -> None:
+        before, now = transaction.description(), describe(self.job)
+        if before == now:
+            return
+        changes = differences(before, now) if before is not None else []
+        if changes and self.options.on_job_change is None:
+            raise SinkError(
+                f"sink {self.options.sink_id!r} was written by another job: {'; '.join(changes)}. Give this job "
+                "another sinkId, or set option onJobChange=accept: what is stored stays as it is, and the change "
+                "holds for what is added"
+            )
+        transaction.describe(now)
+
     @rare_collections()
     def _apply(
         self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
     ) -> dict[str, Any]:
+        self._meet_changed_job(transaction)
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, ThreadPolicy
+from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
@@ -38,6 +38,9 @@ class AggregationJob:
             threads, for every core of an executor runs an attempt of its own, and no balancer: a queue that lives
             for one attempt ends before its loads are known.
         l2: Config of each commit's queue; the same holds.
+        store_retry: How often and when a commit is tried again while the store is busy or down, by default 4 tries,
+            with waits of 1, 2 and 4 s. Then the query fails, and can be resumed. Only
+            `StoreUnavailableError` is worth another try.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -72,6 +75,9 @@ class AggregationJob:
         )
     )
     l2: BatchQueueConfig[Any] = field(default_factory=lambda: l2_persistence(balancer=None))
+    store_retry: RetryPolicy = field(
+        default_factory=lambda: RetryPolicy(attempts=4, backoff_ms=1_000, max_backoff_ms=10_000)
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(self.metrics))

@@ -12,6 +12,7 @@ DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
 """A driver with the default heap of 1 GB took 256 MB of commit messages and died at 384 MB."""
 
 OnNewQuery = Literal["append", "replace"]
+OnJobChange = Literal["accept"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class SinkOptions:
         on_new_query: What to do when an unknown query meets a sink that has data; None: refuse it.
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates.
+        on_job_change: What to do when the job differs from the one that wrote last; None: refuse it.
     """
 
     sink_id: str
     on_new_query: OnNewQuery | None
     txn_id: str | None
     max_commit_bytes: int
+    on_job_change: OnJobChange | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool) -> "SinkOptions":
@@ -48,6 +51,9 @@ class SinkOptions:
             raise ConfigError(
                 f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or leave it out"
             )
+        on_job_change = options.get("onjobchange")
+        if on_job_change not in (None, "accept"):
+            raise ConfigError(f"option onJobChange={on_job_change!r}: use 'accept', or leave it out")
         size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
         if not size.isdecimal() or int(size) == 0:
             raise ConfigError(f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1")
@@ -56,10 +62,11 @@ class SinkOptions:
             on_new_query=cast(OnNewQuery | None, on_new_query),
             txn_id=options.get("txnid"),
             max_commit_bytes=int(size),
+            on_job_change=cast(OnJobChange | None, on_job_change),
         )
 
 
-_NAMES = ("sinkId", "txnId", "onNewQuery", "maxCommitBytes")
+_NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "maxCommitBytes")
 _OUT_OF_PLACE = {
     True: ("txnId", "is for df.write: a stream's epochs are told apart by its checkpoint"),
     False: ("onNewQuery", "is for streams: a batch write has no query; use txnId"),

@@ -19,6 +19,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
       data. Without it the query fails.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
       at-least-once.
+    - `onJobChange`: `accept`: go on when the job is not the one that wrote last, in its metrics or aggregations.
+      Without it the write fails and names the difference.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task checks its own,
       the commit the sum.
 

@@ -1,6 +1,7 @@
 """The sink as Spark sees it: a data source whose writers work for one job."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.retries import with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -57,8 +59,15 @@ class AggregationDataSource(DataSource):
     def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.job, stream=stream)
         self.job.check_columns(schema.fieldNames())
-        self.job.store.prepare()
+        with_retries(self.job.store_retry, f"opening {self.job.store!r}", self.job.store.prepare)
         return options
+
+
+@dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):
+    """An attempt's message as Spark wants it."""
+
+    message: AttemptMessage
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
@@ -79,7 +88,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
                 "told from its replay: use micro-batches, or df.write with option txnId"
             )
         epoch = EpochId(str(values[_QUERY_ID]), int(str(values[_BATCH_ID])))
-        return run_attempt(self._job, self._options, iterator, epoch)
+        return TaskMessage(run_attempt(self._job, self._options, iterator, epoch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Merge the results of all tasks into the store, once per epoch."""
@@ -96,7 +105,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
-        return run_attempt(self._job, self._options, iterator)
+        return TaskMessage(run_attempt(self._job, self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""
@@ -105,4 +114,4 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
 def _attempts(messages: list[WriterCommitMessage | None]) -> list[AttemptMessage]:
     # Every task has succeeded when Spark commits; None, for one that failed, is for `abort` only.
-    return cast(list[AttemptMessage], messages)
+    return [cast(TaskMessage, one).message for one in messages]

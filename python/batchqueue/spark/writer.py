@@ -16,6 +16,7 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.pushdown import Groups, collect_groups, declared_steps
+from batchqueue.spark.retries import with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +52,7 @@ class MetricsWriter:
                 faster by far. Sums of floats are then Spark's own, without compensation; of rows with equal
                 `by`, `First` takes the smallest value and `Last` the largest.
             checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others do not.
-            options: `sinkId`, `onNewQuery`, `maxCommitBytes`, as for the format, see `register`.
+            options: `sinkId`, `onNewQuery`, `onJobChange`, `maxCommitBytes`, as for the format, see `register`.
 
         Raises:
             ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do it.
@@ -100,7 +101,7 @@ class MetricsWriter:
 
     def _prepare(self, df: "DataFrame") -> None:
         self._job.check_columns(df.columns)
-        self._job.store.prepare()
+        with_retries(self._job.store_retry, f"opening {self._job.store!r}", self._job.store.prepare)
 
     def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
         if self._l1 == "spark":

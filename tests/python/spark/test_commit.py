@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
 
-from batchqueue import HandlerConsumer
+from batchqueue import HandlerConsumer, RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
-from batchqueue.outputs import SqliteStore, StoreError
+from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
@@ -343,10 +343,11 @@ def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: 
     store = SqliteStore(tmp_path / "metrics.db", busy_timeout_s=0)
     store.prepare()
     messages = attempts(flights, store)
+    job = flight_job(store, store_retry=RetryPolicy(attempts=2, backoff_ms=0))
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="locked"):
-        Commit(flight_job(store), OPTIONS, messages).epoch(0)
+    with pytest.raises(SinkError, match=r"failed in 2 tries: .*locked"):
+        Commit(job, OPTIONS, messages).epoch(0)
     other.close()
-    Commit(flight_job(store), OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE

@@ -49,7 +49,7 @@ def test_setting_that_cannot_be_used_is_refused(
 
 
 def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) -> None:
-    steps = [replace(ARROW, tags=tags) for tags in ("A", "BC")]
+    steps = [replace(ARROW, tags=tags) for tags in (["A"], ["B", "C"])]
     job = flight_job(store, items=None, arrow=steps)
     row = {"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}
     batch = pa.RecordBatch.from_pylist([row, {**row, "carrier": "B"}])

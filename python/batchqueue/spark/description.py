@@ -1,0 +1,55 @@
+"""What the store remembers of a job, so that a changed one does not mix its results with those before."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.steps import ArrowAggregation
+
+
+def describe(job: AggregationJob) -> dict[str, Any]:
+    """Describe what the numbers of a job mean, as far as it is declared; JSON can hold it.
+
+    Returns:
+        `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of each. Functions
+        are not compared.
+    """
+    metrics = {
+        one.name: {
+            "table": one.table,
+            "columns": {name: kind.__name__ for name, kind in one.columns.items()},
+            "limit": getattr(one, "limit", None),
+        }
+        for one in job.metrics
+    }
+    aggregations = [step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)]
+    return {"metrics": metrics, "aggregations": aggregations}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name what differs between two descriptions; empty if nothing does."""
+    return [*_of_metrics(before["metrics"], now["metrics"]), *_of_aggregations(before, now)]
+
+
+def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        if name not in before:
+            yield f"metric {name!r} is new"
+        elif name not in now:
+            yield f"metric {name!r} is gone"
+        elif before[name] != now[name]:
+            yield f"metric {name!r} was {_text(before[name])} and is {_text(now[name])}"
+
+
+def _of_aggregations(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    gone = [one for one in before["aggregations"] if one not in now["aggregations"]]
+    new = [one for one in now["aggregations"] if one not in before["aggregations"]]
+    # A job that makes the same metrics by functions only, or by declarations only, has not changed their meaning.
+    if gone and new:
+        yield f"an aggregation was {gone[0]} and is {new[0]}"
+
+
+def _text(metric: Mapping[str, Any]) -> str:
+    columns = ", ".join(f"{name} {kind}" for name, kind in metric["columns"].items())
+    limit = "" if metric["limit"] is None else f", limit {metric['limit']}"
+    return f"{metric['table']} ({columns}{limit})"
