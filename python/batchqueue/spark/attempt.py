@@ -124,13 +124,11 @@ _TAG_COLUMN = "batchqueue tag"
 
 
 @rare_collections()
-def run_attempt(
-    job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], epoch: EpochId | None = None
-) -> AttemptMessage:
-    """Aggregate the rows of one task, on a queue that does not outlive it.
+def aggregate(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> tuple[list[Metrics], AttemptSummary]:
+    """Turn the rows of one task into partials, on a queue that does not outlive it.
 
     Raises:
-        SinkError: An item was lost, a partial cannot be encoded, or there are too many of them.
+        SinkError: An item was lost.
     """
     meter = CpuMeter()
     rows = 0
@@ -140,11 +138,33 @@ def run_attempt(
         for batch in batches:
             rows += batch.num_rows
             l1.put(batch, stage)
-    partials = encode(l1.partials(), job.metrics)
-    summary = AttemptSummary(rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s))
-    message = AttemptMessage(epoch, partials, summary)
+    partials = l1.partials()
+    return partials, AttemptSummary(rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s))
+
+
+def run_attempt(
+    job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], epoch: EpochId | None = None
+) -> AttemptMessage:
+    """Aggregate the rows of one task.
+
+    Raises:
+        SinkError: An item was lost, a partial cannot be encoded, or there are too many of them.
+    """
+    partials, summary = aggregate(job, batches)
+    message = message_of(partials, job, summary, epoch)
     check_size(message.size, options)
     return message
+
+
+def message_of(
+    partials: Iterable[Metrics], job: AggregationJob, summary: AttemptSummary, epoch: EpochId | None
+) -> AttemptMessage:
+    """Encode partials.
+
+    Raises:
+        SinkError: A partial cannot be encoded.
+    """
+    return AttemptMessage(epoch, encode(partials, job.metrics), summary)
 
 
 def check_size(size: int, options: SinkOptions) -> None:
@@ -156,7 +176,8 @@ def check_size(size: int, options: SinkOptions) -> None:
     if size > options.max_commit_bytes:
         raise SinkError(
             f"the partial aggregates of one epoch take {size} bytes, more than maxCommitBytes="
-            f"{options.max_commit_bytes}, and would all meet in the driver: make epochs smaller "
+            f"{options.max_commit_bytes}, and would all meet in one process: make epochs smaller "
             "(maxFilesPerTrigger, maxOffsetsPerTrigger), bring the rows of one entity together first "
-            "(df.repartition), or raise maxCommitBytes and spark.driver.memory"
+            "(df.repartition), merge in many tasks (MetricsWriter(shards=...)), or raise maxCommitBytes and "
+            "spark.driver.memory"
         )

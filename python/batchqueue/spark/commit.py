@@ -4,7 +4,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
@@ -19,9 +19,7 @@ from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.retries import with_retries
 from batchqueue.spark.stage import Stage
-from batchqueue.spark.summary import AttemptSummary, epoch_summary
-
-T = TypeVar("T")
+from batchqueue.spark.summary import AttemptSummary, epoch_summary, in_words
 
 _log = logging.getLogger("batchqueue.spark")
 
@@ -62,40 +60,33 @@ class Commit:
     options: SinkOptions
     messages: Sequence[Partials]
 
-    def epoch(self, batch_id: int) -> None:
+    def epoch(self, batch_id: int) -> dict[str, Any]:
         """Apply one epoch of a stream, unless the ledger has it.
 
         A driver that dies between this commit and Spark's own note of it replays the epoch, under the same
         ids.
 
+        Returns:
+            The summary in the ledger, with `applied`: whether it was done now.
+
         Raises:
             SinkError: The query is new to a sink that has data, or an item was lost.
         """
         if not self.messages:
-            return  # no tasks, so no rows
+            return {"applied": False}  # no tasks, so no rows
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
         if epoch is None or epoch.batch_id != batch_id:
             raise SinkError(f"the tasks worked for {epochs}, but Spark commits epoch {batch_id}")
-        query_id = epoch.query_id
 
-        def apply(transaction: StoreTransaction) -> None:
-            if transaction.applied(query_id, batch_id):
-                _log.info(
-                    "sink %s: epoch %d of query %s is applied already",
-                    self.options.sink_id,
-                    batch_id,
-                    query_id,
-                )
-                return
-            last = transaction.last_batch(query_id)
+        def prepare(transaction: StoreTransaction) -> None:
+            last = transaction.last_batch(epoch.query_id)
             if last is None and transaction.known_queries():
-                self._meet_new_query(transaction, query_id)
+                self._meet_new_query(transaction, epoch.query_id)
             elif batch_id > (-1 if last is None else last) + 1:
-                self._meet_gap(query_id, batch_id, last)
-            self._apply(transaction, query_id, batch_id, marked=True)
+                self._meet_gap(epoch.query_id, batch_id, last)
 
-        self._in_transaction(apply)
+        return self._once(epoch.query_id, batch_id, prepare)
 
     def batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write; if it has a txnId, unless the ledger has that.
@@ -109,26 +100,39 @@ class Commit:
         Raises:
             SinkError: An item was lost.
         """
-        query_id = f"batch:{uuid.uuid4() if self.options.txn_id is None else self.options.txn_id}"
 
-        def apply(transaction: StoreTransaction) -> dict[str, Any]:
-            if transaction.applied(query_id, 0):
-                _log.info("sink %s: %s is applied already", self.options.sink_id, query_id)
-                earlier = [epoch.summary for epoch in transaction.summaries() if epoch.query_id == query_id]
-                return {**(earlier[0] if earlier else {}), "applied": False}
+        def prepare(transaction: StoreTransaction) -> None:
             if overwrite:
                 transaction.clear()
-            marked = self.options.txn_id is not None
-            return {**self._apply(transaction, query_id, 0, marked=marked), "applied": True}
 
-        return self._in_transaction(apply)
+        txn_id = self.options.txn_id
+        query_id = f"batch:{uuid.uuid4() if txn_id is None else txn_id}"
+        return self._once(query_id, 0, prepare, marked=txn_id is not None)
 
-    def _in_transaction(self, action: Callable[[StoreTransaction], T]) -> T:
-        def run() -> T:
-            with self.job.store.transaction(self.options.sink_id) as transaction:
-                return action(transaction)
+    def _once(
+        self,
+        query_id: str,
+        batch_id: int,
+        prepare: Callable[[StoreTransaction], None],
+        *,
+        marked: bool = True,
+    ) -> dict[str, Any]:
+        """Apply an epoch in a transaction, unless the ledger has it, and try again while the store is away."""
+        sink_id = self.options.sink_id
 
-        return with_retries(self.job.store_retry, f"the commit of sink {self.options.sink_id!r}", run)
+        def run() -> dict[str, Any]:
+            with self.job.store.transaction(sink_id) as transaction:
+                if transaction.applied(query_id, batch_id):
+                    _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
+                    kept = {one[:2]: one.summary for one in transaction.summaries()}
+                    return {**kept.get((query_id, batch_id), {}), "applied": False}
+                prepare(transaction)
+                self._meet_changed_job(transaction)
+                summary = self._apply(transaction, query_id, batch_id, marked=marked)
+            _log.info("sink %s: %s", sink_id, in_words(query_id, summary))
+            return {**summary, "applied": True}
+
+        return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", run)
 
     def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
         if self.options.on_new_query is None:
@@ -152,9 +156,14 @@ class Commit:
             )
 
     def _meet_changed_job(self, transaction: StoreTransaction) -> None:
-        before, now = transaction.description(), describe(self.job)
+        before, now = transaction.description(), describe(self.job, self.options.shards)
         if before == now:
             return
+        if before is not None and before["shards"] != now["shards"]:
+            raise SinkError(
+                f"sink {self.options.sink_id!r} was written with shards={before['shards']}, not "
+                f"{now['shards']}, and each key has its shard: keep the number, or use another sinkId"
+            )
         changes = differences(before, now) if before is not None else []
         if changes and self.options.on_job_change is None:
             raise SinkError(
@@ -168,7 +177,6 @@ class Commit:
     def _apply(
         self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
     ) -> dict[str, Any]:
-        self._meet_changed_job(transaction)
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)

@@ -7,12 +7,16 @@ from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.steps import ArrowAggregation
 
 
-def describe(job: AggregationJob) -> dict[str, Any]:
+def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
     """Describe what the numbers of a job mean, as far as it is declared; JSON can hold it.
 
+    Args:
+        job: The job.
+        shards: See `SinkOptions`.
+
     Returns:
-        `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of each. Functions
-        are not compared.
+        `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of each; `shards`.
+        Functions are not compared.
     """
     metrics = {
         one.name: {
@@ -23,7 +27,7 @@ def describe(job: AggregationJob) -> dict[str, Any]:
         for one in job.metrics
     }
     aggregations = [step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)]
-    return {"metrics": metrics, "aggregations": aggregations}
+    return {"metrics": metrics, "aggregations": aggregations, "shards": shards}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

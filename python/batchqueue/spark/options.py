@@ -25,6 +25,8 @@ class SinkOptions:
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates.
         on_job_change: What to do when the job differs from the one that wrote last; None: refuse it.
+        shards: Parts of the sink that are committed by tasks of their own; None: there is one commit. A
+            parameter of `MetricsWriter`.
     """
 
     sink_id: str
@@ -32,6 +34,7 @@ class SinkOptions:
     txn_id: str | None
     max_commit_bytes: int
     on_job_change: OnJobChange | None = None
+    shards: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool) -> "SinkOptions":

@@ -25,7 +25,7 @@ from batchqueue.spark.attempt import EpochId
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.steps import ArrowAggregation
-from batchqueue.spark.summary import AttemptSummary, CpuSummary, StageSummary
+from batchqueue.spark.summary import AttemptSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,7 +56,11 @@ class Groups:
 
     def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
         """Turn groups into partials."""
-        for step, table in zip(declared_steps(job), self.tables, strict=True):
+        return self.metrics_of(declared_steps(job))
+
+    def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
+        """Turn groups into partials; a table for each step."""
+        for step, table in zip(steps, self.tables, strict=True):
             if table.num_rows:
                 (batch,) = table.combine_chunks().to_batches()
                 yield from step.metrics(batch)
@@ -98,12 +102,21 @@ def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None =
         SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
     """
     steps = declared_steps(job)
-    tables = [_fetch(plan(df, step), step) for step in steps]
+    return groups_from([_fetch(plan(df, step)) for step in steps], steps, epoch)
+
+
+def groups_from(
+    tables: Sequence[pa.Table], steps: Sequence[ArrowAggregation], epoch: EpochId | None
+) -> Groups:
+    """Check what Spark SQL made of planned steps, a table for each.
+
+    Raises:
+        SinkError: See `collect_groups`.
+    """
     # Each step has seen all rows.
     rows = sum(tables[0].column(_ROWS).to_pylist())
-    zeros = StageSummary(0, 0, 0, 0, 0, 0, 0.0)
-    summary = AttemptSummary(rows, zeros, (), CpuSummary(0, 0, 0))
-    return Groups(epoch, [_checked(table, step) for table, step in zip(tables, steps, strict=True)], summary)
+    checked = [_checked(table, step) for table, step in zip(tables, steps, strict=True)]
+    return Groups(epoch, checked, AttemptSummary.nothing(rows))
 
 
 def plan(df: "DataFrame", step: ArrowAggregation) -> "DataFrame":
@@ -173,7 +186,7 @@ def _quoted(column: str) -> str:
     return f"`{column.replace('`', '``')}`"
 
 
-def _fetch(groups: "DataFrame", step: ArrowAggregation) -> pa.Table:
+def _fetch(groups: "DataFrame") -> pa.Table:
     """Bring the groups here; a DataFrame has had `toArrow` since Spark 4.0."""
     if hasattr(groups, "toArrow"):
         return groups.toArrow()
@@ -198,6 +211,6 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
                 )
     window = step.aggregation.window
     keys = [*step.aggregation.keys, *([window.output] if window else [])]
-    if not keys and not table.column(_ROWS)[0].as_py():
+    if not keys and not any(table.column(_ROWS).to_pylist()):
         table = table.slice(0, 0)  # SQL makes one group of no rows
     return table.select([*keys, *step.aggregation.measures])

@@ -1,6 +1,6 @@
 """What an epoch's entry in the ledger says about how it was made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Self
@@ -87,6 +87,11 @@ class AttemptSummary:
     thread_items: tuple[int, ...]
     cpu: CpuSummary
 
+    @classmethod
+    def nothing(cls, rows: int = 0) -> Self:
+        """Return the summary of an L1 that had no queue."""
+        return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0))
+
 
 def epoch_summary(
     batch_id: int,
@@ -122,9 +127,24 @@ def epoch_summary(
         "l1_thread_items": [sum(items) for items in by_thread],
         "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
         "rest_cpu_s": sum(attempt.cpu.rest_s for attempt in attempts),
-        "attempt_wall_s": [attempt.cpu.wall_s for attempt in attempts],
+        "attempt_wall_s": [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s],
         "commit_bytes": commit_bytes,
         "commit_drain_cpu_s": commit_cpu.drain_s,
         "commit_rest_cpu_s": commit_cpu.rest_s,
         "commit_wall_s": commit_cpu.wall_s,
     }
+
+
+def in_words(query_id: str, summary: Mapping[str, Any]) -> str:
+    """Put an epoch's entry into one line for the log."""
+    stages = summary["stages"]
+    counts = {
+        name: sum(stage[name] for stage in stages.values()) for name in ("refused", "failed", "unhandled")
+    }
+    use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
+    return (
+        f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, {summary['items']:,} items, "
+        f"{summary['partials']:,} partials (L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
+        f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "
+        f"commit {summary['commit_wall_s']:.2f} s, {summary['guarantee']}"
+    )

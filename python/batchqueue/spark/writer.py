@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
+from batchqueue.outputs import SqliteStore
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
@@ -17,9 +18,12 @@ from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.pushdown import Groups, collect_groups, declared_steps
 from batchqueue.spark.retries import with_retries
+from batchqueue.spark.shuffle import partials_of_spark, partials_of_tasks, write_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_MOST_SHARDS = 10_000
 
 L1Place = Literal["tasks", "spark"]
 
@@ -41,7 +45,13 @@ class MetricsWriter:
     """
 
     def __init__(
-        self, job: AggregationJob, *, l1: L1Place = "tasks", checkpoint: str | None = None, **options: Any
+        self,
+        job: AggregationJob,
+        *,
+        l1: L1Place = "tasks",
+        shards: int | None = None,
+        checkpoint: str | None = None,
+        **options: Any,
     ) -> None:
         """Describe a writer; nothing runs yet.
 
@@ -51,6 +61,10 @@ class MetricsWriter:
                 in the JVM, and only groups cross into Python: for jobs of nothing but `ArrowAggregation`, and
                 faster by far. Sums of floats are then Spark's own, without compensation; of rows with equal
                 `by`, `First` takes the smallest value and `Last` the largest.
+            shards: None: L2 merges in one process, where this object is used. A number: Spark's shuffle brings the
+                partials of a key together, and that many shards are merged and committed by tasks. Each is a sink of
+                its own, see `sink_ids`; the number stays for the life of the sink. The store must be open to the
+                executors.
             checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others do not.
             options: `sinkId`, `onNewQuery`, `onJobChange`, `maxCommitBytes`, as for the format, see `register`.
 
@@ -61,12 +75,20 @@ class MetricsWriter:
             raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
         if l1 == "spark":
             declared_steps(job)
+        if shards is not None:
+            _check_shards(shards, job)
         job.check_pickles()
         self._job = job
         self._l1 = l1
         self._checkpoint = checkpoint
         given = {name.lower(): str(value) for name, value in options.items() if value is not None}
-        self._options = SinkOptions.parse(given, job, stream=True)
+        self._options = replace(SinkOptions.parse(given, job, stream=True), shards=shards)
+
+    @property
+    def sink_ids(self) -> list[str]:
+        """The sinks that the store has of this writer: one, or one for each shard."""
+        sink_id, shards = self._options.sink_id, self._options.shards
+        return [sink_id] if shards is None else [f"{sink_id}/{shard}" for shard in range(shards)]
 
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
@@ -76,7 +98,10 @@ class MetricsWriter:
         """
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
-        Commit(self._job, self._options, self._results(df, epoch)).epoch(batch_id)
+        if self._options.shards is None:
+            Commit(self._job, self._options, self._results(df, epoch)).epoch(batch_id)
+        else:
+            self._write_shards(df, self._options, epoch)
 
     def write_batch(
         self, df: "DataFrame", *, txn_id: str | None = None, overwrite: bool = False
@@ -90,18 +115,33 @@ class MetricsWriter:
 
         Returns:
             The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and `applied`: False if it
-            was written before and nothing happened now.
+            was written before and nothing happened now. With shards, `shards` has the summary of each.
 
         Raises:
             SinkError: An item was lost.
         """
         self._prepare(df)
         options = replace(self._options, txn_id=txn_id)
+        if options.shards is not None:
+            summaries = self._write_shards(df, options, None, overwrite=overwrite)
+            return {
+                "guarantee": "at-least-once" if txn_id is None else "exactly-once",
+                "rows": sum(one.get("rows", 0) for one in summaries),
+                "applied": any(one["applied"] for one in summaries),
+                "shards": summaries,
+            }
         return Commit(self._job, options, self._results(df, None)).batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> None:
         self._job.check_columns(df.columns)
         with_retries(self._job.store_retry, f"opening {self._job.store!r}", self._job.store.prepare)
+
+    def _write_shards(
+        self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None, *, overwrite: bool = False
+    ) -> list[dict[str, Any]]:
+        l1 = partials_of_spark if self._l1 == "spark" else partials_of_tasks
+        partials = l1(df, self._job, options, epoch)
+        return write_shards(partials, self._job, options, epoch, overwrite=overwrite)
 
     def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
         if self._l1 == "spark":
@@ -114,6 +154,16 @@ class MetricsWriter:
 
         rows = df.mapInArrow(attempt, "message binary").collect()
         return [pickle.loads(row.message) for row in rows]
+
+
+def _check_shards(shards: int, job: AggregationJob) -> None:
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
+        raise ConfigError(f"shards={shards!r}: give 1 to {_MOST_SHARDS:_}, or None for one commit")
+    if isinstance(job.store, SqliteStore):
+        raise ConfigError(
+            f"shards={shards} with a SqliteStore: the tasks of a cluster cannot open a file of one machine; use a "
+            "PostgresStore, or a ParquetStore on a file system that all of them share"
+        )
 
 
 def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:

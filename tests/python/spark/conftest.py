@@ -1,5 +1,6 @@
 """One Spark session for all tests here. What a test module defines travels to the workers by value."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,12 +10,16 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs import PostgresStore, SqliteStore
 from batchqueue.spark import AggregationJob, local_session, register
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
 import deliveries
 import flight_job
+from postgres_server import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
 
 cloudpickle.register_pickle_by_value(deliveries)
 cloudpickle.register_pickle_by_value(flight_job)
@@ -47,6 +52,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "metrics.db")
+
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> PostgresStore:
+    """A store in a schema of its own."""
+    return PostgresStore(postgres_server.conninfo(), schema=f"spark_{next(_schemas)}")
 
 
 Stream = Callable[..., Any]

@@ -111,6 +111,24 @@ ARROW = ArrowAggregation(
 """The same as `items`, without items."""
 
 
+def partials_without_ranking(groups: pa.RecordBatch) -> Iterator[Metrics]:
+    rows = groups.to_pylist()
+    yield from ARROW.metrics(pa.RecordBatch.from_pylist([{**row, "worst": None} for row in rows]))
+
+
+DECLARED = replace(
+    ARROW,
+    aggregation=replace(
+        ARROW.aggregation,
+        measures={name: one for name, one in ARROW.aggregation.measures.items() if name != "worst"},
+    ),
+    metrics=partials_without_ranking,
+)
+"""All measures but the ranking, which Spark SQL does not have in this form."""
+
+NO_RANKING = METRICS[:-1]
+
+
 def flight_job(store: SqliteStore, **changes: Any) -> AggregationJob:
     columns = ("id", "carrier", "hour", "delay", "distance")
     job = AggregationJob(name="flights", items=items, metrics=METRICS, store=store, columns=columns)

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 from flight_job import (
     ARROW,
+    DECLARED,
     DISTANCE,
     FILES,
     METRICS,
+    NO_RANKING,
     SCHEMA,
     WORST,
     Results,
@@ -63,26 +65,10 @@ class MergingHandler:
         self._hand_on(self._buffer.drain())
 
 
-def partials_without_ranking(groups: pa.RecordBatch) -> Iterator[Metrics]:
-    rows = groups.to_pylist()
-    yield from ARROW.metrics(pa.RecordBatch.from_pylist([{**row, "worst": None} for row in rows]))
-
-
-DECLARED = replace(
-    ARROW,
-    aggregation=replace(
-        ARROW.aggregation,
-        measures={name: one for name, one in ARROW.aggregation.measures.items() if name != "worst"},
-    ),
-    metrics=partials_without_ranking,
-)
-"""All measures but the ranking, which Spark SQL does not have in this form."""
-
 ALL_ROWS: dict[str, Any] = {"type_column": None, "tags": ()}
 BY_TAG = ArrowHandler(type_column="carrier", tags=list("ABC"), make=MergingHandler)
 
 Wanted = tuple[type[Metrics], ...]
-NO_RANKING = METRICS[:-1]
 WAYS: dict[str, tuple[dict[str, Any], Wanted]] = {
     "objects": ({}, METRICS),
     "arrow handlers by tag": ({"items": None, "arrow": [BY_TAG]}, METRICS),
