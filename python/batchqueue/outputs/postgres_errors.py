@@ -32,6 +32,7 @@ _REMEDIES = {
     "25006": "this is a standby or a read-only database: connect to the primary",
     "42501": "grant this user what it needs: CREATE and USAGE on the schema, TEMP on the database, and its tables",
     "22003": "PostgreSQL keeps ints of 64 bits: measure in a larger unit",
+    "54000": "sink, metric and entity may have 2,600 bytes together: shorten them",
     "22021": "check the metrics: text may not hold NUL, nor what the encoding of the database lacks",
 }
 """What to do, by state of SQL."""
