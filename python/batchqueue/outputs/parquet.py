@@ -45,6 +45,8 @@ _REMEDIES = {
     errno.EPERM: "let this user write to the directory and to what is in it",
     errno.EROFS: "let this user write to the directory: it is on a read-only file system",
     errno.ENOENT: "its parent directory must exist, and no file of it may be removed by others",
+    errno.ENOLCK: "use a file system with locks (flock) that hold between machines",
+    errno.EOPNOTSUPP: "use a file system with locks (flock) that hold between machines",
     errno.ENOTDIR: "the path belongs to something else: choose another one",
     errno.EEXIST: "the path belongs to something else: choose another one",
 }

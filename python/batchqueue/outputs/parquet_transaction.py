@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,12 +120,12 @@ class ParquetTransaction(StoreTransaction):
     def summaries(self) -> list[Epoch]:
         """Return the summaries that are kept, in the order in which they were recorded."""
         with self._step():
-            return [Epoch(*epoch) for epoch in self._manifest.summaries]
+            return [Epoch(*epoch) for epoch in deepcopy(self._manifest.summaries)]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""
         with self._step():
-            return self._manifest.description
+            return deepcopy(self._manifest.description)
 
     def describe(self, description: Mapping[str, Any]) -> None:
         """Store a description of the job that writes."""

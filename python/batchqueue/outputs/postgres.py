@@ -24,7 +24,7 @@ _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_cou
 
 
 class PostgresStore:
-    """A `MetricsStore` in a PostgreSQL database, version 12 or later. Needs the extra `postgres`.
+    """A `MetricsStore` in a PostgreSQL database; tested with version 15. Needs the extra `postgres`.
 
     The writers of one sink wait for each other; those of different sinks work side by side, and readers wait
     for nobody. Each transaction opens its own connection, so the store can be pickled, and used after a fork.
@@ -84,7 +84,12 @@ class PostgresStore:
         self.connect_timeout_s = connect_timeout_s
         self.lock_timeout_s = lock_timeout_s
         self.kept_summaries = checked_kept_summaries(kept_summaries)
-        self._words: dict[str, Any] = {"application_name": "batchqueue", **_KEEPALIVES, **words}
+        self._words: dict[str, Any] = {
+            "application_name": "batchqueue",
+            **_KEEPALIVES,
+            **words,
+            "client_encoding": "UTF8",
+        }
 
     def __repr__(self) -> str:
         shown = " ".join(f"{word}={self._words[word]}" for word in _SHOWN if self._words.get(word))

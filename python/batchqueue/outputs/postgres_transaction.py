@@ -192,7 +192,7 @@ class PostgresTransaction(StoreTransaction):
             columns = dict(_run(cursor, COLUMNS_OF, sql.name).fetchall())
             if not columns:
                 return False
-            if columns != sql.column_types:
+            if not columns.items() >= sql.column_types.items():  # the owner may add some
                 raise StoreError(
                     f"table {sql.name} has the columns {columns}, and not {sql.column_types}: "
                     "give the kind of metrics another table, or the store another schema"

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,27 @@ _MODULES = [
 ]
 
 
+@pytest.fixture
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function that sees to a database `shop`, and to the environment that leads there."""
+
+    def provide() -> None:
+        server = request.getfixturevalue("postgres_server")
+        server.create_database("shop")
+        words = {"HOST": "127.0.0.1", "PORT": str(server.port), "USER": "tester", "PASSWORD": server.password}
+        for word, value in words.items():
+            monkeypatch.setenv(f"PG{word}", value)
+
+    return provide
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name)
-def test_page_runs_as_one_program_and_prints_what_it_shows(page: Path, tmp_path: Path):
+def test_page_runs_as_one_program_and_prints_what_it_shows(
+    page: Path, tmp_path: Path, database: Callable[[], None]
+):
     program = blocks(page.read_text(), "python")
+    if any("PostgresStore(" in block.text for block in program):
+        database()
     for block, printed in zip(program, run(program, tmp_path), strict=True):
         if block.output is not None:
             assert printed == block.output, f"{name(page)}, block on line {block.line}"

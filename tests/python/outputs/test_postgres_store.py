@@ -80,6 +80,19 @@ def test_a_table_of_another_shape_is_refused_and_not_written(store, sql):
         merge(store, [COUNT("a", 0)])
 
 
+def test_the_owner_may_add_columns(store, sql):
+    merge(store, [COUNT("a", 0)])
+    sql("ALTER TABLE count_metrics ADD COLUMN seen timestamptz DEFAULT now()")
+    merge(store, [COUNT("a", 0)])
+    assert store.read(COUNT) == [COUNT("a", 0, 2)]
+
+
+def test_text_is_unicode_whatever_the_environment_says(store, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    merge(store, [TEXT("𝄞", 0, "Ω")])
+    assert [(item.entity, item.value) for item in store.read(TEXT)] == [("𝄞", "Ω")]
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [

@@ -104,6 +104,8 @@ def test_the_description_is_that_of_the_last_writer_that_committed(store):
         assert transaction.description() == {"job": "shop", "metrics": ["a", "b"]}
         transaction.describe({"größe": 1.5})
         assert transaction.description() == {"größe": 1.5}
+        transaction.description()["changed"] = "outside"
+        assert transaction.description() == {"größe": 1.5}
 
 
 @pytest.mark.parametrize("value", [{"a", "set"}, math.nan, b"bytes"])
