@@ -1,13 +1,6 @@
-"""The Parquet store by itself: its files and who may read them, its manifest, its errors."""
+"""The Parquet store by itself: its files and who may read them, its locks, the order of a commit."""
 
-import errno
 import os
-import pickle
-import pwd
-import subprocess
-import sys
-import tempfile
-import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +8,8 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from batchqueue import ConfigError
-from batchqueue.aggregation import CountMetrics, MaxMetrics, Ranking, SumMetrics, metric_type
-from batchqueue.outputs import ParquetStore, StoreError, StoreUnavailableError, parquet
+from batchqueue.aggregation import CountMetrics, Ranking, SumMetrics, metric_type
+from batchqueue.outputs import StoreError, parquet
 
 DAY = 86_400
 COUNT = metric_type("test.count", CountMetrics)
@@ -113,15 +105,6 @@ def test_a_reader_whose_files_vanish_looks_again(open_parquet, monkeypatch):
     assert store.read(COUNT) == [COUNT("a", 0, 3)]
 
 
-def test_a_data_file_that_is_gone_is_an_error_and_not_an_endless_search(store):
-    merge(store, [COUNT("a", 0)])
-    store.files(COUNT)[0].unlink()
-    with pytest.raises(StoreError, match="No such file"):
-        store.read(COUNT)
-    with pytest.raises(StoreError, match="No such file"):
-        merge(store, [COUNT("a", 0)])
-
-
 def test_a_transaction_that_changes_nothing_writes_nothing(store):
     merge(store, [COUNT("a", 0)])
     before = {path: path.stat().st_mtime_ns for path in store.directory.glob("*/*")}
@@ -137,74 +120,6 @@ def test_a_sink_keeps_its_partitions(open_parquet):
     with pytest.raises(StoreError, match="has partition_s=3600, and cannot be written with 86400"):
         merge(open_parquet(), [COUNT("a", 0)])
     assert len(open_parquet().read(COUNT)) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is damaged"),
-        (b"[]", "is damaged"),
-        (b'{"format": 1, "unknown": 2}', "is damaged"),
-        (b'{"format": 99}', "has format 99"),
-        (b'{"format": 1, "sink": "another", "partition_s": 86400}', "not the manifest of 'default'"),
-    ],
-)
-def test_a_manifest_that_cannot_be_used_is_refused_and_left_alone(store, content, message):
-    merge(store, [COUNT("a", 0)])
-    (path,) = store.directory.glob("*/manifest.json")
-    path.write_bytes(content)
-    for attempt in (lambda: store.read(COUNT), lambda: merge(store, [COUNT("a", 0)])):
-        with pytest.raises(StoreError, match=message):
-            attempt()
-    assert path.read_bytes() == content
-    assert len(data_files(store)) == 1
-
-
-def test_a_damaged_data_file_is_an_error(store):
-    merge(store, [COUNT("a", 0)])
-    store.files(COUNT)[0].write_bytes(b"PAR1 this is not Parquet")
-    with pytest.raises(StoreError, match="restore what is damaged from a copy"):
-        store.read(COUNT)
-
-
-def test_a_table_of_another_shape_is_refused(store):
-    class Kind(CountMetrics):
-        table = "same"
-        columns = {"count": int}  # noqa: RUF012
-
-    class OtherKind(MaxMetrics):
-        table = "same"
-
-    merge(store, [Kind("a", 0)])
-    with pytest.raises(
-        StoreError, match=r"count int64, and not .*value double: give the kind of metrics another"
-    ):
-        merge(store, [OtherKind("a", 0, 1.0)])
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("absent/metrics", "No such file or directory.*; its parent directory must exist"),
-        ("a-file", "File exists.*; the path belongs to something else"),
-        ("a-file/metrics", "Not a directory.*; the path belongs to something else"),
-    ],
-)
-def test_a_directory_that_cannot_be_made_says_path_reason_and_remedy(tmp_path, path, message):
-    (tmp_path / "a-file").touch()
-    store = ParquetStore(tmp_path / path)
-    for attempt in (store.prepare, lambda: merge(store, [COUNT("a", 0)])):
-        with pytest.raises(StoreError, match=message) as raised:
-            attempt()
-        assert str(store.directory) in str(raised.value)
-        assert not isinstance(raised.value, StoreUnavailableError)
-
-
-def test_reading_what_is_not_there(store):
-    for attempt in (lambda: store.read(COUNT), store.summaries, lambda: store.files(COUNT)):
-        with pytest.raises(StoreError, match="no such directory; write to it first"):
-            attempt()
-    assert not store.directory.exists()
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_lock(open_parquet):
@@ -224,92 +139,6 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_lock(open_parquet):
         os.close(end)
         os.close(told)
     assert store.read(COUNT) == [COUNT("a", 0, 2)]
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that other users can reach."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield Path(folder)
-
-
-def test_a_directory_that_this_user_may_not_write_says_so_and_can_be_read(open_folder):
-    """Root may write everywhere: a child process becomes somebody else first."""
-    folder = open_folder
-    store = ParquetStore(folder / "metrics")
-    merge(store, [COUNT("a", 0)])
-    for path in (store.directory, *store.directory.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.getuid() == 0:
-                os.setgroups([])
-                os.setgid(pwd.getpwnam("nobody").pw_gid)
-                os.setuid(pwd.getpwnam("nobody").pw_uid)
-            for attempt in (store.prepare, lambda: merge(store, [COUNT("a", 0)])):
-                with pytest.raises(StoreError, match=r"Permission denied.*; let this user write") as raised:
-                    attempt()
-                assert not isinstance(raised.value, StoreUnavailableError)
-            assert store.read(COUNT) == [COUNT("a", 0)]
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("number", "unavailable", "message"),
-    [
-        (errno.ENOSPC, False, "make room on the disk"),
-        (errno.EROFS, False, "read-only file system"),
-        (errno.EIO, False, "check the disk"),
-        (errno.ESTALE, True, "Stale file handle"),
-    ],
-)
-@pytest.mark.parametrize("place", ["fsync", "replace"])
-def test_a_disk_that_fails_leaves_the_old_state_and_no_litter(
-    store, monkeypatch, number, unavailable, message, place
-):
-    merge(store, [COUNT("a", 0)])
-    before = data_files(store)
-
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, place, fail)
-        with pytest.raises(StoreError, match=message) as raised:
-            merge(store, [COUNT("a", 0), COUNT("a", DAY)])
-    assert isinstance(raised.value, StoreUnavailableError) == unavailable
-    assert data_files(store) == before
-    merge(store, [COUNT("a", 0)])
-    assert store.read(COUNT) == [COUNT("a", 0, 2)]
-
-
-def test_a_full_disk_leaves_the_old_state_and_room_for_others(store):
-    """A real one: what a process may write to one file is limited, and it stops in the middle of a data file."""
-    merge(store, [COUNT("a", 0)])
-    script = (
-        "import pickle, resource, signal, sys\n"
-        "from batchqueue.aggregation import CountMetrics, metric_type\n"
-        "store = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
-        "count = metric_type('test.count', CountMetrics)\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "with store.transaction() as transaction:\n"
-        "    transaction.merge([count(str(number), 0) for number in range(100_000)])\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, pickle.dumps(store).hex()], capture_output=True, text=True, check=False
-    )
-    assert "StoreError: cannot use the store" in ended.stderr
-    assert "File too large" in ended.stderr
-    assert len(data_files(store)) == 1
-    assert store.read(COUNT) == [COUNT("a", 0)]
 
 
 def test_everything_is_on_the_disk_before_the_manifest_names_it(store, monkeypatch):
@@ -336,19 +165,3 @@ def test_everything_is_on_the_disk_before_the_manifest_names_it(store, monkeypat
         ("replace", folder / "manifest.json"),
         ("fsync", folder),
     ]
-
-
-@pytest.mark.parametrize("arguments", [{"partition_s": 0}, {"lock_timeout_s": -1}, {"keep_replaced_s": -1}])
-def test_arguments_that_cannot_work_are_refused(tmp_path, arguments):
-    with pytest.raises(ConfigError, match=f"{next(iter(arguments))}="):
-        ParquetStore(tmp_path / "metrics", **arguments)
-
-
-def test_without_pyarrow_the_store_says_what_to_install():
-    script = (
-        "import sys; sys.modules['pyarrow'] = None\n"
-        "from batchqueue.outputs import ParquetStore\nParquetStore('metrics')"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "MissingPackageError: ParquetStore needs pyarrow" in ended.stderr
-    assert "pip install 'batchqueue[parquet]'" in ended.stderr
