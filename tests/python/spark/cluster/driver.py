@@ -1,0 +1,122 @@
+"""A driver in a process of its own: one order per line of its standard input, in JSON, and one answer each."""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+# Not by PYTHONPATH: Spark's own workers beside this driver would inherit that.
+sys.path.append(str(Path(__file__).parents[1]))
+import flight_job
+import notes
+import rdd_job
+import troubles
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob, register
+
+MODULES: tuple[ModuleType, ...] = (flight_job, notes, rdd_job, troubles)
+"""What the tasks run, beside the package."""
+
+
+class Driver:
+    """What the tests can ask for. All paths are strings."""
+
+    def __init__(self) -> None:
+        # Else the settings of the first session would be the defaults of all later ones.
+        SparkContext._ensure_initialized()
+        self._spark: SparkSession | None = None
+
+    def session(self, conf: dict[str, str], py_files: bool = False) -> None:
+        """Stop the present session, if there is one, and start another.
+
+        Args:
+            conf: Its settings.
+            py_files: Whether the modules of the tasks go to the workers by `addPyFile`; else by value.
+        """
+        self.stop()
+        builder = SparkSession.builder.appName("cluster tests")
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        self._spark = builder.getOrCreate()
+        for module in MODULES:
+            if py_files:
+                self._spark.sparkContext.addPyFile(str(module.__file__))
+            else:
+                cloudpickle.register_pickle_by_value(module)
+
+    def stream(self, trouble: str, **places: str) -> None:
+        """Run the flight job until there is nothing new; raise what the query raises."""
+        self._start(trouble, **places).awaitTermination()
+
+    def stream_and_rdd(self, **places: str) -> dict[str, Any]:
+        """Run the flight job, and an RDD job meanwhile and once more; return what that one counted each time."""
+        query = self._start("Trouble", **places)
+        meanwhile = self._rdd(places["flights"])
+        query.awaitTermination()
+        return {"meanwhile": meanwhile, "after": self._rdd(places["flights"])}
+
+    def py_file(self, path: str) -> None:
+        """Send a file to the workers."""
+        assert self._spark is not None
+        self._spark.sparkContext.addPyFile(path)
+
+    def stop(self) -> None:
+        """Stop the session, if there is one."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def _start(
+        self, trouble: str, flights: str, checkpoint: str, database: str, notes_folder: str
+    ) -> StreamingQuery:
+        """Start the flight job: two epochs, each with two tasks."""
+        assert self._spark is not None
+        actor = troubles.TROUBLES[trouble](notes.Notes(Path(notes_folder)))
+        job = flight_job.flight_job(SqliteStore(database), items=actor.items)
+        source = self._spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 2)
+        writer = source.parquet(flights).writeStream.format(register_troubled(self._spark, job, actor))
+        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    def _rdd(self, flights: str) -> list[Any]:
+        assert self._spark is not None
+        rows = self._spark.read.schema(flight_job.SCHEMA).parquet(flights).select("carrier")
+        return rows.rdd.mapPartitions(rdd_job.count).collect()
+
+
+def register_troubled(spark: SparkSession, job: AggregationJob, trouble: troubles.Trouble) -> str:
+    """Register a job as `register` does, with a trouble around the writer that it makes."""
+    sources: list[Any] = []
+    register(SimpleNamespace(dataSource=SimpleNamespace(register=sources.append)), job)  # type: ignore[arg-type]
+    (source,) = sources
+
+    class Troubled(source):  # type: ignore[misc]
+        def streamWriter(self, schema: StructType, overwrite: bool) -> troubles.TroubledWriter:
+            return troubles.TroubledWriter(super().streamWriter(schema, overwrite), trouble)
+
+    spark.dataSource.register(Troubled)
+    return str(Troubled.name())
+
+
+def obey(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"result": getattr(driver, order.pop("do"))(**order)}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    # The JVM inherits standard output, and may print: answers have a stream that it does not see.
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)
+        driver = Driver()
+        for line in sys.stdin:
+            print(json.dumps(obey(driver, json.loads(line))), file=answers)
+        driver.stop()

@@ -1,0 +1,144 @@
+"""Processes of a cluster die, hang or run twice: every row is counted once, and the store equals Spark SQL."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from cluster_support import CHECKOUT, Driver, Processes, Run, conf
+from flight_job import ROWS_PER_FILE, Results, difference, stored
+from notes import Notes, wait_until
+
+from batchqueue.outputs import SqliteStore
+
+Session = Callable[..., Driver]
+EPOCHS = 2
+TASKS_PER_EPOCH = 2
+
+
+def assert_counted_once(run: Run, wanted: Results) -> None:
+    """All rows are in the store, in two epochs of two files each."""
+    store = SqliteStore(run.database)
+    assert difference(stored(store), wanted) == []
+    epochs = [(epoch.batch_id, epoch.summary["rows"]) for epoch in store.summaries("flights")]
+    assert epochs == [(epoch, TASKS_PER_EPOCH * ROWS_PER_FILE) for epoch in range(EPOCHS)]
+
+
+def task_of(note: dict[str, Any]) -> dict[str, Any]:
+    return {name: note[name] for name in ("epoch", "partition")}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "process", "ends"),
+    [
+        ("ExecutorDiesInMidTask", "executor", 1),
+        ("ExecutorDiesAtTheEnd", "executor", 2),  # of write(), where the sink has done its part
+        ("WorkerDiesInMidTask", "worker", 1),
+    ],
+)
+def test_task_whose_process_is_killed_is_tried_again_and_counted_once(
+    session: Session,
+    processes: Processes,
+    run: Run,
+    notes: Notes,
+    wanted: Results,
+    trouble: str,
+    process: str,
+    ends: int,
+) -> None:
+    session().order("stream", trouble=trouble, **asdict(run))
+    assert_counted_once(run, wanted)
+    (killed,) = notes.read("kill")
+    assert killed[process] not in processes.alive()
+    attempts = notes.read("half", **task_of(killed))
+    assert len(attempts) >= 2
+    assert any(attempt[process] != killed[process] for attempt in attempts)
+    assert len(notes.read("end", **task_of(killed))) >= ends
+
+
+def test_executor_of_a_local_cluster_that_is_killed_is_replaced_and_its_task_counted_once(
+    session: Session, run: Run, notes: Notes, wanted: Results
+) -> None:
+    driver = session(spark_master="local-cluster[2,1,1024]")
+    driver.order("stream", trouble="ExecutorDiesInMidTask", **asdict(run))
+    assert_counted_once(run, wanted)
+    (killed,) = notes.read("kill")
+    assert {attempt["executor"] for attempt in notes.read("half", **task_of(killed))} > {killed["executor"]}
+
+
+def test_task_of_which_two_attempts_finish_is_counted_once(
+    session: Session, run: Run, notes: Notes, wanted: Results
+) -> None:
+    speculation = {"spark_speculation_quantile": "0.5", "spark_speculation_multiplier": "1.01"}
+    driver = session(spark_speculation="true", spark_speculation_interval="50ms", **speculation)
+    driver.order("stream", trouble="TwoAttemptsFinish", **asdict(run))
+    assert_counted_once(run, wanted)
+    one, other = notes.read("end", epoch=0, partition=0)
+    assert one["executor"] != other["executor"]
+
+
+def test_workers_that_are_not_used_again_count_every_row_once(
+    session: Session, run: Run, notes: Notes, wanted: Results
+) -> None:
+    session(spark_python_worker_reuse="false").order("stream", trouble="Trouble", **asdict(run))
+    assert_counted_once(run, wanted)
+    assert set(Counter(end["worker"] for end in notes.read("end")).values()) == {1}
+
+
+def test_worker_that_hangs_past_the_idle_timeout_is_killed_and_its_task_counted_once(
+    session: Session, processes: Processes, run: Run, notes: Notes, wanted: Results
+) -> None:
+    """Without `killOnIdleTimeout` a task that hangs does so for ever: Spark only logs it."""
+    timeout = {
+        "spark_python_worker_idleTimeoutSeconds": "5",
+        "spark_python_worker_killOnIdleTimeout": "true",
+    }
+    driver = session(**timeout, spark_task_maxFailures="10")  # on a slow day it hits others as well
+    driver.order("stream", trouble="WorkerHangsInMidTask", **asdict(run))
+    assert_counted_once(run, wanted)
+    (hung,) = notes.read("hang")
+    assert hung["worker"] not in processes.alive()
+    assert len(notes.read("half", **task_of(hung))) >= 2
+
+
+def test_rdd_job_and_stream_in_one_application_use_queues_in_the_same_executors(
+    session: Session, run: Run, notes: Notes, wanted: Results
+) -> None:
+    counted = session().order("stream_and_rdd", **asdict(run))
+    assert_counted_once(run, wanted)
+    carriers: Counter[str] = Counter()
+    for (carrier, _hour), departures in wanted["departures"].items():
+        carriers[carrier] += departures
+    for rows in counted.values():
+        found: Counter[str] = Counter()
+        for carrier, number, _executor in rows:
+            found[carrier] += number
+        assert found == carriers
+    # Not in the same processes: Spark forks the workers of RDDs and of DataFrames from daemons of their own.
+    executors = {end["executor"] for end in notes.read("end")}
+    assert executors & {executor for _carrier, _number, executor in counted["after"]}
+
+
+def test_driver_that_is_killed_is_resumed_by_another_and_every_row_counted_once(
+    session: Session,
+    driver: Driver,
+    processes: Processes,
+    master: str,
+    run: Run,
+    notes: Notes,
+    wanted: Results,
+) -> None:
+    driver.stop()
+    killed = Driver(processes, "killed driver", PYTHONPATH=CHECKOUT)
+    killed.session(conf(master, spark_executorEnv_PYTHONPATH=CHECKOUT))
+    killed.send("stream", trouble="WaitsInTheSecondEpoch", **asdict(run))
+    wait_until(lambda: notes.read("wait") != [], "a task of the second epoch")
+    assert killed.kill() == -signal.SIGKILL
+    store = SqliteStore(run.database)
+    assert [epoch.batch_id for epoch in store.summaries("flights")] == [0]
+    session().order("stream", trouble="Trouble", **asdict(run))
+    assert_counted_once(run, wanted)
+    (waiting,) = notes.read("wait")
+    assert waiting["executor"] not in processes.alive()
