@@ -29,7 +29,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark contenders report wheel cluster-wheel lock clean require-toolchain require-components
 
 help: ## list the targets
@@ -53,6 +53,9 @@ test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options:
 
 postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
 	scripts/postgres.sh
+
+test-cluster: $(VENV)/installed $(TARGET)/wheel ## Spark clusters of real processes, also what takes a minute; options as above
+	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
 
 soak: soak-rust soak-python ## the two that follow
 

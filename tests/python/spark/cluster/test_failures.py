@@ -1,9 +1,11 @@
 """Processes of a cluster die, hang or run twice: every row is counted once, and the store equals Spark SQL."""
 
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,8 +101,30 @@ def test_worker_that_hangs_past_the_idle_timeout_is_killed_and_its_task_counted_
     driver.order("stream", trouble="WorkerHangsInMidTask", **asdict(run))
     assert_counted_once(run, wanted)
     (hung,) = notes.read("hang")
-    assert hung["worker"] not in processes.alive()
+    wait_until(lambda: hung["worker"] not in processes.alive(), "the end of the worker that hung")
     assert len(notes.read("half", **task_of(hung))) >= 2
+
+
+@pytest.mark.slow
+def test_workers_that_spark_ends_after_a_minute_of_idling_take_nothing_with_them(
+    session: Session, processes: Processes, run: Run, notes: Notes, wanted: Results, tmp_path: Path
+) -> None:
+    """The minute is not an option of Spark's. The stream of the second half goes on in new workers."""
+    files = sorted(run.flights.iterdir())
+    arrived = tmp_path / "arrived"
+    arrived.mkdir()
+    places = asdict(replace(run, flights=arrived))
+    for file in files[:2]:
+        shutil.copy2(file, arrived)
+    session().order("stream", trouble="Trouble", **places)
+    idle = {end["worker"] for end in notes.read("end")}
+    wait_until(lambda: not idle & set(processes.alive()), "the end of the idle workers")
+    assert {end["executor"] for end in notes.read("end")} <= set(processes.alive())
+    for file in files[2:]:
+        shutil.copy2(file, arrived)
+    session().order("stream", trouble="Trouble", **places)
+    assert_counted_once(run, wanted)
+    assert not idle & {end["worker"] for end in notes.read("end", epoch=1)}
 
 
 def test_rdd_job_and_stream_in_one_application_use_queues_in_the_same_executors(
@@ -141,4 +165,4 @@ def test_driver_that_is_killed_is_resumed_by_another_and_every_row_counted_once(
     session().order("stream", trouble="Trouble", **asdict(run))
     assert_counted_once(run, wanted)
     (waiting,) = notes.read("wait")
-    assert waiting["executor"] not in processes.alive()
+    wait_until(lambda: waiting["executor"] not in processes.alive(), "the end of the first driver's executor")
