@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyspark
 from notes import wait_until
@@ -24,8 +24,8 @@ from batchqueue.spark import find_java_home
 WORKERS = ("127.0.0.1", "127.0.0.2")
 """Their addresses: Spark never runs two attempts of one task on one host, and all of 127/8 is this machine."""
 
-ORDER_DEADLINE_S = 100
-START_DEADLINE_S = 60
+ORDER_DEADLINE_S = 180
+START_DEADLINE_S = 120
 _MARK = "BATCHQUEUE_TEST_PROCESSES"
 _SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # two cores start six of them
 
@@ -72,6 +72,21 @@ class Processes:
         with self.log(name).open("ab") as log:
             options = {"stdout": log, "stdin": subprocess.DEVNULL, **options}
             return subprocess.Popen(command, stderr=log, start_new_session=True, **options)
+
+    def run(self, name: str, command: Sequence[str | Path], **options: Any) -> None:
+        """Run a command that must end well, and soon.
+
+        Raises:
+            AssertionError: It did not; has its log.
+        """
+        process = self.start(name, command, **options)
+        with showing(self.log(name)):
+            try:
+                code: int | str = process.wait(ORDER_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                code = f"SIGKILL after {ORDER_DEADLINE_S} s"
+            assert code == 0, f"{name} ended with {code}"
 
     def log(self, name: str) -> Path:
         """Return the log of a process."""
@@ -241,12 +256,18 @@ class Driver:
             os.kill(process, signal.SIGKILL)
         return self._process.wait(START_DEADLINE_S)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         """Have it stop its session, and end."""
         if self._process.poll() is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
-            self._process.wait(START_DEADLINE_S)
+            try:
+                self._process.wait(START_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
 
 
 class DriverError(AssertionError):

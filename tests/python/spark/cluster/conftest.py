@@ -33,9 +33,8 @@ def master(processes: Processes) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def driver(processes: Processes, master: str) -> Iterator[Driver]:
-    one = Driver(processes, PYTHONPATH=CHECKOUT)
-    yield one
-    one.close()
+    with Driver(processes, PYTHONPATH=CHECKOUT) as one:
+        yield one
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 100
+DEADLINE_S = 150
 """Seconds after which somebody who waits gives up; nobody waits that long in a run that is well."""
 
 

@@ -1,16 +1,17 @@
 """Ways of getting the package to executors whose Python does not have it, and one that cannot work."""
 
+import re
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow
 import pytest
-from cluster_support import Driver, DriverError, Processes, Run, conf
+from cluster_support import CHECKOUT, Driver, DriverError, Processes, Run, conf
 from flight_job import Results, difference, stored
 from notes import Notes
 
@@ -42,6 +43,12 @@ def make_environment(folder: Path, packages: Sequence[str]) -> Path:
     return python
 
 
+def blocks(page: str, language: str, part: str = "") -> list[str]:
+    """Return the fenced blocks of a page that have this in them."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [block for block in found if part in block]
+
+
 def pip_install(wheel: Path, python: Path, *options: str | Path) -> None:
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, *options, wheel], check=True)
@@ -50,23 +57,7 @@ def pip_install(wheel: Path, python: Path, *options: str | Path) -> None:
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the executors run: pyarrow. Spark brings pyspark along."""
-    return make_environment(tmp_path_factory.mktemp("bare") / "environment", ["pyarrow", "numpy"])
-
-
-@pytest.fixture(scope="module")
-def packages(wheel: Path, bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install --target` makes of the wheel."""
-    folder = tmp_path_factory.mktemp("target") / "packages"
-    pip_install(wheel, bare_python, "--target", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bare_driver(processes: Processes, bare_python: Path, packages: Path) -> Iterator[Driver]:
-    """A driver that has the package, and whose executors' Python does not."""
-    one = Driver(processes, "driver with packages", PYSPARK_PYTHON=str(bare_python), PYTHONPATH=str(packages))
-    yield one
-    one.close()
+    return make_environment(tmp_path_factory.mktemp("bare") / "environment", ["pyarrow"])
 
 
 @pytest.fixture
@@ -79,54 +70,52 @@ def _cores(driver: Driver) -> None:
 def test_wheel_in_the_environment_of_driver_and_executors(
     wheel: Path, processes: Processes, master: str, run: Run, notes: Notes, wanted: Results, tmp_path: Path
 ) -> None:
-    python = make_environment(tmp_path / "environment", ["pyarrow", "numpy", "pyspark", "py4j"])
+    python = make_environment(tmp_path / "environment", ["pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
-    driver = Driver(processes, "driver in an environment", python)
-    driver.session(conf(master), py_files=True)
-    driver.order("stream", trouble="Trouble", **asdict(run))
-    driver.close()
+    with Driver(processes, "driver in an environment", python) as driver:
+        driver.session(conf(master), py_files=True)
+        driver.order("stream", trouble="Trouble", **asdict(run))
     assert difference(stored(SqliteStore(run.database)), wanted) == []
     for end in notes.read("end"):
         assert Path(end["package"]).is_relative_to(tmp_path / "environment")
 
 
 @pytest.mark.usefixtures("_cores")
-def test_archive_of_the_package_on_the_path_of_the_executors(
-    bare_driver: Driver,
-    packages: Path,
-    processes: Processes,
-    master: str,
-    run: Run,
-    notes: Notes,
-    wanted: Results,
-    tmp_path: Path,
+def test_archive_of_the_package_by_the_commands_of_the_page(
+    wheel: Path, bare_python: Path, processes: Processes, master: str, tmp_path: Path
 ) -> None:
-    archive = shutil.make_archive(str(tmp_path / "packages"), "zip", packages)
-    shipped = {"spark_archives": f"{archive}#packages", "spark_executorEnv_PYTHONPATH": "packages"}
-    bare_driver.session(conf(master, **shipped), py_files=True)
-    bare_driver.order("stream", trouble="Trouble", **asdict(run))
-    bare_driver.stop()
-    assert difference(stored(SqliteStore(run.database)), wanted) == []
-    for end in notes.read("end"):
-        package = Path(end["package"])
-        assert package.is_relative_to(processes.folder)
-        assert package.parts[-3:] == ("packages", "batchqueue", "__init__.py")
+    page = (ROOT / "docs" / "spark-cluster.md").read_text()
+    (application,), (output,) = blocks(page, "python"), blocks(page, "text")
+    (commands,) = blocks(page, "sh", "--archives packages.zip")
+    (tmp_path / "orders.py").write_text(application)
+    (tmp_path / "shared").mkdir()
+    shutil.copy(wheel, tmp_path)
+    settings = [f"{name} {value}\n" for name, value in conf(master).items() if name != "spark.master"]
+    (tmp_path / "spark-defaults.conf").write_text("".join(settings))
+    script = commands.replace("spark://master:7077", master).replace(" /shared", " shared")
+    path = f"{Path(sys.executable).parent}:{processes.home / 'bin'}:/usr/bin:/bin"
+    environment = processes.environment(
+        PATH=path, PIP_QUIET="1", PYSPARK_PYTHON=str(bare_python), SPARK_CONF_DIR=str(tmp_path)
+    )
+    printed = tmp_path / "printed"
+    with printed.open("wb") as stdout:
+        processes.run("page", ["sh", "-euc", script], env=environment, cwd=tmp_path, stdout=stdout)
+    assert printed.read_text() == output
 
 
 @pytest.mark.usefixtures("_cores")
 def test_packed_environment_with_its_own_interpreter(
     wheel: Path, processes: Processes, master: str, run: Run, notes: Notes, wanted: Results, tmp_path: Path
 ) -> None:
-    python = make_environment(tmp_path / "made here", ["pyarrow", "numpy", "pyspark", "py4j"])
+    python = make_environment(tmp_path / "made here", ["pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
     archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", tmp_path / "made here")
     (tmp_path / "made here").rename(tmp_path / "gone")
     beside_the_driver = tmp_path / "driver"
     shutil.unpack_archive(archive, beside_the_driver / "environment", filter="fully_trusted")
-    driver = Driver(processes, "driver of an archive", "./environment/bin/python", beside_the_driver)
-    driver.session(conf(master, spark_archives=f"{archive}#environment"), py_files=True)
-    driver.order("stream", trouble="Trouble", **asdict(run))
-    driver.close()
+    with Driver(processes, "driver of an archive", "./environment/bin/python", beside_the_driver) as driver:
+        driver.session(conf(master, spark_archives=f"{archive}#environment"), py_files=True)
+        driver.order("stream", trouble="Trouble", **asdict(run))
     assert difference(stored(SqliteStore(run.database)), wanted) == []
     for end in notes.read("end"):
         assert Path(end["package"]).is_relative_to(processes.folder)
@@ -134,11 +123,12 @@ def test_packed_environment_with_its_own_interpreter(
 
 @pytest.mark.usefixtures("_cores")
 def test_wheel_among_the_py_files_is_not_found_and_renamed_to_zip_lacks_its_library(
-    bare_driver: Driver, wheel: Path, master: str, run: Run, tmp_path: Path
+    bare_python: Path, wheel: Path, processes: Processes, master: str, run: Run, tmp_path: Path
 ) -> None:
-    bare_driver.session(conf(master))
-    for name, missing in ((wheel.name, "batchqueue"), ("batchqueue.zip", "batchqueue._core")):
-        bare_driver.order("py_file", path=shutil.copy(wheel, tmp_path / name))
-        with pytest.raises(DriverError, match=f"ModuleNotFoundError: No module named '{missing}'\n"):
-            bare_driver.order("stream", trouble="Trouble", **asdict(run))
-    bare_driver.stop()
+    environment = {"PYSPARK_PYTHON": str(bare_python), "PYTHONPATH": CHECKOUT}
+    with Driver(processes, "driver with py-files", **environment) as driver:
+        driver.session(conf(master))
+        for name, missing in ((wheel.name, "batchqueue"), ("batchqueue.zip", "batchqueue._core")):
+            driver.order("py_file", path=shutil.copy(wheel, tmp_path / name))
+            with pytest.raises(DriverError, match=f"ModuleNotFoundError: No module named '{missing}'\n"):
+                driver.order("stream", trouble="Trouble", **asdict(run))
