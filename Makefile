@@ -54,7 +54,7 @@ test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options:
 postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
 	scripts/postgres.sh
 
-test-cluster: $(VENV)/installed $(TARGET)/wheel ## Spark clusters of real processes, also what takes a minute; options as above
+test-cluster: $(VENV)/installed $(TARGET)/wheel ## all tests on Spark clusters of real processes, the slow ones too; options as above
 	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
 
 soak: soak-rust soak-python ## the two that follow

@@ -103,6 +103,7 @@ def test_archive_of_the_package_by_the_commands_of_the_page(
     assert printed.read_text() == output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_cores")
 def test_packed_environment_with_its_own_interpreter(
     wheel: Path, processes: Processes, master: str, run: Run, notes: Notes, wanted: Results, tmp_path: Path
@@ -121,6 +122,7 @@ def test_packed_environment_with_its_own_interpreter(
         assert Path(end["package"]).is_relative_to(processes.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_cores")
 def test_wheel_among_the_py_files_is_not_found_and_renamed_to_zip_lacks_its_library(
     bare_python: Path, wheel: Path, processes: Processes, master: str, run: Run, tmp_path: Path
