@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite_schema import EPOCHS_TABLE, table_sql
+from batchqueue.outputs.sqlite_schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
 from batchqueue.outputs.sqlite_transaction import SqliteTransaction, create_ledger, from_sql, has_table
 from batchqueue.outputs.store import (
     Epoch,
@@ -97,6 +97,7 @@ class SqliteStore:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
                 create_ledger(connection)
+                connection.execute(NEED_WRITABLE)
             # Closing the connection before the COMMIT rolls back.
             transaction = SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
             yield transaction
