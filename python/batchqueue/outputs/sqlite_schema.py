@@ -24,7 +24,7 @@ CREATE_MARKS = (
     f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} GROUP BY sink, query_id",
 )
 
-NEED_WRITABLE = f"DELETE FROM {LEDGER_TABLE} WHERE 0"
+NEED_WRITABLE = f"DELETE FROM {EPOCHS_TABLE} WHERE 0"
 """Changes nothing, and fails where the file is read-only: BEGIN IMMEDIATE alone begins a transaction that reads."""
 
 

@@ -54,12 +54,13 @@ class AggregationDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one batch."""
-        return BatchSinkWriter(self.job, self._checked_options(schema, stream=False), overwrite)
+        options = self._checked_options(schema, stream=False)
+        _open_store(self.job)
+        return BatchSinkWriter(self.job, options, overwrite)
 
     def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.job, stream=stream)
         self.job.check_columns(schema.fieldNames())
-        with_retries(self.job.store_retry, f"opening {self.job.store!r}", self.job.store.prepare)
         return options
 
 
@@ -76,6 +77,15 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def __init__(self, job: AggregationJob, options: SinkOptions) -> None:
         self._job = job
         self._options = options
+
+    def __getstate__(self) -> dict[str, object]:
+        """Look at the store before the tasks run: what Spark sends to them is a pickled writer.
+
+        Not where the writer is made. Spark makes another one for `commit` and another for `abort`, and if that one
+        raised, it would report "Writing job failed" in place of the reason of the commit.
+        """
+        _open_store(self._job)
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
@@ -115,3 +125,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
 def _attempts(messages: list[WriterCommitMessage | None]) -> list[AttemptMessage]:
     # Every task has succeeded when Spark commits; None, for one that failed, is for `abort` only.
     return [cast(TaskMessage, one).message for one in messages]
+
+
+def _open_store(job: AggregationJob) -> None:
+    with_retries(job.store_retry, f"opening {job.store!r}", job.store.prepare)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.outputs import PostgresStore, SqliteStore
 from batchqueue.spark import AggregationJob, local_session, register
@@ -16,12 +17,14 @@ from batchqueue.spark import AggregationJob, local_session, register
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
 import deliveries
+import faults
 import flight_job
 from postgres_server import PostgresServer, postgres_server
 
 __all__ = ["postgres_server"]
 
 cloudpickle.register_pickle_by_value(deliveries)
+cloudpickle.register_pickle_by_value(faults)
 cloudpickle.register_pickle_by_value(flight_job)
 
 
@@ -63,14 +66,18 @@ def postgres(postgres_server: PostgresServer) -> PostgresStore:
     return PostgresStore(postgres_server.conninfo(), schema=f"spark_{next(_schemas)}")
 
 
+Start = Callable[..., StreamingQuery]
 Stream = Callable[..., Any]
 
 
 @pytest.fixture
-def stream(spark: SparkSession, flights: Path, tmp_path: Path) -> Stream:
-    """Run a job over all files, one per epoch, until there is nothing new; raise what the query raises."""
+def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start a query that runs a job over all files, one per epoch, until there is nothing new."""
+    queries: list[StreamingQuery] = []
 
-    def run(job: AggregationJob, checkpoint: Path = tmp_path / "checkpoint", **options: Any) -> None:
+    def start(
+        job: AggregationJob, checkpoint: Path = tmp_path / "checkpoint", **options: Any
+    ) -> StreamingQuery:
         source = (
             spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
         )
@@ -81,7 +88,20 @@ def stream(spark: SparkSession, flights: Path, tmp_path: Path) -> Stream:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
+        queries.append(query)
+        return query
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+@pytest.fixture
+def stream(start: Start) -> Stream:
+    """The same, up to the end of the query; raise what it raises."""
+
+    def run(*args: Any, **options: Any) -> None:
+        start(*args, **options).awaitTermination()
 
     return run
 

@@ -1,26 +1,30 @@
-"""Streams all flights in a driver of its own, which dies by SIGKILL in the second epoch.
+"""Writes all flights in a driver of its own, which may die by SIGKILL, or wait to be interrupted.
 
-Arguments: the place where it dies, directory of the flights, checkpoint, database.
+Arguments: "stream" or "batch"; the place where it dies or "nowhere"; directory of the flights; checkpoint, for a
+batch the txnId; database.
 """
 
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import faults
 import flight_job
 import pyarrow as pa
 from pyspark import cloudpickle
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import SqliteStore, StoreTransaction
+from batchqueue.outputs import SqliteStore
 from batchqueue.spark import local_session, register
 
-PLACE, FLIGHTS, CHECKPOINT, DATABASE = sys.argv[1], *map(Path, sys.argv[2:])
+KIND, PLACE, FLIGHTS, NAME = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
+DATABASE = Path(sys.argv[5])
+IN_EPOCH = 1 if KIND == "stream" else 0
 DRIVER = os.getpid()
-IN_TASK, IN_TRANSACTION, AFTER_COMMIT = "in a task", "in the transaction", "after the commit"
+WAITING = "waiting"
 
 
 def parent(pid: int) -> int:
@@ -33,36 +37,27 @@ def kill_driver() -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def has_epoch() -> bool:
-    with SqliteStore(DATABASE).transaction("flights") as transaction:
-        return bool(transaction.summaries())
-
-
-class DyingStore(SqliteStore):
-    """A store whose second epoch kills the driver."""
-
-    @contextmanager
-    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        with super().transaction(sink_id) as transaction:
-            before = len(transaction.summaries())
-            yield transaction
-            now = len(transaction.summaries())
-            if PLACE == IN_TRANSACTION and (before, now) == (1, 2):
-                kill_driver()
-        if PLACE == AFTER_COMMIT and (before, now) == (1, 2):
-            kill_driver()
-
-
 def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
     yield from flight_job.items(batch)
-    if PLACE == IN_TASK and has_epoch():
+    if len(SqliteStore(DATABASE).summaries("flights")) != IN_EPOCH:
+        return
+    if PLACE == faults.IN_A_TASK:
         kill_driver()
+    if PLACE == WAITING:
+        DATABASE.with_name(WAITING).touch()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(flight_job)
-    spark = local_session("killed", "local[2,4]")
-    source = spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(FLIGHTS))
-    job = flight_job.flight_job(DyingStore(DATABASE), items=items)
-    writer = source.writeStream.format(register(spark, job)).option("checkpointLocation", str(CHECKPOINT))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    cloudpickle.register_pickle_by_value(faults)
+    spark = local_session("driver", "local[2,4]")
+    store = faults.FaultyStore(DATABASE, PLACE, IN_EPOCH, kill_driver)
+    format_name = register(spark, flight_job.flight_job(store, items=items))
+    if KIND == "batch":
+        table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)
+        table.write.format(format_name).mode("append").option("txnId", NAME).save()
+    else:
+        source = spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(FLIGHTS)
+        writer = source.writeStream.format(format_name).option("checkpointLocation", NAME)
+        writer.trigger(availableNow=True).start().awaitTermination()

@@ -1,47 +1,140 @@
-"""A driver that dies by SIGKILL in mid-stream: the next one resumes, and nothing is lost or counted twice."""
+"""A driver that dies, is interrupted or has a twin: the next one goes on, and every row is counted once."""
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from flight_job import FILES, difference, expected, flight_job, stored
+from faults import (
+    AFTER_THE_COMMIT,
+    BEFORE_THE_COMMIT,
+    BEFORE_THE_LEDGER_ENTRY,
+    IN_A_TASK,
+    wait_until,
+)
+from flight_job import FILES, SCHEMA, difference, expected, flight_job, stored
 from pyspark.sql import SparkSession
 
 from batchqueue.outputs import SqliteStore
+from batchqueue.spark import register
 
 Stream = Callable[..., None]
+Drive = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def drive(flights: Path, store: SqliteStore, log: Path) -> Iterator[Drive]:
+    """Start a driver; see there for the arguments. One that is still there at the end is killed."""
+    script = Path(__file__).with_name("driver.py")
+    drivers: list[subprocess.Popen[bytes]] = []
+
+    def start(kind: str, place: str, name: str | Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, script, kind, place, flights, name, store.path]
+        with log.open("ab") as output:  # a pipe would stay open until the last orphan is gone
+            # A group of its own, as a terminal gives it, and Ctrl-C goes to all of the group.
+            drivers.append(subprocess.Popen(command, stdout=output, stderr=output, process_group=0))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
 
 
 def epochs(store: SqliteStore) -> list[int]:
-    with store.transaction("flights") as transaction:
-        return [epoch.batch_id for epoch in transaction.summaries()]
+    return [epoch.batch_id for epoch in store.summaries("flights")]
 
 
 @pytest.mark.parametrize(
-    ("place", "applied"), [("in a task", [0]), ("in the transaction", [0]), ("after the commit", [0, 1])]
+    ("place", "applied"),
+    [
+        (IN_A_TASK, [0]),
+        (BEFORE_THE_COMMIT, [0]),
+        (BEFORE_THE_LEDGER_ENTRY, [0]),
+        (AFTER_THE_COMMIT, [0, 1]),
+    ],
 )
 def test_killed_driver_is_resumed_and_every_row_counted_once(
     spark: SparkSession,
     flights: Path,
     store: SqliteStore,
     stream: Stream,
+    drive: Drive,
+    log: Path,
     tmp_path: Path,
     place: str,
     applied: list[int],
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    script = Path(__file__).with_name("killed_driver.py")
-    command = [sys.executable, script, place, flights, checkpoint, store.path]
-    log = tmp_path / "log"
-    with log.open("wb") as output:  # a pipe would stay open until the last orphan is gone
-        killed = subprocess.run(command, stdout=output, stderr=output)
-    assert killed.returncode == -signal.SIGKILL, log.read_text()
+    assert drive("stream", place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
     # Spark has noted the first epoch only, so it replays the second, whether the store has that or not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
     stream(flight_job(store), checkpoint)
     assert difference(stored(store), expected(spark, flights)) == []
+    assert epochs(store) == list(range(FILES))
+
+
+@pytest.mark.parametrize(("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])])
+def test_batch_of_a_killed_driver_that_is_repeated_with_its_txn_id_counts_once(
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    drive: Drive,
+    log: Path,
+    place: str,
+    applied: list[int],
+) -> None:
+    assert drive("batch", place, "load-1").wait() == -signal.SIGKILL, log.read_text()
+    assert epochs(store) == applied
+    table = spark.read.schema(SCHEMA).parquet(str(flights))
+    table.write.format(register(spark, flight_job(store))).mode("append").option("txnId", "load-1").save()
+    assert difference(stored(store), expected(spark, flights)) == []
+    assert epochs(store) == [0]
+
+
+def test_interrupted_driver_ends_and_is_resumed(
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Stream,
+    drive: Drive,
+    log: Path,
+    tmp_path: Path,
+) -> None:
+    driver = drive("stream", "waiting", tmp_path / "checkpoint")
+    wait_until(lambda: (tmp_path / "waiting").exists() or driver.poll() is not None)
+    os.killpg(driver.pid, signal.SIGINT)
+    assert driver.wait() != 0, log.read_text()
+    assert "KeyboardInterrupt" in log.read_text()
+    assert epochs(store) == [0]
+    stream(flight_job(store), tmp_path / "checkpoint")
+    assert difference(stored(store), expected(spark, flights)) == []
+    assert epochs(store) == list(range(FILES))
+
+
+def test_two_drivers_with_one_checkpoint_count_every_row_once(
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Stream,
+    drive: Drive,
+    log: Path,
+    tmp_path: Path,
+) -> None:
+    """Spark lets the one fail that finds its epoch noted by the other. Until then both write."""
+    checkpoint = tmp_path / "checkpoint"
+    ends = [driver.wait() for driver in [drive("stream", "nowhere", checkpoint) for _ in range(2)]]
+    assert epochs(store) != [], log.read_text()
+    stream(flight_job(store), checkpoint)
+    assert difference(stored(store), expected(spark, flights)) == [], ends
     assert epochs(store) == list(range(FILES))
