@@ -14,7 +14,7 @@ BEFORE_THE_LEDGER_ENTRY = "between merge and ledger entry"
 BEFORE_THE_END = "before the transaction ends"
 AFTER_THE_COMMIT = "after the commit"
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
