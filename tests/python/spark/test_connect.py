@@ -1,0 +1,117 @@
+"""The sink on Spark Connect: the same code, the same totals, the same words in the errors."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from flight_job import (
+    ARROW,
+    FILES,
+    ROWS_PER_FILE,
+    SCHEMA,
+    difference,
+    expected,
+    flight_job,
+    items,
+    stored,
+    write_flights,
+)
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob, register
+
+pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+from connect_server import connect_server
+from pyspark.sql.connect.session import SparkSession
+
+
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        session = SparkSession.builder.remote(address).create()
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Path:
+    """Files of this test's own, because it adds one."""
+    return write_flights(tmp_path / "flights")
+
+
+def write(connect: SparkSession, flights: Path, job: AggregationJob, **options: Any) -> None:
+    table = connect.read.schema(SCHEMA).parquet(str(flights))
+    table.write.format(register(connect, job)).mode("append").options(**options).save()
+
+
+@pytest.fixture
+def stream(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable[[AggregationJob], str]:
+    """Run a job over the files that are new; return the id of the query."""
+
+    def run(job: AggregationJob) -> str:
+        source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
+        writer = source.writeStream.format(register(connect, job)).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination()
+        return str(query.id)
+
+    return run
+
+
+@pytest.mark.parametrize("l1", [{}, {"items": None, "arrow": [ARROW]}], ids=["items", "arrow"])
+def test_batch_is_equal_to_spark_sql_and_idempotent_with_a_txn_id(
+    connect: SparkSession, flights: Path, store: SqliteStore, l1: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        write(connect, flights, flight_job(store, **l1), txnId="once")
+    assert difference(stored(store), expected(connect, flights)) == []
+
+
+def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
+    connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
+) -> None:
+    query_id = stream(flight_job(store))
+    assert difference(stored(store), expected(connect, flights)) == []
+    pq.write_table(pq.read_table(flights / "part-0.parquet"), flights / "more.parquet")
+    assert stream(flight_job(store)) == query_id
+    assert difference(stored(store), expected(connect, flights)) == []
+    assert [epoch[:2] for epoch in store.summaries("flights")] == [
+        (query_id, batch) for batch in range(FILES + 1)
+    ]
+
+
+def items_that_raise_in_one_file(batch: pa.RecordBatch) -> Iterator[Metrics]:
+    yield from items(batch)
+    if any(flight.startswith("flight-2-") for flight in batch.column("id").to_pylist()):
+        raise ArithmeticError("the sky fell on our heads")
+
+
+def test_task_that_raises_always_fails_the_write_with_its_message_and_commits_nothing(
+    connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
+) -> None:
+    broken = flight_job(store, items=items_that_raise_in_one_file)
+    with pytest.raises(PySparkException, match="ArithmeticError: the sky fell on our heads"):
+        write(connect, flights, broken)
+    assert store.summaries("flights") == []
+    with pytest.raises(StreamingQueryException, match="ArithmeticError: the sky fell on our heads"):
+        stream(broken)
+    applied = len(store.summaries("flights"))
+    assert applied < FILES
+    assert sum(stored(store)["departures"].values()) == applied * ROWS_PER_FILE
+    stream(flight_job(store))
+    assert difference(stored(store), expected(connect, flights)) == []
+
+
+def test_option_and_column_that_cannot_be_used_are_named(
+    connect: SparkSession, flights: Path, store: SqliteStore
+) -> None:
+    with pytest.raises(AnalysisException, match="option onNewQuery='append' is for streams"):
+        write(connect, flights, flight_job(store), onNewQuery="append")
+    with pytest.raises(AnalysisException, match="needs column wind, but the rows have id, carrier"):
+        write(connect, flights, flight_job(store, columns=["wind"]))
+    assert not store.path.exists()
