@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from batchqueue import ConfigError
@@ -121,61 +120,81 @@ def groups_from(
 
 def plan(df: "DataFrame", step: ArrowAggregation) -> "DataFrame":
     """Plan one step as a `groupBy`: its keys, window and measures, and what `collect_groups` checks."""
-    aggregation = step.aggregation
-    keys = [F.col(_quoted(key)).alias(key) for key in aggregation.keys]
+    fn, aggregation = _functions_for(df), step.aggregation
+    keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
-        keys.append(_bucket(aggregation.window, df.schema).alias(aggregation.window.output))
-    measures = [_SQL[type(measure)](measure).alias(name) for name, measure in aggregation.measures.items()]
+        keys.append(_bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
+    measures = [
+        _SQL[type(measure)](fn, measure).alias(name) for name, measure in aggregation.measures.items()
+    ]
     for name, measure in aggregation.measures.items():
         if isinstance(measure, Sum):
-            measures.append(F.count(_quoted(measure.column)).alias(_VALUES + name))
+            measures.append(fn.count(_quoted(measure.column)).alias(_VALUES + name))
     if step.type_column is not None:
-        known = F.col(_quoted(step.type_column)).isin(*step.tags)
-        measures.append(F.count_if(~F.coalesce(known, F.lit(False))).alias(_STRANGERS))
-    return df.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS), *measures)
+        known = fn.col(_quoted(step.type_column)).isin(*step.tags)
+        measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_STRANGERS))
+    return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(_ROWS), *measures)
 
 
-def _count(measure: Count) -> "Column":
-    return F.count(F.lit(1) if measure.column is None else F.col(_quoted(measure.column)))
+def _functions_for(df: "DataFrame") -> Any:
+    """Return Spark's functions for this kind of DataFrame: a process may have classic and Connect sessions."""
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        from pyspark.sql.connect import functions as connect_functions
+
+        return connect_functions
+    from pyspark.sql import functions
+
+    return functions
 
 
-def _pair(column: str, by: str) -> "Column":
+def _count(fn: Any, measure: Count) -> "Column":
+    counted: Column = fn.count(fn.lit(1) if measure.column is None else fn.col(_quoted(measure.column)))
+    return counted
+
+
+def _pair(fn: Any, column: str, by: str) -> "Column":
     """A struct that sorts by `by`; null where either is."""
-    value, order = F.col(_quoted(column)), F.col(_quoted(by))
-    pair = F.struct(order.alias("by"), value.alias("value"))
-    return F.when(value.isNotNull() & order.isNotNull(), pair)
+    value, order = fn.col(_quoted(column)), fn.col(_quoted(by))
+    pair: Column = fn.when(
+        value.isNotNull() & order.isNotNull(), fn.struct(order.alias("by"), value.alias("value"))
+    )
+    return pair
 
 
-_SQL: dict[type, Callable[[Any], "Column"]] = {
+_SQL: dict[type, Callable[[Any, Any], "Column"]] = {
     Count: _count,
     # Null where 64 bits are not enough, on every version and with every setting of ANSI mode.
-    Sum: lambda measure: F.try_sum(_quoted(measure.column)),
-    Mean: lambda measure: F.avg(_quoted(measure.column)),
-    Min: lambda measure: F.min(_quoted(measure.column)),
-    Max: lambda measure: F.max(_quoted(measure.column)),
+    Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column)),
+    Mean: lambda fn, measure: fn.avg(_quoted(measure.column)),
+    Min: lambda fn, measure: fn.min(_quoted(measure.column)),
+    Max: lambda fn, measure: fn.max(_quoted(measure.column)),
     # Of equal `by` the smallest and the largest value: in a job of many tasks no row "came first".
-    First: lambda measure: F.min(_pair(measure.column, measure.by)).getField("value"),
-    Last: lambda measure: F.max(_pair(measure.column, measure.by)).getField("value"),
+    First: lambda fn, measure: fn.min(_pair(fn, measure.column, measure.by)).getField("value"),
+    Last: lambda fn, measure: fn.max(_pair(fn, measure.column, measure.by)).getField("value"),
 }
 
 
-def _bucket(window: Window, schema: "StructType") -> "Column":
+def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
     """The start of a row's time bucket, in the column's own type; for integers a long."""
-    column = F.col(_quoted(window.column))
+    column = fn.col(_quoted(window.column))
     kind = schema[window.column].dataType
     width = timedelta(seconds=window.seconds)
+    bucket: Column
     if isinstance(kind, T.TimestampType):
-        micros, step = F.unix_micros(column), round(width / timedelta(microseconds=1))
-        return F.timestamp_micros(micros - F.pmod(micros, F.lit(step)))
+        micros, step = fn.unix_micros(column), round(width / timedelta(microseconds=1))
+        bucket = fn.timestamp_micros(micros - fn.pmod(micros, fn.lit(step)))
+        return bucket
     if isinstance(kind, T.DateType) and not width % timedelta(days=1):
-        days = F.unix_date(column)
-        return F.date_from_unix_date(days - F.pmod(days, F.lit(width.days)))
+        days = fn.unix_date(column)
+        bucket = fn.date_from_unix_date(days - fn.pmod(days, fn.lit(width.days)))
+        return bucket
     if (
         isinstance(kind, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
         and window.seconds.is_integer()
     ):
         seconds = column.cast("long")
-        return seconds - F.pmod(seconds, F.lit(int(window.seconds)))
+        bucket = seconds - fn.pmod(seconds, fn.lit(int(window.seconds)))
+        return bucket
     raise ConfigError(
         f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a {kind.simpleString()}: "
         "use a timestamp with time zone, a date with whole days or an integer with whole seconds, or l1='tasks'"

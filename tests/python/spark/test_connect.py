@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from flight_job import (
     ARROW,
+    DECLARED,
     FILES,
+    NO_RANKING,
     ROWS_PER_FILE,
     SCHEMA,
     difference,
@@ -22,8 +24,8 @@ from flight_job import (
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob, register
+from batchqueue.outputs import ParquetStore, SqliteStore
+from batchqueue.spark import AggregationJob, MetricsWriter, register
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 from connect_server import connect_server
@@ -115,3 +117,60 @@ def test_option_and_column_that_cannot_be_used_are_named(
     with pytest.raises(AnalysisException, match="needs column wind, but the rows have id, carrier"):
         write(connect, flights, flight_job(store, columns=["wind"]))
     assert not store.path.exists()
+
+
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+@pytest.mark.parametrize("shards", [None, 2])
+def test_writer_is_equal_to_spark_sql(
+    connect: SparkSession, flights: Path, tmp_path: Path, l1: Any, shards: int | None
+) -> None:
+    store = ParquetStore(tmp_path / "metrics")
+    job = flight_job(store, items=None, arrow=[DECLARED])
+    writer = MetricsWriter(job, l1=l1, shards=shards)
+    table = connect.read.schema(SCHEMA).parquet(str(flights))
+    for applied in (True, False):
+        assert writer.write_batch(table, txn_id="once")["applied"] is applied
+    found = [stored(store, sink_id) for sink_id in writer.sink_ids]
+    together = {name: {key: value for one in found for key, value in one[name].items()} for name in found[0]}
+    wanted = expected(connect, flights)
+    assert difference(together, {one.name: wanted[one.name] for one in NO_RANKING}) == []
+
+
+@pytest.fixture
+def each_epoch(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable[[MetricsWriter], None]:
+    """Give a writer the files that are new, one per epoch."""
+
+    def run(writer: MetricsWriter) -> None:
+        source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
+        query = source.writeStream.foreachBatch(writer.write_epoch).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    return run
+
+
+def test_writer_of_a_stream_learns_the_query_from_its_checkpoint(
+    connect: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    tmp_path: Path,
+    stream: Callable[[AggregationJob], str],
+    each_epoch: Callable[[MetricsWriter], None],
+) -> None:
+    writer = MetricsWriter(flight_job(store), checkpoint=f"{tmp_path / 'checkpoint'}/")
+    each_epoch(writer)
+    pq.write_table(pq.read_table(flights / "part-0.parquet"), flights / "more.parquet")
+    each_epoch(writer)
+    assert difference(stored(store), expected(connect, flights)) == []
+    assert [epoch.batch_id for epoch in store.summaries("flights")] == list(range(FILES + 1))
+    # It is the id that the format has as well.
+    assert stream(flight_job(store)) == store.summaries("flights")[0].query_id
+
+
+def test_writer_of_a_stream_without_a_checkpoint_is_refused(
+    store: SqliteStore, each_epoch: Callable[[MetricsWriter], None]
+) -> None:
+    with pytest.raises(
+        StreamingQueryException, match=r"did not say which query.*MetricsWriter\(checkpoint=...\)"
+    ):
+        each_epoch(MetricsWriter(flight_job(store)))
+    assert store.summaries("flights") == []

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue import ConfigError
-from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore, StoreTransaction
+from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter
 from batchqueue.spark.shuffle import shard_of
 
@@ -222,11 +222,3 @@ def test_shard_depends_on_the_key_only_and_all_shards_are_used() -> None:
     assert min(counts) > 100, counts
     # Never another one, in no version: what is stored lies there.
     assert shard_of(METRICS[0]("e0", 3_600), 100) == 42
-
-
-def test_postgres_store_takes_streams_of_the_format_too(
-    spark: SparkSession, flights: Path, postgres: PostgresStore, stream: Callable[..., None]
-) -> None:
-    stream(flight_job(postgres))
-    assert difference(stored(postgres), expected(spark, flights)) == []  # type: ignore[arg-type]
-    assert [epoch.batch_id for epoch in postgres.summaries("flights")] == list(range(FILES))

@@ -1,6 +1,5 @@
 """The sink on the other stores: the same results as Spark SQL, each epoch once, and files that Spark reads."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,10 @@ import pytest
 from flight_job import DISTANCE, FILES, difference, expected, flight_job, stored
 from pyspark.sql import SparkSession
 
-from batchqueue.outputs import ParquetStore, PostgresStore
+from batchqueue.outputs import ParquetStore
 from batchqueue.spark import register
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
-from postgres_server import PostgresServer, postgres_server
-
-__all__ = ["postgres_server"]
-
 Stream = Callable[..., None]
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> PostgresStore:
-    postgres_server.create_database("flights")
-    return PostgresStore(postgres_server.conninfo(dbname="flights"))
 
 
 @pytest.fixture
