@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from batchqueue import BatchQueueConfig, ConfigError
@@ -140,7 +139,7 @@ class Delivery:
     def _put_rows(self, stage: Stage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch) -> None:
         assert self.type_column is not None
         # The queue only counts rows that nobody wants; here the tag can be named, and nothing of the batch is sent.
-        values = pc.unique(batch.column(self.type_column)).to_pylist()
+        values = batch.column(self.type_column).unique().to_pylist()
         unknown = [value for value in values if value is None or str(value) not in handlers]
         if unknown:
             raise DeliveryError(
