@@ -271,10 +271,10 @@ def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
     return f"""# The Spark sink: figures
 
 `make bench-spark` measured this and wrote this page: {machine}.
-{rows:,} rows (id, type of 30, key of 1,000, value) in Parquet, `local[2]`. The sink splits the rows by type and writes
-the mean of each key into SQLite: 1,000 groups, where nothing else is said. All contenders run in one session, one after
-the other in each of {count} rounds after one that warms up; figures are medians. Each result is compared with Spark
-SQL's before it counts.
+{rows:,} rows (id, type of 30, key of 1,000, value) in Parquet, `local[2]`. The sink writes the mean of each key into
+SQLite: 1,000 groups, where nothing else is said; Python handlers get the rows of each type by themselves. All
+contenders run in one session, one after the other in each of {count} rounds after one that warms up; figures are
+medians. Each result is compared with Spark SQL's before it counts.
 
 {HEAD}
 {chr(10).join(map(line, table))}

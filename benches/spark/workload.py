@@ -90,9 +90,7 @@ class GroupingHandler:
 
 MEASURES = {"total": Sum("value"), "count": Count("value")}
 BY_TAG: dict[str, Any] = {"type_column": "type", "tags": TYPE_NAMES}
-AGGREGATORS = ArrowAggregation(
-    aggregation=Aggregation(keys=["key"], measures=MEASURES), metrics=partials, **BY_TAG
-)
+AGGREGATORS = ArrowAggregation(aggregation=Aggregation(keys=["key"], measures=MEASURES), metrics=partials)
 WAYS: dict[str, dict[str, Any]] = {
     "aggregators": {"arrow": [AGGREGATORS], "metrics": [BY_KEY]},
     "arrow": {"arrow": [ArrowHandler(make=GroupingHandler, **BY_TAG)], "metrics": [BY_KEY]},

@@ -23,7 +23,7 @@ from flight_job import (
     items,
     stored,
 )
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue import ConfigError
@@ -265,14 +265,20 @@ def summing(store: SqliteStore) -> AggregationJob:
     return flight_job(store, items=None, arrow=[step], columns=["distance"])
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("ansi", "error", "message"),
+    [
+        ("true", PySparkException, "ARITHMETIC_OVERFLOW"),
+        ("false", SinkError, "the sum 'distance' of column 'distance' does not fit 64 bits"),
+    ],
+)
 def test_sum_above_64_bits_fails_the_write_whatever_ansi_mode_says(
-    spark: SparkSession, store: SqliteStore, ansi: str
+    spark: SparkSession, store: SqliteStore, ansi: str, error: type[Exception], message: str
 ) -> None:
     rows = spark.range(3).selectExpr(f"{2**62} distance")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        with pytest.raises(SinkError, match="the sum 'distance' of column 'distance' does not fit 64 bits"):
+        with pytest.raises(error, match=message):
             MetricsWriter(summing(store), l1="spark").write_batch(rows)
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
