@@ -30,7 +30,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark contenders report wheel cluster-wheel lock clean require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -108,6 +108,9 @@ bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other que
 
 bench-spark: $(VENV)/installed ## the Spark sink beside Spark alone, into docs/spark-speed.md; ten minutes
 	$(BIN)/python benches/spark/run.py --page docs/spark-speed.md $(BENCH_SPARK_ARGS)
+
+bench-commit-limit: $(VENV)/installed ## how many bytes of commit messages a driver takes; three minutes
+	$(BIN)/python benches/spark/commit_limit.py
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)
