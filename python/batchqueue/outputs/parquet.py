@@ -12,7 +12,14 @@ from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs._requirements import require
 from batchqueue.outputs.layout import quoted, table_layout
-from batchqueue.outputs.parquet_manifest import Manifest, acquire, release, sink_folder, sync_folder
+from batchqueue.outputs.parquet_manifest import (
+    Manifest,
+    acquire,
+    newest_of,
+    release,
+    sink_folder,
+    sync_folder,
+)
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
@@ -178,13 +185,21 @@ class ParquetStore:
 
         return self._reading(sink_id, read_files)
 
-    def summaries(self, sink_id: str = "default") -> list[Epoch]:
+    def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for one sink, in their order; waits for no writer.
+
+        Args:
+            sink_id: Whose.
+            newest: At most so many, the last ones; None: all.
 
         Raises:
             StoreError: There is no such directory, or a file in it cannot be read.
         """
-        return self._reading(sink_id, lambda _, manifest: [Epoch(*epoch) for epoch in manifest.summaries])
+
+        def newest_epochs(_folder: Path, manifest: Manifest) -> list[Epoch]:
+            return [Epoch(*epoch) for epoch in newest_of(manifest.summaries, newest)]
+
+        return self._reading(sink_id, newest_epochs)
 
     def files(self, metrics: type[Metrics] | str, sink_id: str = "default") -> list[Path]:
         """Return the data files of one table, ordered by time, as of now.

@@ -16,6 +16,9 @@ _NAME = "manifest.json"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _LONGEST_NAME = 100  # characters of a sink id in the name of its folder
 
+Summary = tuple[str, int, dict[str, Any]]
+"""Query id, batch id, what it says."""
+
 
 @dataclass
 class Manifest:
@@ -26,7 +29,7 @@ class Manifest:
         partition_s: Seconds of time buckets that one data file covers.
         tables: Table → first second of a partition → name of its data file.
         marks: Query id → largest batch id.
-        summaries: (query id, batch id, summary) of the newest epochs.
+        summaries: Of the newest epochs.
         description: Of the job that wrote last.
         replaced: Files of earlier states, by name, with the time (seconds since 1970) when they were replaced.
     """
@@ -35,7 +38,7 @@ class Manifest:
     partition_s: int
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
-    summaries: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     description: dict[str, Any] | None = None
     replaced: dict[str, float] = field(default_factory=dict)
 
@@ -82,6 +85,11 @@ class Manifest:
     def live(self) -> set[str]:
         """Return the names of the data files of this state."""
         return {name for files in self.tables.values() for name in files.values()}
+
+
+def newest_of(summaries: list[Summary], newest: int | None) -> list[Summary]:
+    """Return the last ones, at most so many; None: all."""
+    return summaries if newest is None else summaries[max(0, len(summaries) - newest) :]
 
 
 def sink_folder(directory: Path, sink_id: str) -> Path:

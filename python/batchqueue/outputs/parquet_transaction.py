@@ -21,7 +21,7 @@ from batchqueue.outputs.parquet_files import (
     without_rows_of,
     write_file,
 )
-from batchqueue.outputs.parquet_manifest import Manifest, sync_folder
+from batchqueue.outputs.parquet_manifest import Manifest, newest_of, sync_folder
 from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -117,10 +117,10 @@ class ParquetTransaction(StoreTransaction):
         with self._step():
             return set(self._manifest.marks)
 
-    def summaries(self) -> list[Epoch]:
-        """Return the summaries that are kept, in the order in which they were recorded."""
+    def summaries(self, newest: int | None = None) -> list[Epoch]:
+        """Return the newest summaries that are kept, in the order in which they were recorded."""
         with self._step():
-            return [Epoch(*epoch) for epoch in deepcopy(self._manifest.summaries)]
+            return [Epoch(*epoch) for epoch in deepcopy(newest_of(self._manifest.summaries, newest))]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""

@@ -140,8 +140,12 @@ class PostgresStore:
         with self._connection() as connection:
             return self._transaction(connection, sink_id).read(metric_type)
 
-    def summaries(self, sink_id: str = "default") -> list[Epoch]:
+    def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for one sink, in their order; waits for no writer.
+
+        Args:
+            sink_id: Whose.
+            newest: At most so many, the last ones; None: all.
 
         Raises:
             StoreError: The schema cannot be read.
@@ -152,7 +156,7 @@ class PostgresStore:
         with self._connection() as connection:
             with self._errors():
                 there = has_ledger(connection, quoted(self.schema))
-            return self._transaction(connection, sink_id).summaries() if there else []
+            return self._transaction(connection, sink_id).summaries(newest) if there else []
 
     def _transaction(self, connection: "psycopg.Connection[Any]", sink_id: str) -> "PostgresTransaction":
         from batchqueue.outputs.postgres_transaction import PostgresTransaction

@@ -154,11 +154,15 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             return {query_id for (query_id,) in _run(cursor, sql, self._sink_id)}
 
-    def summaries(self) -> list[Epoch]:
-        """Return the summaries that are kept, in the order in which they were recorded."""
-        sql = f"SELECT query_id, batch_id, summary FROM {self._schema}.batchqueue_epochs WHERE sink = %s ORDER BY seq"
+    def summaries(self, newest: int | None = None) -> list[Epoch]:
+        """Return the newest summaries that are kept, in the order in which they were recorded."""
+        sql = (
+            f"SELECT query_id, batch_id, summary FROM {self._schema}.batchqueue_epochs "
+            "WHERE sink = %s ORDER BY seq DESC LIMIT %s"
+        )
         with self._statements() as cursor:
-            return [Epoch(*row) for row in _run(cursor, sql, self._sink_id)]
+            rows = _run(cursor, sql, self._sink_id, newest).fetchall()
+        return [Epoch(*row) for row in reversed(rows)]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""

@@ -120,8 +120,12 @@ class SqliteStore:
                 for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
             ]
 
-    def summaries(self, sink_id: str = "default") -> list[Epoch]:
+    def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for one sink, in their order; waits for no writer.
+
+        Args:
+            sink_id: Whose.
+            newest: At most so many, the last ones; None: all.
 
         Raises:
             StoreError: There is no such file, or it is no database.
@@ -129,7 +133,8 @@ class SqliteStore:
         with self._reading() as connection:
             if not has_table(connection, EPOCHS_TABLE):
                 return []
-            return SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries).summaries()
+            transaction = SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
+            return transaction.summaries(newest)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

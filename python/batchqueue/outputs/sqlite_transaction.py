@@ -116,12 +116,14 @@ class SqliteTransaction(StoreTransaction):
         with self._statements():
             return {query_id for (query_id,) in self._connection.execute(sql, (self._sink_id,))}
 
-    def summaries(self) -> list[Epoch]:
-        """Return the summaries that are kept, in the order in which they were recorded."""
-        sql = f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq"
+    def summaries(self, newest: int | None = None) -> list[Epoch]:
+        """Return the newest summaries that are kept, in the order in which they were recorded."""
+        sql = (
+            f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT ?"
+        )
         with self._statements():
-            rows = self._connection.execute(sql, (self._sink_id,)).fetchall()
-        return [Epoch(query_id, batch_id, json.loads(summary)) for query_id, batch_id, summary in rows]
+            rows = self._connection.execute(sql, (self._sink_id, -1 if newest is None else newest)).fetchall()
+        return [Epoch(query_id, batch_id, json.loads(text)) for query_id, batch_id, text in reversed(rows)]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""

@@ -113,8 +113,12 @@ class StoreTransaction(ABC):
         """Return the ids of the queries that have marks; empty if nothing was ever recorded."""
 
     @abstractmethod
-    def summaries(self) -> list[Epoch]:
-        """Return the summaries that are kept, in the order in which they were recorded."""
+    def summaries(self, newest: int | None = None) -> list[Epoch]:
+        """Return the summaries that are kept, in the order in which they were recorded.
+
+        Args:
+            newest: At most so many, the last ones; None: all.
+        """
 
     @abstractmethod
     def description(self) -> dict[str, Any] | None:

@@ -59,6 +59,20 @@ def test_an_epoch_without_a_mark_leaves_its_summary_and_says_that_the_sink_has_d
     assert store.summaries() == [Epoch("once", 0, {"rows": 1}), Epoch("once", 0, {"rows": 2})]
 
 
+def test_the_newest_summaries_are_read_alone_and_in_order(store):
+    for batch_id in range(4):
+        with store.transaction("sink") as transaction:
+            transaction.record("query", batch_id, {"rows": batch_id})
+    newest = [Epoch("query", 2, {"rows": 2}), Epoch("query", 3, {"rows": 3})]
+    assert store.summaries("sink", 2) == newest
+    assert store.summaries("sink", 0) == store.summaries("another", 1) == []
+    assert store.summaries("sink", 5) == store.summaries("sink")
+    with store.transaction("sink") as transaction:
+        transaction.record("other", 7, {})
+        assert transaction.summaries(2) == [newest[1], Epoch("other", 7, {})]
+        assert transaction.summaries(0) == []
+
+
 def test_only_the_newest_summaries_of_a_sink_are_kept_and_all_marks(open_store):
     store = open_store(kept_summaries=3)
     for sink, epochs in (("one", 2), ("two", 5)):
