@@ -7,6 +7,7 @@ from batchqueue.spark.errors import DeliveryError, SinkError
 from batchqueue.spark.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.java import find_java_home
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.observe import LedgerCollector
 from batchqueue.spark.registration import register
 from batchqueue.spark.session import local_session
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler
@@ -18,6 +19,7 @@ __all__ = [
     "ArrowHandler",
     "DeliveryError",
     "DeliverySummary",
+    "LedgerCollector",
     "MetricsWriter",
     "MissingPackageError",
     "SinkError",

@@ -1,6 +1,7 @@
 """The commit: L2 merges the partials of all attempts into the store, in one transaction per epoch."""
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.retries import with_retries
 from batchqueue.spark.stage import Stage
 from batchqueue.spark.summary import AttemptSummary, epoch_summary, in_words
+from batchqueue.spark.totals import latest_totals, with_totals
 
 _log = logging.getLogger("batchqueue.spark")
 
@@ -126,9 +128,11 @@ class Commit:
                     _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
                     kept = {one[:2]: one.summary for one in transaction.summaries()}
                     return {**kept.get((query_id, batch_id), {}), "applied": False}
+                before = latest_totals(transaction.summaries)  # they go on when `prepare` deletes the rest
                 prepare(transaction)
                 self._meet_changed_job(transaction)
-                summary = self._apply(transaction, query_id, batch_id, marked=marked)
+                summary = with_totals(self._apply(transaction, query_id, batch_id, marked=marked), before)
+                transaction.record(query_id, batch_id, summary, marked=marked)
             _log.info("sink %s: %s", sink_id, in_words(query_id, summary))
             return {**summary, "applied": True}
 
@@ -189,7 +193,7 @@ class Commit:
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:
                     l2.produce_many(message.metrics(self.job))
-        summary = epoch_summary(
+        return epoch_summary(
             batch_id,
             [message.summary for message in self.messages],
             commit_bytes=commit_bytes,
@@ -197,6 +201,5 @@ class Commit:
             persist=persist.summary,
             commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
             guarantee="exactly-once" if marked else "at-least-once",
+            committed_at=time.time(),
         )
-        transaction.record(query_id, batch_id, summary, marked=marked)
-        return summary

@@ -102,6 +102,7 @@ def epoch_summary(
     persist: StageSummary,
     commit_cpu: CpuSummary,
     guarantee: str,
+    committed_at: float,
 ) -> dict[str, Any]:
     """Put an epoch's entry together.
 
@@ -110,8 +111,8 @@ def epoch_summary(
         is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows, one of these stands for;
         `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`: items by index
         of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls; `attempt_wall_s`: one number
-        per attempt; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`. All times
-        are in seconds.
+        per attempt; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`; `committed_at`, the
+        seconds from 1970 in UTC to the commit. All times are in seconds.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
@@ -132,6 +133,7 @@ def epoch_summary(
         "commit_drain_cpu_s": commit_cpu.drain_s,
         "commit_rest_cpu_s": commit_cpu.rest_s,
         "commit_wall_s": commit_cpu.wall_s,
+        "committed_at": round(committed_at, 3),
     }
 
 

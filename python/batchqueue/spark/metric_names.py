@@ -1,0 +1,105 @@
+"""The names of the metrics of a sink: the one place that says what there is, of which type, and when it changes."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class MetricSpec(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: As Prometheus shows it.
+        kind: "counter" or "gauge".
+        labels: What its series differ in, beside `sink`, which all of them have.
+        unit: Of the value.
+        what: What it says.
+        changes: When it does.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    unit: str
+    what: str
+    changes: str
+
+
+_EPOCH = "each epoch"
+
+
+class SinkMetric(Enum):
+    """The metrics of a sink. A counter is 0 before the first epoch; a gauge is not there."""
+
+    UP = MetricSpec(
+        "batchqueue_sink_up", "gauge", (), "1 or 0", "whether the ledger could be read", "each scrape"
+    )
+    EPOCHS = MetricSpec(
+        "batchqueue_sink_epochs_total", "counter", (), "epochs", "applied epochs and batch writes", _EPOCH
+    )
+    ROWS = MetricSpec("batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH)
+    ITEMS = MetricSpec("batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH)
+    PARTIALS = MetricSpec(
+        "batchqueue_sink_partials_total", "counter", (), "partials", "what L1 left of the items", _EPOCH
+    )
+    STAGE_ITEMS = MetricSpec(
+        "batchqueue_sink_stage_items_total",
+        "counter",
+        ("stage", "outcome"),
+        "items",
+        "where the items of a stage ended",
+        _EPOCH,
+    )
+    COMMIT_BYTES = MetricSpec(
+        "batchqueue_sink_commit_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "partials on the way to the commit",
+        _EPOCH,
+    )
+    COMMIT_SECONDS = MetricSpec(
+        "batchqueue_sink_commit_seconds_total", "counter", (), "seconds", "time that commits took", _EPOCH
+    )
+    CPU_SECONDS = MetricSpec(
+        "batchqueue_sink_cpu_seconds_total",
+        "counter",
+        ("place", "threads"),
+        "seconds",
+        "CPU time of Python: drain threads and the rest, in tasks and commits",
+        _EPOCH,
+    )
+    LAST_BATCH_ID = MetricSpec(
+        "batchqueue_sink_last_batch_id", "gauge", (), "number", "Spark's number of the last epoch", _EPOCH
+    )
+    LAST_COMMIT_TIME = MetricSpec(
+        "batchqueue_sink_last_commit_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "when the last epoch was committed",
+        _EPOCH,
+    )
+    LAST_COMMIT_SECONDS = MetricSpec(
+        "batchqueue_sink_last_commit_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "time that the last commit took",
+        _EPOCH,
+    )
+    LAST_L1_RATIO = MetricSpec(
+        "batchqueue_sink_last_l1_ratio",
+        "gauge",
+        (),
+        "items per partial",
+        "how much L1 merged in the last epoch",
+        _EPOCH,
+    )
+    LAST_QUEUE_USE = MetricSpec(
+        "batchqueue_sink_last_queue_use_ratio",
+        "gauge",
+        ("stage",),
+        "0 to 1",
+        "peak use of the fullest partition in the last epoch",
+        _EPOCH,
+    )

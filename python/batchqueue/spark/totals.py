@@ -1,0 +1,128 @@
+"""Running totals of a sink, carried from the summary of one epoch to that of the next.
+
+The ledger keeps the newest summaries only. With the totals in each of them, the last one tells what the sink has done
+since it began, whoever reads it and however seldom.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import reduce
+from typing import Any, Self
+
+from batchqueue.outputs import Epoch
+
+OUTCOMES = ("consumed", "failed", "refused", "unhandled", "abandoned")
+"""Where an item that was offered to a stage ends; each ends in one of these."""
+
+STAGES = ("l1", "l2", "persist")
+
+_KEY = "totals"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the epochs of a sink. They never fall, also when an overwrite deletes what was stored.
+
+    Attributes:
+        epochs: Applied epochs, batch writes among them.
+        rows: Rows that Spark gave.
+        items: Items made of them.
+        partials: What L1 left of them.
+        commit_bytes: Bytes of the partials on their way to the commit.
+        commit_wall_s: Seconds that the commits took.
+        cpu_s: CPU seconds by place, "tasks" or "commit", and by threads, "drain" or "rest".
+        stages: Items by stage and outcome, see `STAGES` and `OUTCOMES`.
+    """
+
+    epochs: int = 0
+    rows: int = 0
+    items: int = 0
+    partials: int = 0
+    commit_bytes: int = 0
+    commit_wall_s: float = 0.0
+    cpu_s: Mapping[str, Mapping[str, float]] = field(
+        default_factory=lambda: {place: {"drain": 0.0, "rest": 0.0} for place in ("tasks", "commit")}
+    )
+    stages: Mapping[str, Mapping[str, int]] = field(
+        default_factory=lambda: {stage: dict.fromkeys(OUTCOMES, 0) for stage in STAGES}
+    )
+
+    @classmethod
+    def of_summary(cls, summary: Mapping[str, Any]) -> Self:
+        """Return what one epoch adds. What an older version, or somebody else, left out counts as 0."""
+        stages = summary.get("stages", {})
+
+        def cpu_s(name: str) -> float:
+            return float(summary.get(name, 0.0))
+
+        return cls(
+            epochs=1,
+            rows=summary.get("rows", 0),
+            items=summary.get("items", 0),
+            partials=summary.get("partials", 0),
+            commit_bytes=summary.get("commit_bytes", 0),
+            commit_wall_s=summary.get("commit_wall_s", 0.0),
+            cpu_s={
+                "tasks": {"drain": cpu_s("drain_cpu_s"), "rest": cpu_s("rest_cpu_s")},
+                "commit": {"drain": cpu_s("commit_drain_cpu_s"), "rest": cpu_s("commit_rest_cpu_s")},
+            },
+            stages={
+                stage: {outcome: stages.get(stage, {}).get(outcome, 0) for outcome in OUTCOMES}
+                for stage in STAGES
+            },
+        )
+
+    @classmethod
+    def up_to(cls, summary: Mapping[str, Any]) -> "Totals | None":
+        """Return the totals that a summary carries; None if its writer kept none."""
+        kept = summary.get(_KEY)
+        return None if kept is None else cls(**{one.name: kept[one.name] for one in fields(cls)})
+
+    @classmethod
+    def sum(cls, totals: Iterable["Totals"]) -> "Totals":
+        """Add up, for instance over the shards of a sink."""
+        return reduce(Totals.__add__, totals, Totals())
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return replace(
+            self,
+            epochs=self.epochs + other.epochs,
+            rows=self.rows + other.rows,
+            items=self.items + other.items,
+            partials=self.partials + other.partials,
+            commit_bytes=self.commit_bytes + other.commit_bytes,
+            commit_wall_s=self.commit_wall_s + other.commit_wall_s,
+            cpu_s=_added(self.cpu_s, other.cpu_s),
+            stages=_added(self.stages, other.stages),
+        )
+
+
+def with_totals(summary: Mapping[str, Any], before: Totals) -> dict[str, Any]:
+    """Return the summary of an epoch with the totals up to its end.
+
+    Args:
+        summary: See `epoch_summary`.
+        before: The totals before the epoch.
+    """
+    return {**summary, _KEY: asdict(before + Totals.of_summary(summary))}
+
+
+def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> Totals:
+    """Return the totals of a sink as of its last epoch.
+
+    Args:
+        summaries: Reads the newest summaries, so many, or with None all that are kept.
+    """
+    newest = summaries(1)
+    if newest and Totals.up_to(newest[0].summary) is None:
+        newest = summaries(None)
+    total = Totals()
+    for epoch in newest:
+        total = Totals.up_to(epoch.summary) or total + Totals.of_summary(epoch.summary)
+    return total
+
+
+def _added(one: Any, other: Any) -> Any:
+    if isinstance(one, Mapping):
+        return {name: _added(value, other[name]) for name, value in one.items()}
+    return one + other
