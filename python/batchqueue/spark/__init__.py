@@ -7,7 +7,9 @@ from batchqueue.spark.errors import DeliveryError, SinkError
 from batchqueue.spark.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.java import find_java_home
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.listener import LedgerListener
 from batchqueue.spark.observe import LedgerCollector
+from batchqueue.spark.progress import show_progress
 from batchqueue.spark.registration import register
 from batchqueue.spark.session import local_session
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler
@@ -20,6 +22,7 @@ __all__ = [
     "DeliveryError",
     "DeliverySummary",
     "LedgerCollector",
+    "LedgerListener",
     "MetricsWriter",
     "MissingPackageError",
     "SinkError",
@@ -29,4 +32,5 @@ __all__ = [
     "foreach_batch",
     "local_session",
     "register",
+    "show_progress",
 ]

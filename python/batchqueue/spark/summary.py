@@ -123,7 +123,7 @@ def epoch_summary(
         "rows": rows,
         "items": l1.produced,
         "partials": l2.produced,
-        "l1_ratio": round((l1.produced or rows) / max(l2.produced, 1), 2),
+        "l1_ratio": l1_ratio(rows, l1.produced, l2.produced),
         "stages": {"l1": asdict(l1), "l2": asdict(l2), "persist": asdict(persist)},
         "l1_thread_items": [sum(items) for items in by_thread],
         "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
@@ -135,6 +135,11 @@ def epoch_summary(
         "commit_wall_s": commit_cpu.wall_s,
         "committed_at": round(committed_at, 3),
     }
+
+
+def l1_ratio(rows: int, items: int, partials: int) -> float:
+    """Return how many items, or rows where there are no items, one partial stands for."""
+    return round((items or rows) / max(partials, 1), 2)
 
 
 def in_words(query_id: str, summary: Mapping[str, Any]) -> str:
