@@ -49,7 +49,7 @@ def test_killed_in_mid_stream_the_same_command_goes_on_and_counts_nothing_twice(
     with started(tmp_path) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("micro-batch"):
+            if line.startswith("epoch"):
                 break
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
@@ -71,9 +71,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_it_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, str]) -> None:
     output, printed = done
     lines = printed.splitlines()
-    progress = [line for line in lines if line.startswith("micro-batch")]
+    progress = [line for line in lines if line.startswith("epoch")]
     assert len(progress) == 3
-    assert all("items/s" in line and "queue use l1" in line and "refused 0" in line for line in progress)
+    assert all("rows/s" in line and "queue use l1" in line and "refused 0" in line for line in progress)
     assert f"{ROWS:,} of {ROWS:,} rows" in progress[-1]
     assert any(line.split()[:2] == ["l1", f"{11 * ROWS:,}"] for line in lines)
     assert any(line.startswith("CPU of the Python workers: drain threads") for line in lines)

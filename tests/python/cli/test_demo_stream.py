@@ -40,7 +40,13 @@ class Demo:
         return flights_job(self.store)
 
     def stream(self, job: AggregationJob) -> None:
-        run_stream(self.spark, self.files, job, self.folder / "checkpoint", on_micro_batch=self.totals)
+        run_stream(
+            self.spark,
+            self.files,
+            job,
+            self.folder / "checkpoint",
+            follow=lambda query: query.awaitTermination(),
+        )
 
     def totals(self) -> Totals:
         return Totals.of(read_epochs(self.store, self.job.name))

@@ -1,6 +1,7 @@
 """`batchqueue demo`: files, stream, report, picture, check."""
 
 import warnings
+from functools import partial
 
 from rich.console import Console
 
@@ -10,7 +11,6 @@ from batchqueue.cli.demo.epochs import Totals, read_epochs
 from batchqueue.cli.demo.figure import draw
 from batchqueue.cli.demo.job import flights_job
 from batchqueue.cli.demo.options import DemoOptions
-from batchqueue.cli.demo.progress import ProgressDisplay
 from batchqueue.cli.demo.report import (
     print_comparison,
     print_rate,
@@ -23,7 +23,7 @@ from batchqueue.cli.demo.speeds import measure_l1
 from batchqueue.cli.demo.stream import run_stream
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import local_session
+from batchqueue.spark import local_session, show_progress
 
 
 def run(options: DemoOptions) -> bool:
@@ -55,14 +55,15 @@ def run(options: DemoOptions) -> bool:
         spark = local_session("batchqueue demo", options.spark_master)
         spark.sparkContext.setLogLevel("OFF")  # a stream that fails says why in its exception
     try:
-        with ProgressDisplay(console, files.total_rows, earlier) as display:
-            seconds = run_stream(
-                spark,
-                files,
-                job,
-                options.checkpoint,
-                on_micro_batch=lambda: display.show(read_epochs(store, job.name)),
-            )
+        follow = partial(
+            show_progress,
+            store=store,
+            sink_ids=job.name,
+            total_rows=files.total_rows,
+            line_interval_s=0,
+            console=console,
+        )
+        seconds = run_stream(spark, files, job, options.checkpoint, follow)
         epochs = read_epochs(store, job.name)
         results = Results(store, job.name)
         with console.status("comparing with Spark SQL"):

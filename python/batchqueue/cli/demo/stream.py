@@ -13,7 +13,6 @@ from batchqueue.cli.demo.data import FILES_PER_MICRO_BATCH, SCHEMA_DDL, FlightFi
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.spark import AggregationJob, register
 
-_POLL_S = 0.25
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")
 
 
@@ -26,7 +25,7 @@ def run_stream(
     files: FlightFiles,
     job: AggregationJob,
     checkpoint: Path,
-    on_micro_batch: Callable[[], object],
+    follow: Callable[[StreamingQuery], object],
 ) -> float:
     """Reads all files that the checkpoint does not know yet, and returns when they are committed.
 
@@ -35,7 +34,7 @@ def run_stream(
         files: The flights.
         job: What to do with them.
         checkpoint: Where Spark keeps its progress; a killed stream goes on from there.
-        on_micro_batch: Called after each micro-batch, or after several that ended at once.
+        follow: Waits for the end of the query, and raises what it raises.
 
     Returns:
         Seconds from the start of the query to its end.
@@ -48,7 +47,7 @@ def run_stream(
     started_at = time.monotonic()
     query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        _follow(query, on_micro_batch)
+        follow(query)
     except StreamingQueryException as error:
         raise StreamFailedError(
             f"the stream stopped: {_reason(error)}\nNothing is counted twice or half. "
@@ -57,23 +56,6 @@ def run_stream(
     finally:
         query.stop()
     return time.monotonic() - started_at
-
-
-def _follow(query: StreamingQuery, on_micro_batch: Callable[[], object]) -> None:
-    """Waits for the end of the query and tells of each micro-batch.
-
-    It sleeps here and not in the JVM, where Ctrl-C would not reach it cleanly.
-    """
-    seen = None
-    active = True
-    while active:
-        time.sleep(_POLL_S)
-        active = query.isActive
-        progress = query.lastProgress
-        if progress is not None and progress["batchId"] != seen:
-            seen = progress["batchId"]
-            on_micro_batch()
-    query.awaitTermination()  # raises if it failed
 
 
 def _reason(error: StreamingQueryException) -> str:
