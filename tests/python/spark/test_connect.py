@@ -1,6 +1,7 @@
 """The sink on Spark Connect: the same code, the same totals, the same words in the errors."""
 
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from flight_job import (
     write_flights,
 )
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from rich.console import Console
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import ParquetStore, SqliteStore
-from batchqueue.spark import AggregationJob, MetricsWriter, register
+from batchqueue.spark import AggregationJob, LedgerListener, MetricsWriter, register, show_progress
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 from connect_server import connect_server
@@ -84,6 +86,30 @@ def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
     assert difference(stored(store), expected(connect, flights)) == []
     assert [epoch[:2] for epoch in store.summaries("flights")] == [
         (query_id, batch) for batch in range(FILES + 1)
+    ]
+
+
+def test_progress_and_the_listener_work_on_the_client(
+    connect: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "batchqueue.spark")
+    listener = LedgerListener(store, "flights")
+    connect.streams.addListener(listener)
+    source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
+    writer = source.writeStream.format(register(connect, flight_job(store))).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    show_progress(query, store, "flights", line_interval_s=0, console=Console(file=(shown := StringIO())))
+    connect.streams.removeListener(listener)  # returns when all events are handled
+    assert [line.split()[:2] for line in shown.getvalue().splitlines()] == [
+        ["epoch", str(number)] for number in range(FILES)
+    ]
+    logged = [record.message for record in caplog.records]
+    assert [line.partition(" rows")[0] for line in logged[:FILES]] == [
+        f"sink flights: epoch {number} of query {query.id}: {ROWS_PER_FILE}" for number in range(FILES)
     ]
 
 
