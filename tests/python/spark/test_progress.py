@@ -106,7 +106,7 @@ def test_epochs_that_end_at_once_have_a_line_each(store: SqliteStore) -> None:
 
 def test_what_was_there_before_and_other_queries_are_left_out_but_counted(store: SqliteStore) -> None:
     record(store, 0, 1_000)
-    query = ScriptedQuery(lambda: record(store, 0, 100, query="other"), lambda: record(store, 1, 10))
+    query = ScriptedQuery(lambda: record(store, 5, 100, query="other"), lambda: record(store, 1, 10))
     (line,) = shown(query, store)
     assert line.split()[:4] == ["epoch", "1", "1,110", "rows"]
 
@@ -249,6 +249,7 @@ def test_in_a_terminal_the_newest_line_stands_above_a_bar(store: SqliteStore) ->
     last = text.rpartition("\x1b[2K")[2]  # what is left when the bar is wiped out
     assert last.startswith("epoch   1      3,000 of 4,000 rows")
     assert last.count("\n") == 1
+    assert text.count("epoch   1") >= 2  # and it stood above the bar
 
 
 @pytest.mark.parametrize(
