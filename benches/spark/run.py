@@ -288,8 +288,8 @@ medians. Each result is compared with Spark SQL's before it counts.
 
 ![Rows per second](spark-speed.png)
 
-With 30,000 groups instead of 1,000 the difference is L2 and the store: each group is an object in the task, in L2 and on
-its way into SQLite, some 10 µs in all, and with two tasks there are two of most.
+With 30,000 groups instead of 1,000 the difference is L2 and the store: each group is an object in the task, in L2 and
+on its way into SQLite, some 10 µs in all, and with two tasks there are two of most.
 
 Which to use: where Spark SQL has every measure, let it do L1 (`MetricsWriter(l1="spark")`): rows do not leave the JVM.
 Spark SQL alone is right when you need no store that merges over time and no ledger, or when one query over all data

@@ -78,14 +78,14 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         self._job = job
         self._options = options
 
-    def __getstate__(self) -> dict[str, object]:
+    def __getstate__(self) -> object:
         """Look at the store before the tasks run: what Spark sends to them is a pickled writer.
 
         Not where the writer is made. Spark makes another one for `commit` and another for `abort`, and if that one
         raised, it would report "Writing job failed" in place of the reason of the commit.
         """
         _open_store(self._job)
-        return self.__dict__
+        return super().__getstate__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
