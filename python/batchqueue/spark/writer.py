@@ -93,8 +93,12 @@ class MetricsWriter:
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
 
+        Once per epoch: what is written again under the same epoch is taken for a replay, and skipped. The stream must
+        be in output mode append, which Spark does not tell here: in others an epoch repeats rows of those before.
+
         Raises:
-            SinkError: See `Commit.epoch`.
+            SinkError: The query is new to a sink that has data, Spark does not say which query it is, or an item was
+                lost.
         """
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
@@ -110,7 +114,8 @@ class MetricsWriter:
 
         Args:
             df: The rows.
-            txn_id: Names the write, so that it happens once; without it the rows count again when it is repeated.
+            txn_id: Names the write, so that it happens once; without it the rows count again when it is repeated, and
+                with shards those of a shard also when Spark repeats its task after the commit.
             overwrite: Delete first what the sink wrote before.
 
         Returns:
@@ -118,8 +123,11 @@ class MetricsWriter:
             was written before and nothing happened now. With shards, `shards` has the summary of each.
 
         Raises:
+            ConfigError: `txn_id` is blank.
             SinkError: An item was lost.
         """
+        if txn_id is not None and not txn_id.strip():
+            raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
         self._prepare(df)
         options = replace(self._options, txn_id=txn_id)
         if options.shards is not None:

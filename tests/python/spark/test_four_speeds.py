@@ -236,6 +236,11 @@ def test_options_are_checked_at_once(store: SqliteStore) -> None:
         MetricsWriter(job, maxCommitBytes="none")
 
 
+def test_blank_txn_id_is_refused(table: DataFrame, store: SqliteStore) -> None:
+    with pytest.raises(ConfigError, match="txn_id=' ' is blank"):
+        MetricsWriter(flight_job(store)).write_batch(table, txn_id=" ")
+
+
 def test_tag_that_no_step_names_fails_the_write(table: DataFrame, store: SqliteStore) -> None:
     job = flight_job(store, items=None, arrow=[replace(DECLARED, tags=["A", "B"])])
     others = table.where("carrier NOT IN ('A', 'B')").count()
