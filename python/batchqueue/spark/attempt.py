@@ -110,7 +110,9 @@ class L1:
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.repeat(tag, batch.num_rows).dictionary_encode()
-            stage.produce_arrow(batch.append_column(_TAG_COLUMN, tags), _TAG_COLUMN)
+            schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
+            tagged = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
+            stage.produce_arrow(tagged, _TAG_COLUMN)
 
     def partials(self) -> list[Metrics]:
         """Return what the handlers made, when the queue is shut down."""

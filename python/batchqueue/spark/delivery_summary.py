@@ -32,7 +32,7 @@ class PartitionSummary:
 
     def to_batch(self) -> pa.RecordBatch:
         """Return a row of `SCHEMA`."""
-        return pa.record_batch({"summary": pa.array([json.dumps(asdict(self))], pa.string())})
+        return pa.RecordBatch.from_pydict({"summary": pa.array([json.dumps(asdict(self))], pa.string())})
 
     @classmethod
     def parse(cls, summary: str) -> Self:

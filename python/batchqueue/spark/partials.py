@@ -36,7 +36,7 @@ class _Columns:
             [_array(column, kind) for column, (_, kind) in zip(values, layout, strict=True)],
             names=[name for name, _ in layout],
         )
-        batch = pa.record_batch(
+        batch = pa.RecordBatch.from_pydict(
             {
                 "metric": pa.array(self.metrics, pa.int32()),
                 "entity": _not_null("entity", pa.array(self.entities, pa.string())).dictionary_encode(),
