@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, ThreadPolicy
+from batchqueue.spark.arrow import map_in_arrow
 from batchqueue.spark.delivery import Delivery, HandlersOf
 from batchqueue.spark.delivery_checks import check_columns, check_delivery
 from batchqueue.spark.delivery_summary import DeliverySummary, PartitionSummary
@@ -146,7 +147,7 @@ def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySumma
     began = time.monotonic()
     if _is_dataframe(data):
         check_columns(delivery, columns, data.columns)
-        rows = data.mapInArrow(delivery.of_batches, PartitionSummary.SCHEMA).collect()
+        rows = map_in_arrow(data, delivery.of_batches, PartitionSummary.SCHEMA).collect()
         partitions = [PartitionSummary.parse(row["summary"]) for row in rows]
     else:
         partitions = data.mapPartitions(delivery.of_elements).collect()

@@ -20,6 +20,7 @@ from batchqueue.aggregation import (
     Sum,
     Window,
 )
+from batchqueue.spark.arrow import to_arrow
 from batchqueue.spark.attempt import EpochId
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
@@ -99,10 +100,10 @@ def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None =
     Raises:
         ConfigError: See `declared_steps`.
         SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
-        ArithmeticException: The same of a sum, from Spark in ANSI mode.
+        ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a Py4JJavaError.
     """
     steps = declared_steps(job)
-    return groups_from([_fetch(plan(df, step)) for step in steps], steps, epoch)
+    return groups_from([to_arrow(plan(df, step)) for step in steps], steps, epoch)
 
 
 def groups_from(
@@ -205,13 +206,6 @@ def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
 
 def _quoted(column: str) -> str:
     return f"`{column.replace('`', '``')}`"
-
-
-def _fetch(groups: "DataFrame") -> pa.Table:
-    """Bring the groups here; a DataFrame has had `toArrow` since Spark 4.0."""
-    if hasattr(groups, "toArrow"):
-        return groups.toArrow()
-    raise ConfigError("l1='spark' needs pyspark 4.0 or later: use l1='tasks'")
 
 
 def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:

@@ -7,7 +7,7 @@ whatever becomes of the task or the job; but readers may see one shard an epoch 
 import json
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
+from batchqueue.spark.arrow import Batches, map_in_arrow
 from batchqueue.spark.attempt import AttemptMessage, EpochId, aggregate, check_size, message_of
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.job import AggregationJob
@@ -25,8 +26,6 @@ from batchqueue.spark.summary import AttemptSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Batches = Iterator[pa.RecordBatch]
 
 _PARTIALS = "shard int, message binary"
 _RESULTS = "shard int, summary string"
@@ -56,7 +55,7 @@ def write_shards(
     # Every shard commits every epoch, also when no partial came to it.
     every = partials.sparkSession.range(shards).selectExpr("int(id) shard", "CAST(NULL AS binary) message")
     merged = partials.unionByName(every).repartition(shards, "shard")
-    rows = merged.mapInArrow(_committing(job, options, epoch, overwrite=overwrite), _RESULTS).collect()
+    rows = map_in_arrow(merged, _committing(job, options, epoch, overwrite=overwrite), _RESULTS).collect()
     return [json.loads(row.summary) for row in sorted(rows, key=lambda row: row.shard)]
 
 
@@ -69,7 +68,7 @@ def partials_of_tasks(
         partials, summary = aggregate(job, batches)
         yield _split(partials, summary, job, options, epoch)
 
-    return df.mapInArrow(attempt, _PARTIALS)
+    return map_in_arrow(df, attempt, _PARTIALS)
 
 
 def partials_of_spark(
@@ -91,7 +90,7 @@ def partials_of_spark(
 
     steps = declared_steps(job)
     planned = [
-        plan(df, step).mapInArrow(split(step, number == 0), _PARTIALS) for number, step in enumerate(steps)
+        map_in_arrow(plan(df, step), split(step, number == 0), _PARTIALS) for number, step in enumerate(steps)
     ]
     return reduce(lambda one, other: one.unionByName(other), planned)
 
@@ -118,7 +117,7 @@ def _split(
         for shard, of_shard in by_shard.items()
     ]
     check_size(sum(message.size for message in messages), options)
-    return pa.record_batch(
+    return pa.RecordBatch.from_pydict(
         {
             "shard": pa.array(by_shard, pa.int32()),
             "message": pa.array([pickle.dumps(message) for message in messages], pa.binary()),
@@ -141,6 +140,8 @@ def _committing(
             sink = replace(options, sink_id=f"{options.sink_id}/{shard}")
             one = Commit(job, sink, messages or [nothing])
             summary = one.batch(overwrite=overwrite) if epoch is None else one.epoch(epoch.batch_id)
-            yield pa.record_batch({"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]})
+            yield pa.RecordBatch.from_pydict(
+                {"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]}
+            )
 
     return commit

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
 from batchqueue.outputs import SqliteStore
+from batchqueue.spark.arrow import map_in_arrow
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
@@ -158,9 +159,9 @@ class MetricsWriter:
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             message = run_attempt(job, options, batches, epoch)
-            yield pa.record_batch({"message": pa.array([pickle.dumps(message)], pa.binary())})
+            yield pa.RecordBatch.from_pydict({"message": pa.array([pickle.dumps(message)], pa.binary())})
 
-        rows = df.mapInArrow(attempt, "message binary").collect()
+        rows = map_in_arrow(df, attempt, "message binary").collect()
         return [pickle.loads(row.message) for row in rows]
 
 

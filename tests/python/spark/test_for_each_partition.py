@@ -23,6 +23,7 @@ from deliveries import (
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from batchqueue import (
     BatchQueueConfig,
@@ -65,6 +66,22 @@ def test_rows_of_a_dataframe_reach_the_handlers_of_their_tags_once_and_in_order(
         len(ALL),
         len(ALL),
     )
+
+
+def test_names_of_columns_need_no_care(df: DataFrame, tmp_path: Path) -> None:
+    odd = df.select(
+        "*", F.col("id").alias("a.b"), F.col("id").alias("`"), F.col("id").alias("x"), F.lit(1).alias("X")
+    )
+    seen = tmp_path / "names"
+
+    def handlers(task: TaskInfo) -> dict[str, Any]:
+        def note(batches: list[pa.RecordBatch]) -> None:
+            seen.write_text(" ".join(batches[0].schema.names))
+
+        return dict.fromkeys(KINDS, note)
+
+    for_each_partition(odd, handlers, type_column="kind", columns=["a.b"])
+    assert seen.read_text() == "id kind a.b ` x X"
 
 
 def test_partition_with_several_record_batches_keeps_its_order(spark: SparkSession, tmp_path: Path) -> None:

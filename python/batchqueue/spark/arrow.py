@@ -1,0 +1,67 @@
+"""Rows of a DataFrame as Arrow: in its tasks, and here; whatever the columns are called, on every version of Spark."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Batches = Iterator[pa.RecordBatch]
+
+_PLAIN = re.compile(r"\w+")
+
+
+def map_in_arrow(df: "DataFrame", function: Callable[[Batches], Batches], schema: str) -> "DataFrame":
+    """Run a function over the record batches of each partition, as `df.mapInArrow`.
+
+    That looks columns up by name, and there a dot means a field of a struct, a backtick a quote, and of two columns
+    with one name it knows neither. Such columns have another name on the way, and their own in the function.
+
+    Args:
+        df: Of a classic session or of Spark Connect.
+        function: Takes the record batches of a partition; runs in its task.
+        schema: Of what the function yields, as a DDL string.
+
+    Returns:
+        What the function yields, not yet computed.
+    """
+    names = df.columns
+    if len({name.lower() for name in names}) == len(names) and all(map(_PLAIN.fullmatch, names)):
+        return df.mapInArrow(function, schema)
+
+    def with_names(batches: Batches) -> Batches:
+        return function(_renamed(batch, names) for batch in batches)
+
+    return df.toDF(*(f"column {position}" for position in range(len(names)))).mapInArrow(with_names, schema)
+
+
+def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    columns = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(columns))
+
+
+def to_arrow(df: "DataFrame") -> pa.Table:
+    """Run a DataFrame and bring its rows here. They must fit in memory.
+
+    Returns:
+        A table with the columns of `df`. On Spark 3.5, without rows, they are of type null.
+    """
+    if hasattr(df, "toArrow"):  # since Spark 4.0
+        return df.toArrow()
+
+    def streams(batches: Batches) -> Batches:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            yield pa.RecordBatch.from_pydict(
+                {"stream": pa.array([sink.getvalue().to_pybytes()], pa.binary())}
+            )
+
+    rows = map_in_arrow(df, streams, "stream binary").collect()
+    if not rows:
+        return pa.Table.from_arrays([pa.nulls(0)] * len(df.columns), names=df.columns)
+    return pa.concat_tables(pa.ipc.open_stream(row.stream).read_all() for row in rows)
