@@ -19,15 +19,15 @@ except ImportError as error:
 
 
 def require_data_sources() -> None:
-    """Make sure that this pyspark has what the sink is built on.
+    """Make sure that this pyspark has what the sink is built on; for streams it asks for more, see the sink.
 
     Raises:
         MissingPackageError: It is too old.
     """
     try:
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401
+        from pyspark.sql.datasource import DataSourceArrowWriter  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
-            f"register needs pyspark 4.1 or later ({error}): {_REMEDY}, or use foreach_batch and "
-            "for_each_partition, which need pyspark 3.5"
+            f"register needs pyspark 4.0 or later for batches, and 4.1 for streams ({error}): {_REMEDY}, or use "
+            "MetricsWriter, foreach_batch and for_each_partition, which need pyspark 3.5"
         ) from error

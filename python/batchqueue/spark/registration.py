@@ -39,7 +39,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
 
     Raises:
         ConfigError: The job cannot be pickled.
-        MissingPackageError: This pyspark is older than 4.1.
+        MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches; a stream into it fails,
+            and names `MetricsWriter.write_epoch` as the way.
 
     Example:
         format_name = register(spark, job)

@@ -20,6 +20,7 @@ import deliveries
 import faults
 import flight_job
 from postgres_server import PostgresServer, postgres_server
+from versions import needs_stream_sink
 
 __all__ = ["postgres_server"]
 
@@ -73,6 +74,8 @@ Stream = Callable[..., Any]
 @pytest.fixture
 def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]:
     """Start a query that runs a job over all files, one per epoch, until there is nothing new."""
+    if needs_stream_sink.args[0]:
+        pytest.skip(needs_stream_sink.kwargs["reason"])
     queries: list[StreamingQuery] = []
 
     def start(

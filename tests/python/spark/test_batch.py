@@ -8,12 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flight_job import ARROW, DEPARTURES, SCHEMA, difference, expected, flight_job, stored
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from versions import VERSION, needs_batch_sink
 
 from batchqueue.aggregation import Aggregation, Metrics, Sum
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import register
+from batchqueue.spark import SinkError, register
+
+pytestmark = needs_batch_sink
+
+REFUSED = r"needs pyspark 4\.1 or later, and here is .*: give MetricsWriter\(job\)\.write_epoch to"
 
 
 @pytest.fixture
@@ -91,3 +96,28 @@ def test_missing_column_fails_the_batch_at_once(
 ) -> None:
     with pytest.raises(PySparkException, match="needs column carrier, but the rows have id, hour"):
         write(table.drop("carrier"), register(spark, flight_job(store)))
+
+
+@pytest.mark.skipif(VERSION >= (4, 1), reason="this pyspark has what a stream needs")
+def test_stream_into_the_format_is_refused_and_the_writer_named(
+    spark: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
+) -> None:
+    source = spark.readStream.schema(SCHEMA).parquet(str(flights))
+    writer = source.writeStream.format(register(spark, flight_job(store))).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match=REFUSED):
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert not store.path.exists()
+
+
+def test_version_without_arrow_for_streams_is_told_by_what_it_has(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same on versions that have it, as if they had not."""
+    from pyspark.sql import datasource
+
+    from batchqueue.spark.sink import data_source
+
+    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter", raising=False)
+    source = data_source(flight_job(store))({})
+    with pytest.raises(SinkError, match=REFUSED):
+        source.streamWriter(SCHEMA, overwrite=False)

@@ -24,11 +24,14 @@ from flight_job import (
 )
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from rich.console import Console
+from versions import VERSION, needs_connect_server, needs_stream_sink
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, LedgerListener, MetricsWriter, register, show_progress
 
+if VERSION < (4, 0):
+    pytest.skip(needs_connect_server.kwargs["reason"], allow_module_level=True)
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 from connect_server import connect_server
 from pyspark.sql.connect.session import SparkSession
@@ -76,6 +79,7 @@ def test_batch_is_equal_to_spark_sql_and_idempotent_with_a_txn_id(
     assert difference(stored(store), expected(connect, flights)) == []
 
 
+@needs_stream_sink
 def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
     connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
 ) -> None:
@@ -119,6 +123,7 @@ def items_that_raise_in_one_file(batch: pa.RecordBatch) -> Iterator[Metrics]:
         raise ArithmeticError("the sky fell on our heads")
 
 
+@needs_stream_sink
 def test_task_that_raises_always_fails_the_write_with_its_message_and_commits_nothing(
     connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
 ) -> None:

@@ -17,9 +17,12 @@ from faults import (
 )
 from flight_job import FILES, SCHEMA, difference, expected, flight_job, stored
 from pyspark.sql import SparkSession
+from versions import needs_batch_sink
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import register
+
+pytestmark = needs_batch_sink
 
 Stream = Callable[..., None]
 Drive = Callable[..., "subprocess.Popen[bytes]"]

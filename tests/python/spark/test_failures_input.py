@@ -19,12 +19,15 @@ from flight_job import (
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count
 from pyspark.sql.functions import sum as sum_
+from versions import needs_batch_sink
 
 from batchqueue.aggregation import Aggregation, Count, Sum
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import ArrowAggregation, register
 
 L1 = pytest.mark.parametrize("l1", [{}, {"items": None, "arrow": [ARROW]}], ids=["items", "arrow"])
+
+pytestmark = needs_batch_sink
 
 
 def write(table: DataFrame, store: SqliteStore, **changes: Any) -> None:

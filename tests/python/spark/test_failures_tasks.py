@@ -15,11 +15,14 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from versions import needs_batch_sink
 
 from batchqueue import HandlerConsumer
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, register
+
+pytestmark = needs_batch_sink
 
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]

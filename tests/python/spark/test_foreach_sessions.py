@@ -7,15 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from deliveries import FILES, ROWS, ROWS_PER_FILE, by_handler, delivered, read
 from foreach_session import CONNECT, NEW_WORKERS
+from versions import needs_connect_server
 
-# Before pyspark 4 the server of Spark Connect was a package of its own.
-CONNECT_IS_HERE = (
-    pyspark.__version__ >= "4" and find_spec("grpc") is not None and find_spec("grpc_status") is not None
-)
+CONNECT_CLIENT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is not None
 
 
 @pytest.fixture(
@@ -23,9 +20,10 @@ CONNECT_IS_HERE = (
     params=[
         pytest.param(
             CONNECT,
-            marks=pytest.mark.skipif(
-                not CONNECT_IS_HERE, reason="needs pyspark 4 and pip install 'pyspark[connect]'"
-            ),
+            marks=[
+                needs_connect_server,
+                pytest.mark.skipif(not CONNECT_CLIENT_IS_HERE, reason="needs pip install 'pyspark[connect]'"),
+            ],
         ),
         NEW_WORKERS,
     ],

@@ -10,6 +10,7 @@ import pytest
 from flight_job import ARROW, DEPARTURES, WORST, flight_job
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from versions import needs_batch_sink
 
 from batchqueue import BufferStrategy, ConfigError
 from batchqueue.aggregation import Aggregation, Aggregator, Count, Metrics
@@ -87,6 +88,7 @@ def test_queue_with_a_consumer_of_its_own_is_refused(store: SqliteStore, stage: 
         replace(job, **{stage: replace(getattr(job, stage), consumer=lambda batch: None)})
 
 
+@needs_batch_sink
 def test_job_that_does_not_pickle_is_refused_and_the_attribute_named(
     spark: SparkSession, store: SqliteStore
 ) -> None:

@@ -34,5 +34,7 @@ except MissingPackageError as error:
 
 def test_only_register_needs_the_data_sources_of_a_later_pyspark() -> None:
     answer = subprocess.run([sys.executable, "-c", WITHOUT_DATA_SOURCES], capture_output=True, text=True)
-    assert "register needs pyspark 4.1 or later" in answer.stdout, answer.stderr
-    assert "or use foreach_batch and for_each_partition" in answer.stdout
+    assert "register needs pyspark 4.0 or later for batches, and 4.1 for streams" in answer.stdout, (
+        answer.stderr
+    )
+    assert "or use MetricsWriter, foreach_batch and for_each_partition" in answer.stdout

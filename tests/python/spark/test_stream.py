@@ -22,10 +22,13 @@ from flight_job import (
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from versions import needs_stream_sink
 
 from batchqueue.aggregation import CountMetrics, Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import register
+
+pytestmark = needs_stream_sink
 
 Stream = Callable[..., None]
 

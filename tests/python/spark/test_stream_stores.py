@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from flight_job import DISTANCE, FILES, difference, expected, flight_job, stored
 from pyspark.sql import SparkSession
+from versions import needs_batch_sink
 
 from batchqueue.outputs import ParquetStore
 from batchqueue.spark import register
+
+pytestmark = needs_batch_sink
 
 Stream = Callable[..., None]
 
