@@ -48,8 +48,8 @@ class AggregationDataSource(DataSource):
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise SinkError(
                 f"a stream into {self.name()!r} needs pyspark 4.1 or later, and here is {pyspark.__version__}, whose "
-                "data sources take streams row by row: give MetricsWriter(job).write_epoch to writeStream.foreachBatch, "
-                "which keeps the same ledger"
+                "data sources take streams row by row: give MetricsWriter(job).write_epoch to "
+                "writeStream.foreachBatch, which keeps the same ledger"
             )
         from batchqueue.spark.stream_sink import StreamSinkWriter
 

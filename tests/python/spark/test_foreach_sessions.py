@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deliveries import FILES, ROWS, ROWS_PER_FILE, by_handler, delivered, read
 from foreach_session import CONNECT, NEW_WORKERS
-from versions import needs_connect_server
+from versions import VERSION, needs_connect_server
 
 CONNECT_CLIENT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is not None
 
@@ -46,7 +46,7 @@ def facts(results: Path) -> dict[str, Any]:
 def test_query_whose_handler_hangs_can_be_stopped_and_its_worker_is_killed(facts: dict[str, Any]) -> None:
     assert (facts["hung"], facts["stopped"]) == (True, True)
     # On Spark Connect, version 4.0 stops the query and leaves the task of its function alone.
-    assert facts["worker is gone"] or ("connect" in facts["session"] and pyspark.__version__ < "4.1")
+    assert facts["worker is gone"] or ("connect" in facts["session"] and VERSION < (4, 1))
 
 
 def test_query_that_was_stopped_in_mid_epoch_delivers_every_row_when_started_again(
