@@ -1,7 +1,7 @@
 """Writes all flights in a driver of its own, which may die by SIGKILL, or wait to be interrupted.
 
-Arguments: "stream" or "batch"; the place where it dies or "nowhere"; directory of the flights; checkpoint, for a
-batch the txnId; database.
+Arguments: "stream" and "batch" for the registered format, "writer" for a stream through `MetricsWriter`; the place
+where it dies or "nowhere"; directory of the flights; checkpoint, for a batch the txnId; database.
 """
 
 import os
@@ -14,15 +14,15 @@ from pathlib import Path
 import faults
 import flight_job
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import local_session, register
+from batchqueue.spark import MetricsWriter, local_session, register
 
 KIND, PLACE, FLIGHTS, NAME = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
 DATABASE = Path(sys.argv[5])
-IN_EPOCH = 1 if KIND == "stream" else 0
+IN_EPOCH = 0 if KIND == "batch" else 1
 DRIVER = os.getpid()
 WAITING = "waiting"
 
@@ -32,9 +32,13 @@ def parent(pid: int) -> int:
 
 
 def kill_driver() -> None:
-    """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker."""
-    for process in (DRIVER, parent(os.getppid()), os.getpid()):
-        os.kill(process, signal.SIGKILL)
+    """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker, if it is one."""
+    if os.getpid() == DRIVER:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+    else:
+        os.kill(DRIVER, signal.SIGKILL)
+        os.kill(parent(os.getppid()), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
@@ -53,11 +57,15 @@ if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(faults)
     spark = local_session("driver", "local[2,4]")
     store = faults.FaultyStore(DATABASE, PLACE, IN_EPOCH, kill_driver)
-    format_name = register(spark, flight_job.flight_job(store, items=items))
+    job = flight_job.flight_job(store, items=items)
     if KIND == "batch":
         table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)
-        table.write.format(format_name).mode("append").option("txnId", NAME).save()
+        table.write.format(register(spark, job)).mode("append").option("txnId", NAME).save()
     else:
         source = spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(FLIGHTS)
-        writer = source.writeStream.format(format_name).option("checkpointLocation", NAME)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        writer = source.writeStream.option("checkpointLocation", NAME).trigger(availableNow=True)
+        if KIND == "writer":
+            writer = writer.foreachBatch(MetricsWriter(job).write_epoch)
+        else:
+            writer = writer.format(register(spark, job))
+        writer.start().awaitTermination()

@@ -20,9 +20,7 @@ from pyspark.sql import SparkSession
 from versions import needs_batch_sink
 
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import register
-
-pytestmark = needs_batch_sink
+from batchqueue.spark import MetricsWriter, register
 
 Stream = Callable[..., None]
 Drive = Callable[..., "subprocess.Popen[bytes]"]
@@ -87,6 +85,31 @@ def test_killed_driver_is_resumed_and_every_row_counted_once(
     assert epochs(store) == list(range(FILES))
 
 
+@pytest.mark.parametrize(
+    ("place", "applied"), [(IN_A_TASK, [0]), (BEFORE_THE_LEDGER_ENTRY, [0]), (AFTER_THE_COMMIT, [0, 1])]
+)
+def test_killed_driver_of_a_writer_is_resumed_and_every_row_counted_once(
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    drive: Drive,
+    log: Path,
+    tmp_path: Path,
+    place: str,
+    applied: list[int],
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    assert drive("writer", place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
+    assert epochs(store) == applied
+    assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
+    writer = source.writeStream.foreachBatch(MetricsWriter(flight_job(store)).write_epoch)
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    assert difference(stored(store), expected(spark, flights)) == []
+    assert epochs(store) == list(range(FILES))
+
+
+@needs_batch_sink
 @pytest.mark.parametrize(("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])])
 def test_batch_of_a_killed_driver_that_is_repeated_with_its_txn_id_counts_once(
     spark: SparkSession,
