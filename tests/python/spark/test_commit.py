@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
+from versions import needs_stream_sink
 
 from batchqueue import HandlerConsumer, RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
@@ -20,7 +21,6 @@ from batchqueue.spark import SinkError
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.options import SinkOptions
-from batchqueue.spark.sink import StreamSinkWriter
 
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 
@@ -98,7 +98,10 @@ def test_epoch_committed_twice_at_the_same_time_is_applied_once(flights: Path, s
     assert len(summaries(store)) == 1
 
 
+@needs_stream_sink
 def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -> None:
+    from batchqueue.spark.stream_sink import StreamSinkWriter
+
     writer = StreamSinkWriter(flight_job(store), OPTIONS)
     with pytest.raises(SinkError, match=r"did not set the local property sql.streaming.queryId"):
         writer.write(iter(batches(flights, 0)))
