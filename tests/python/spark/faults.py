@@ -52,9 +52,11 @@ class FaultyStore(SqliteStore):
             applied = len(transaction.summaries())
             record = transaction.record
 
-            def faulty_record(query_id: str, batch_id: int, summary: Mapping[str, Any]) -> None:
+            def faulty_record(
+                query_id: str, batch_id: int, summary: Mapping[str, Any], *, marked: bool = True
+            ) -> None:
                 self._reach(BEFORE_THE_LEDGER_ENTRY, applied)
-                record(query_id, batch_id, summary)
+                record(query_id, batch_id, summary, marked=marked)
 
             transaction.record = faulty_record  # type: ignore[method-assign]
             yield transaction
