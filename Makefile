@@ -15,6 +15,7 @@ STRESS_ARGS ?=
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
+SPARK_VERSIONS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,6 +57,11 @@ postgres: ## the PostgreSQL server that tests start: bring one from the packages
 
 test-cluster: $(VENV)/installed $(TARGET)/wheel ## all tests on Spark clusters of real processes, the slow ones too; options as above
 	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
+
+.PHONY: spark-versions
+spark-versions: $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark-versions.md; half an hour, 5 GB
+	@scripts/postgres.sh --if-possible
+	$(BIN)/python scripts/spark_versions.py --page docs/spark-versions.md $(SPARK_VERSIONS_ARGS)
 
 soak: soak-rust soak-python ## the two that follow
 

@@ -1,0 +1,219 @@
+"""Run the tests of the Spark support on several versions of pyspark, and write what passed into docs/spark-versions.md.
+
+Each version has a virtual environment of its own under target/spark-versions, made at the first run (a minute each and
+1 GB; pyspark comes as a source package of 400 MB). The package is that of this checkout, with the built core:
+`make spark-versions` sees to that. The page shows the last run of each version.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "spark-versions"
+TESTS = "tests/python/spark"
+
+VERSIONS = {
+    # numpy 2 is newer than Spark 3.5, which asks for an older one; pyarrow 15 is the oldest that the package allows.
+    "3.5": ("pyspark==3.5.9", "pyarrow==15.0.2", "pandas==2.2.3", "numpy<2"),
+    "4.0": ("pyspark==4.0.5", "pyarrow==18.1.0", "pandas==2.2.3"),
+    "4.1": ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3"),
+    "4.2": ("pyspark==4.2.1", "pyarrow==23.0.0", "pandas==2.3.3"),
+    "4.3": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
+}
+# What `pyspark[connect]` asks for is left out of 3.5, whose pip package has no server.
+CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25")
+FOR_TESTS = ("pytest>=8", "hypothesis>=6.100", "psycopg[binary]>=3.2")
+
+
+@dataclass(frozen=True)
+class Area:
+    """Tests that belong together in the table.
+
+    Attributes:
+        name: Heading of the column.
+        files: Names of test files, without "test_" and ".py".
+        since: The first version that has what they need; there at least one must pass.
+        tests: Pattern of the names in those files; the first area that fits has a test.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    since: tuple[int, int] = (3, 5)
+    tests: str = ""
+
+
+SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|stranger|no_step_names|groups_of|cannot_cut|has_not)"
+"""Names of the tests of `l1="spark"`, in a file with those of `l1="tasks"`."""
+AREAS = (
+    Area("stream sink", ("stream",), since=(4, 1)),
+    Area("batch sink", ("batch",), since=(4, 0)),
+    Area("`MetricsWriter`, L1 in Spark SQL", ("four_speeds",), tests=SPARK_L1),
+    Area("`MetricsWriter`, L1 in tasks", ("four_speeds",)),
+    Area("shards", ("shards",)),
+    Area("handlers", ("foreach_batch", "for_each_partition")),
+    Area("Connect", ("connect",), since=(4, 0)),
+    Area("killed driver", ("failures_driver",)),
+)
+# The same protocol many more times, minutes long; the newest version has them in `make test`.
+LEFT_OUT = "test_stream_in_shards or two_drivers or interrupted_driver"
+QUICK = "batch_is_equal or stream_is_equal or above_64 or groups_of or names_of or tags_once_and_in_order"
+"""Of the tests of `MetricsWriter` and handlers, what differs most between versions: for `--quick`."""
+
+
+def main() -> None:
+    """Environments, tests, table, page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--versions", default=",".join(VERSIONS), help="which, with commas between (all)")
+    parser.add_argument("--page", type=Path, help="write the page here")
+    parser.add_argument("--quick", action="store_true", help="a minute of tests per version, and no page")
+    args = parser.parse_args()
+    versions = args.versions.split(",")
+    if unknown := sorted(set(versions) - set(VERSIONS)):
+        parser.error(f"version {', '.join(unknown)} is not known: give some of {','.join(VERSIONS)}")
+    if args.page and args.quick:
+        parser.error("--quick leaves tests out that the page tells of: give one of --page and --quick")
+    wrong = [fault for version in versions for fault in run(version, quick=args.quick)]
+    if args.page:
+        args.page.write_text(page(), encoding="utf-8")
+    sys.exit("\n".join(f"spark-versions: {fault}" for fault in wrong) if wrong else 0)
+
+
+def run(version: str, *, quick: bool) -> list[str]:
+    """Test one version; keep the report, show the counts, and return what is wrong."""
+    began = time.monotonic()
+    python = environment(version)
+    installed = time.monotonic()
+    report = TARGET / version / ("quick.xml" if quick else "report.xml")
+    report.unlink(missing_ok=True)
+    areas = [
+        area
+        for area in AREAS
+        if not quick or area.files in (("four_speeds",), ("foreach_batch", "for_each_partition"))
+    ]
+    files = sorted({f"{TESTS}/test_{file}.py" for area in areas for file in area.files})
+    chosen = f"not ({LEFT_OUT})" if not quick else QUICK
+    command = [python, "-m", "pytest", "-q", "--tb=short", "-k", chosen, f"--junitxml={report}", *files]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+    if not report.exists():
+        return [f"pyspark {version}: pytest ended with {ended}, without a report"]
+    counts, _ = counted(report)
+    seconds = [round(one) for one in (installed - began, time.monotonic() - installed)]
+    print(
+        f"pyspark {version}: environment {seconds[0]} s, tests {seconds[1]} s; {json.dumps(counts)}",
+        flush=True,
+    )
+    (TARGET / version / "packages.json").write_text(json.dumps(packages(python)))
+    return faults(version, areas, counts)
+
+
+def faults(version: str, areas: list[Area], counts: dict[str, dict[str, int]]) -> list[str]:
+    """Say which areas failed, and in which nothing passed though the version has what they need."""
+    found = []
+    for area in areas:
+        count = counts.get(area.name, {})
+        if count.get("failed"):
+            found.append(f"pyspark {version}: {count['failed']} tests failed of: {area.name}")
+        elif not count.get("passed") and as_numbers(version) >= area.since:
+            found.append(f"pyspark {version}: no test passed of: {area.name}")
+    return found
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """Make a version comparable."""
+    return tuple(map(int, version.split(".")))
+
+
+def environment(version: str) -> Path:
+    """Make the environment of a version, unless it is there with just these packages; return its Python."""
+    wanted = [*VERSIONS[version], *(CONNECT if as_numbers(version) >= (4, 0) else ()), *FOR_TESTS]
+    if version == "3.5" and sys.version_info >= (3, 12):
+        wanted.append("setuptools<81")  # for `distutils`, which Spark 3.5 imports
+    folder = TARGET / version
+    python, note = folder / "bin" / "python", folder / "installed.txt"
+    stamp = "\n".join([platform.python_version(), *wanted])
+    if not note.exists() or note.read_text() != stamp:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+        note.write_text(stamp)
+    return python
+
+
+def packages(python: Path) -> dict[str, str]:
+    """What an environment really has."""
+    program = """if True:
+        import json, platform, subprocess, sys
+        from importlib.metadata import version
+        from batchqueue.spark import find_java_home
+        java = subprocess.run([find_java_home() / "bin" / "java", "-version"], capture_output=True, text=True).stderr
+        found = {name: version(name) for name in ("pyspark", "pyarrow", "pandas", "numpy")}
+        print(json.dumps({**found, "Python": platform.python_version(), "Java": java.split('"')[1]}))
+    """
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    answer = subprocess.run([python, "-c", program], env=environ, check=True, capture_output=True, text=True)
+    return dict(json.loads(answer.stdout))
+
+
+def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """Count a report of pytest: by area and end, and the reasons of skipped tests."""
+    counts: dict[str, Counter[str]] = {}
+    reasons: Counter[str] = Counter()
+    for test in ElementTree.parse(report).iter("testcase"):
+        skipped = test.find("skipped")
+        failed = test.find("failure") is not None or test.find("error") is not None
+        end = "failed" if failed else "passed" if skipped is None else "skipped"
+        area = area_of(f"{test.get('classname')}.{test.get('name')}")
+        counts.setdefault(area, Counter())[end] += 1
+        if skipped is not None:
+            # A module that is skipped as a whole says why in its text, after its place.
+            found = re.search(r"Skipped: (.*?)['\"]?\)?$", skipped.text or "")
+            reasons[found[1] if found else skipped.get("message", "")] += 1
+    return {area: dict(count) for area, count in counts.items()}, dict(reasons)
+
+
+def area_of(test: str) -> str:
+    """The area of a test, by its file and name."""
+    for area in AREAS:
+        if re.search(rf"\.test_({'|'.join(area.files)})(\.|$)", test) and re.search(area.tests, test):
+            return area.name
+    raise ValueError(f"{test} is in no area")
+
+
+def page() -> str:
+    """What the last runs of all versions left, as the page."""
+    columns = ["pyspark", "Python", "Java", "pyarrow", "pandas", "numpy"]
+    heads = [*columns, *(area.name for area in AREAS)]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    skipped = []
+    for version in VERSIONS:
+        report = TARGET / version / "report.xml"
+        if report.exists():
+            counts, reasons = counted(report)
+            found = json.loads((TARGET / version / "packages.json").read_text())
+            cells = [cell(counts.get(area.name, {})) for area in AREAS]
+            lines.append(f"| {' | '.join([*(found[one] for one in columns), *cells])} |")
+            skipped += [f"- {version}: {reason} ({number})" for reason, number in sorted(reasons.items())]
+    text = Path(__file__).with_name("spark_versions.md").read_text(encoding="utf-8")
+    return text.replace("TABLE", "\n".join(lines)).replace("SKIPPED", "\n".join(skipped) or "Nothing.")
+
+
+def cell(count: dict[str, int]) -> str:
+    """How the tests of an area ended."""
+    ends = [f"{count[end]} {end}" for end in ("passed", "failed", "skipped") if count.get(end)]
+    return ", ".join(ends) or "not run"
+
+
+if __name__ == "__main__":
+    main()
