@@ -33,12 +33,10 @@ def parent(pid: int) -> int:
 
 def kill_driver() -> None:
     """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker, if it is one."""
-    if os.getpid() == DRIVER:
-        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
-    else:
-        os.kill(DRIVER, signal.SIGKILL)
-        os.kill(parent(os.getppid()), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    in_driver = os.getpid() == DRIVER
+    java = SparkContext._gateway.proc.pid if in_driver else parent(os.getppid())
+    for process in (java, os.getpid()) if in_driver else (DRIVER, java, os.getpid()):
+        os.kill(process, signal.SIGKILL)
 
 
 def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
