@@ -64,8 +64,8 @@ AREAS = (
     Area("Connect", ("connect",), since=(4, 0)),
     Area("killed driver", ("failures_driver",)),
 )
-# The same protocol many more times, a driver killed at other places: minutes. The newest version has them in `make test`,
-# and no other says more by them.
+# The same protocol many more times, a driver killed at other places: minutes. The newest version has them in
+# `make test`, and no other says more by them.
 LEFT_OUT = "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
 QUICK = "batch_is_equal or stream_is_equal or above_64 or groups_of or names_of or tags_once_and_in_order"
 """Of the tests of `MetricsWriter` and handlers, what differs most between versions: for `--quick`."""
