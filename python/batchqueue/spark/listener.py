@@ -47,7 +47,8 @@ class LedgerListener(StreamingQueryListener):
         """
         self._store = store
         self._sink_ids = checked_sink_ids(sink_ids)
-        self._name = self._sink_ids[0] if len(self._sink_ids) == 1 else self._sink_ids[0].rpartition("/")[0]
+        first = self._sink_ids[0]
+        self._name = first if len(self._sink_ids) == 1 else first.rpartition("/")[0] or first
         self._watches: dict[str, EpochWatch] = {}
         self._is_ours: set[str] = set()
 
