@@ -109,7 +109,7 @@ class L1:
         for type_column in self._type_columns:
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
-            tags = pa.repeat(tag, batch.num_rows).dictionary_encode()
+            tags = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag])
             schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
             tagged = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
             stage.produce_arrow(tagged, _TAG_COLUMN)
@@ -158,6 +158,7 @@ def run_attempt(
     return message
 
 
+@rare_collections()
 def message_of(
     partials: Iterable[Metrics], job: AggregationJob, summary: AttemptSummary, epoch: EpochId | None
 ) -> AttemptMessage:

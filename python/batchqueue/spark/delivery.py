@@ -13,11 +13,10 @@ from batchqueue import BatchQueueConfig, ConfigError
 from batchqueue.spark.delivery_summary import PartitionSummary
 from batchqueue.spark.errors import DeliveryError
 from batchqueue.spark.garbage import rare_collections
+from batchqueue.spark.local_properties import BATCH_ID, QUERY_ID
 from batchqueue.spark.stage import Handler, Loss, Stage
 from batchqueue.spark.summary import StageSummary
 
-_QUERY_ID = "sql.streaming.queryId"
-_EPOCH = "streaming.sql.batchId"
 _ELEMENTS_AT_ONCE = 1_000
 """Elements of an RDD between two looks at whether a handler has failed."""
 
@@ -112,8 +111,8 @@ class Delivery:
         return PartitionSummary(task.query_id, task.epoch, rows, context.attemptNumber() + 1, queue)
 
     def _task(self, context: TaskContext) -> TaskInfo:
-        query_id = context.getLocalProperty(_QUERY_ID) if self.query_id is None else self.query_id
-        epoch = context.getLocalProperty(_EPOCH) if self.epoch is None else self.epoch
+        query_id = context.getLocalProperty(QUERY_ID) if self.query_id is None else self.query_id
+        epoch = context.getLocalProperty(BATCH_ID) if self.epoch is None else self.epoch
         return TaskInfo(
             query_id=query_id,
             epoch=None if epoch is None else int(epoch),

@@ -1,13 +1,11 @@
 """Says what is wrong with a delivery, on the driver and before any task runs."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
-
-from pyspark import cloudpickle
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError
 from batchqueue.spark.delivery import Delivery
+from batchqueue.spark.pickling import check_pickles
 
 
 def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> None:
@@ -38,7 +36,7 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
     if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
         raise ConfigError(f"epoch is {epoch!r}; give a whole number from 0 up, or leave it out")
     _check_config(delivery.config)
-    _check_pickles(delivery)
+    check_pickles(delivery, "", "the function `handlers`, which runs in the workers")
 
 
 def check_columns(delivery: Delivery, columns: Sequence[str], available: Sequence[str]) -> None:
@@ -91,14 +89,3 @@ def _check_config(config: Any) -> None:
             f"the config has strategy {config.strategy.name}: what it refuses would reach no handler; "
             "use BufferStrategy.BLOCKING, with which Spark waits"
         )
-
-
-def _check_pickles(delivery: Delivery) -> None:
-    for attribute in fields(delivery):
-        try:
-            cloudpickle.dumps(getattr(delivery, attribute.name))  # type: ignore[no-untyped-call]
-        except Exception as error:  # pickling runs the code of what is in there, which may raise anything
-            raise ConfigError(
-                f"{attribute.name} cannot be pickled ({error}): make what it holds, such as connections, locks "
-                "and sessions, inside the function `handlers`, which runs in the workers"
-            ) from error

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
+from batchqueue.spark.pickling import check_pickles
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler, HandlerFactory
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -133,13 +133,4 @@ class AggregationJob:
         Raises:
             ConfigError: An attribute does not pickle.
         """
-        for attribute in fields(self):
-            try:
-                cloudpickle.dumps(getattr(self, attribute.name))  # type: ignore[no-untyped-call]
-            except (
-                Exception
-            ) as error:  # pickling runs the code of what is in the job, which may raise anything
-                raise ConfigError(
-                    f"{attribute.name} of job {self.name!r} cannot be pickled ({error}): make what it holds, "
-                    "such as connections, locks and sessions, inside the function that uses it"
-                ) from error
+        check_pickles(self, f" of job {self.name!r}", "the function that uses it")

@@ -125,7 +125,7 @@ def plan(df: "DataFrame", step: ArrowAggregation) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
-        # A sum above 64 bits would wrap. This one is null instead, and takes twice as long; in ANSI mode Spark raises.
+        # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode Spark raises by itself.
         sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column))}
     keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:

@@ -10,11 +10,9 @@ from batchqueue.spark.attempt import EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.local_properties import BATCH_ID, QUERY_ID
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.sink import TaskMessage, attempts, open_store
-
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
@@ -36,14 +34,14 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
         context = TaskContext.get()
-        values = {name: context and context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID)}
+        values = {name: context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID)}
         missing = [name for name, value in values.items() if not value]
         if missing:
             raise SinkError(
                 f"Spark did not set the local property {missing[0]} in this task, so an epoch could not be "
                 "told from its replay: use micro-batches, or df.write with option txnId"
             )
-        epoch = EpochId(str(values[_QUERY_ID]), int(str(values[_BATCH_ID])))
+        epoch = EpochId(str(values[QUERY_ID]), int(str(values[BATCH_ID])))
         return TaskMessage(run_attempt(self._job, self._options, iterator, epoch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -5,7 +5,7 @@ since it began, whoever reads it and however seldom.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from typing import Any, Self
 
@@ -84,17 +84,7 @@ class Totals:
         return reduce(Totals.__add__, totals, Totals())
 
     def __add__(self, other: "Totals") -> "Totals":
-        return replace(
-            self,
-            epochs=self.epochs + other.epochs,
-            rows=self.rows + other.rows,
-            items=self.items + other.items,
-            partials=self.partials + other.partials,
-            commit_bytes=self.commit_bytes + other.commit_bytes,
-            commit_wall_s=self.commit_wall_s + other.commit_wall_s,
-            cpu_s=_added(self.cpu_s, other.cpu_s),
-            stages=_added(self.stages, other.stages),
-        )
+        return Totals(**_added(asdict(self), asdict(other)))
 
 
 def with_totals(summary: Mapping[str, Any], before: Totals) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.local_properties import QUERY_ID
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.pushdown import Groups, collect_groups, declared_steps
 from batchqueue.spark.retries import with_retries
@@ -191,7 +192,7 @@ def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
         ((metadata,),) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
         return str(json.loads(metadata)["id"])
     try:
-        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query_id = session.sparkContext.getLocalProperty(QUERY_ID)
     except PySparkException:  # there is no context on Spark Connect
         query_id = None
     if query_id is None:
