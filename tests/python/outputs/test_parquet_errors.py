@@ -11,30 +11,16 @@ import traceback
 from pathlib import Path
 
 import pytest
+from parquet_support import COUNT, DAY, data_files, merge
 
 from batchqueue import ConfigError
-from batchqueue.aggregation import CountMetrics, MaxMetrics, Ranking, SumMetrics, metric_type
+from batchqueue.aggregation import CountMetrics, MaxMetrics
 from batchqueue.outputs import ParquetStore, StoreError, StoreUnavailableError
-
-DAY = 86_400
-COUNT = metric_type("test.count", CountMetrics)
-OTHER_COUNT = metric_type("test.other_count", CountMetrics)
-TOTAL = metric_type("test.total", SumMetrics, columns={"total": int})
-WORST = metric_type("test.worst", Ranking, limit=3)
 
 
 @pytest.fixture
 def store(open_parquet):
     return open_parquet()
-
-
-def merge(store, metrics, sink_id="default"):
-    with store.transaction(sink_id) as transaction:
-        transaction.merge(metrics)
-
-
-def data_files(store):
-    return set(store.directory.glob("*/*.parquet"))
 
 
 def test_a_data_file_that_is_gone_is_an_error_and_not_an_endless_search(store):

@@ -7,29 +7,15 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from parquet_support import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
-from batchqueue.aggregation import CountMetrics, Ranking, SumMetrics, metric_type
+from batchqueue.aggregation import SumMetrics
 from batchqueue.outputs import StoreError, parquet
-
-DAY = 86_400
-COUNT = metric_type("test.count", CountMetrics)
-OTHER_COUNT = metric_type("test.other_count", CountMetrics)
-TOTAL = metric_type("test.total", SumMetrics, columns={"total": int})
-WORST = metric_type("test.worst", Ranking, limit=3)
 
 
 @pytest.fixture
 def store(open_parquet):
     return open_parquet()
-
-
-def merge(store, metrics, sink_id="default"):
-    with store.transaction(sink_id) as transaction:
-        transaction.merge(metrics)
-
-
-def data_files(store):
-    return set(store.directory.glob("*/*.parquet"))
 
 
 def test_an_epoch_rewrites_the_files_of_the_days_it_touches(store):
