@@ -19,7 +19,12 @@ M = TypeVar("M", bound=Metrics)
 
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword")
-_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_KEEPALIVES = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 """Finds out within a minute that a server has vanished; a connection string may have its own."""
 
 
@@ -102,8 +107,12 @@ class PostgresStore:
             StoreError: It cannot.
             StoreUnavailableError: The server is down or out of reach.
         """
-        with self.transaction():
-            pass
+        from batchqueue.outputs.postgres_transaction import need_ledger, need_rights
+
+        schema = quoted(self.schema)
+        with self._connection() as connection, self._errors():
+            need_ledger(connection, schema, self.lock_timeout_s)
+            need_rights(connection, schema)
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:

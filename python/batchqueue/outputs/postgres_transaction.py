@@ -268,6 +268,19 @@ def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> N
     connection.commit()
 
 
+def need_rights(connection: Connection[Any], schema: str) -> None:
+    """Change nothing in the ledger, which fails where this user may not write to it, or nobody may.
+
+    Args:
+        connection: Where to try it.
+        schema: Quoted.
+    """
+    with connection.cursor() as cursor:
+        _run(cursor, f"UPDATE {schema}.batchqueue_sinks SET description = NULL WHERE false")
+        for table in ("batchqueue_marks", "batchqueue_epochs"):
+            _run(cursor, f"DELETE FROM {schema}.{table} WHERE false")
+
+
 def _milliseconds(timeout_s: float) -> str:
     return str(max(1, round(timeout_s * 1_000)))  # 0 would mean for ever
 

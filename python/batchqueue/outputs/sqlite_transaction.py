@@ -17,12 +17,13 @@ from batchqueue.outputs.sqlite_schema import (
     TableSql,
     table_sql,
 )
-from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
 # SQLite turns NaN into NULL, silently. This blob stands for it; nothing else is kept as a blob.
 _NAN = b"NaN"
+_KEPT = {int, float, str, type(None)}
 
 
 class SqliteTransaction(StoreTransaction):
@@ -194,8 +195,22 @@ def _stored_rows(
     for key, item in metrics.items():
         check_key(item.name, item.key)
         for rank, row in enumerate(item.to_rows(), 1):
-            values = [_NAN if value != value else value for value in row]  # noqa: PLR0124
+            # NaN is not equal to itself.
+            values = [
+                value if value == value and type(value) in _KEPT else _checked(value, item)  # noqa: PLR0124
+                for value in row
+            ]
             yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
+
+
+def _checked(value: Any, item: Metrics) -> Any:
+    """Return the stored form of a value that is NaN, or of no plain type."""
+    if not isinstance(value, int | float | str):
+        raise StoreError(
+            f"metric {item.name} has the value {value!r} under {item.key}; check the metrics: values are int, float, "
+            "str or None"
+        )
+    return _NAN if value != value else value  # noqa: PLR0124
 
 
 def from_sql(row: tuple[Any, ...]) -> tuple[Any, ...]:

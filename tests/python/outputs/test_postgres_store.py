@@ -219,6 +219,15 @@ def test_a_database_that_is_not_there_is_no_outage(postgres_server):
     assert not isinstance(raised.value, StoreUnavailableError)
 
 
+def test_prepare_waits_for_no_writer(open_postgres):
+    store = open_postgres(lock_timeout_s=0.05)
+    store.prepare()
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0)])
+        transaction.record("query", 0, {})
+        store.prepare()
+
+
 def test_a_read_only_database_says_so(postgres_server, open_postgres):
     store = open_postgres()
     merge(store, [COUNT("a", 0)])
@@ -228,6 +237,8 @@ def test_a_read_only_database_says_so(postgres_server, open_postgres):
     with pytest.raises(StoreError, match="read-only transaction; this is a standby or a read-only") as raised:
         merge(read_only, [COUNT("a", 0)])
     assert not isinstance(raised.value, StoreUnavailableError)
+    with pytest.raises(StoreError, match="read-only transaction; this is a standby or a read-only"):
+        read_only.prepare()
     assert read_only.read(COUNT) == [COUNT("a", 0)]
 
 
@@ -240,7 +251,11 @@ def test_a_user_needs_no_more_rights_than_those_on_the_tables(postgres_server, o
     assert not isinstance(raised.value, StoreUnavailableError)
     merge(store, [COUNT("a", 0)])
     sql(f"GRANT USAGE ON SCHEMA {store.schema} TO clerk")
+    sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {store.schema} TO clerk")
+    with pytest.raises(StoreError, match=r"permission denied.*; grant this user"):
+        clerk.prepare()
     sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {store.schema} TO clerk")
+    clerk.prepare()
     with clerk.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
         transaction.record("query", 0, {})

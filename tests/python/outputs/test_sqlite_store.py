@@ -5,6 +5,8 @@ import pwd
 import sqlite3
 import tempfile
 import traceback
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,15 @@ def test_values_keep_their_types_whatever_the_column_says(store):
     merge(store, [SumMetrics("a", 0, 2**60 + 1), MaxMetrics("text", 0, "NaN"), MaxMetrics("int", 0, 5)])
     assert store.read(SumMetrics)[0].total == 2**60 + 1
     assert [(item.value, type(item.value)) for item in store.read(MaxMetrics)] == [(5, int), ("NaN", str)]
+
+
+@pytest.mark.parametrize("value", [b"x", b"NaN", Decimal(1), datetime(2026, 1, 31, tzinfo=UTC)])
+def test_a_value_of_a_type_that_could_not_be_read_again_is_refused(store, value):
+    with pytest.raises(
+        StoreError, match=r"metric MaxMetrics has the value .* values are int, float, str or None"
+    ):
+        merge(store, [MaxMetrics("a", 0, value)])
+    assert store.read(MaxMetrics) == []
 
 
 def test_load_takes_more_keys_than_sqlite_has_variables(store):
