@@ -15,6 +15,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.spark.errors import SinkError
 
 _ARROW_TYPES = {float: pa.float64(), str: pa.string()}
+_CAST_TO_INT = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 Layout = tuple[tuple[str, type], ...]
@@ -102,10 +103,12 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
 
 def _array(values: Sequence[Any], kind: type) -> pa.Array:
     if kind is int:
-        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But it would parse text.
+        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But it would parse text,
+        # and take microseconds for a datetime.
         array = pa.array(values)
-        if pa.types.is_string(array.type):
-            raise pa.ArrowTypeError(f"{values[0]!r} is text")
+        if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
+            odd = next(value for value in values if value is not None)
+            raise pa.ArrowTypeError(f"{odd!r} is no number")
         return array.cast(pa.int64())
     return pa.array(values, _ARROW_TYPES[kind])
 

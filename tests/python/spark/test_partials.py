@@ -1,6 +1,7 @@
 """Partials survive the way to the commit unchanged: no loss, no duplication, exact values."""
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -91,7 +92,9 @@ def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declare
         ("a", 3600.7, "3600.7"),
         ("a", None, "time_bucket is None"),
         (None, 0, "entity is None"),
-        ("a", "9", "is text"),
+        ("a", "9", "'9' is no number"),
+        ("a", datetime(2026, 1, 31, tzinfo=UTC), r"datetime\(2026, .* is no number"),
+        ("a", False, "False is no number"),
     ],
 )
 def test_key_that_the_store_cannot_keep_is_refused(entity: Any, time_bucket: Any, reason: str) -> None:
@@ -100,5 +103,5 @@ def test_key_that_the_store_cannot_keep_is_refused(entity: Any, time_bucket: Any
 
 
 def test_text_in_an_int_column_is_refused() -> None:
-    with pytest.raises(SinkError, match="is text"):
+    with pytest.raises(SinkError, match="'9' is no number"):
         encode([COUNT("a", 0, "9")], METRICS)
