@@ -44,12 +44,14 @@ class Area:
         files: Names of test files, without "test_" and ".py".
         since: The first version that has what they need; there at least one must pass.
         tests: Pattern of the names in those files; the first area that fits has a test.
+        quick: Whether `--quick` takes tests of it.
     """
 
     name: str
     files: tuple[str, ...]
     since: tuple[int, int] = (3, 5)
     tests: str = ""
+    quick: bool = False
 
 
 SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|stranger|no_step_names|groups_of|cannot_cut|has_not)"
@@ -57,10 +59,10 @@ SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|stranger|no_step_names|groups_of|cannot_c
 AREAS = (
     Area("stream sink", ("stream",), since=(4, 1)),
     Area("batch sink", ("batch",), since=(4, 0)),
-    Area("`MetricsWriter`, L1 in Spark SQL", ("four_speeds",), tests=SPARK_L1),
-    Area("`MetricsWriter`, L1 in tasks", ("four_speeds",)),
+    Area("`MetricsWriter`, L1 in Spark SQL", ("four_speeds",), tests=SPARK_L1, quick=True),
+    Area("`MetricsWriter`, L1 in tasks", ("four_speeds",), quick=True),
     Area("shards", ("shards",)),
-    Area("handlers", ("foreach_batch", "for_each_partition")),
+    Area("handlers", ("foreach_batch", "for_each_partition", "foreach_refused"), quick=True),
     Area("Connect", ("connect",), since=(4, 0)),
     Area("killed driver", ("failures_driver",)),
 )
@@ -98,11 +100,7 @@ def run(version: str, *, quick: bool) -> list[str]:
     installed = time.monotonic()
     report = TARGET / version / ("quick.xml" if quick else "report.xml")
     report.unlink(missing_ok=True)
-    areas = [
-        area
-        for area in AREAS
-        if not quick or area.files in (("four_speeds",), ("foreach_batch", "for_each_partition"))
-    ]
+    areas = [area for area in AREAS if area.quick or not quick]
     files = sorted({f"{TESTS}/test_{file}.py" for area in areas for file in area.files})
     chosen = f"not ({LEFT_OUT})" if not quick else QUICK
     command = [python, "-m", "pytest", "-q", "--tb=short", "-k", chosen, f"--junitxml={report}", *files]

@@ -1,8 +1,8 @@
 """Rows of a DataFrame as Arrow: in its tasks, and here; whatever the columns are called, on every version of Spark."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -41,6 +41,12 @@ def map_in_arrow(df: "DataFrame", function: Callable[[Batches], Batches], schema
 def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     columns = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(columns))
+
+
+def strangers(batch: pa.RecordBatch, type_column: str, tags: Container[str]) -> list[Any]:
+    """Return what a column has that is none of its tags, each value once; null is none."""
+    values = batch.column(type_column).unique().to_pylist()
+    return [value for value in values if value is None or str(value) not in tags]
 
 
 def to_arrow(df: "DataFrame") -> pa.Table:

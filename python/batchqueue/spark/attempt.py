@@ -1,7 +1,7 @@
 """One attempt of one task: rows become items, L1 merges them, the commit message carries the partials."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
+from batchqueue.spark.arrow import strangers
 from batchqueue.spark.cpu import CpuMeter
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
@@ -79,7 +80,7 @@ class L1:
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
         # Each column once: that delivers the rows of all its tags.
-        self._type_columns = list(dict.fromkeys(step.type_column for step in job.arrow if step.type_column))
+        self._type_columns = job.tags_by_column()
         self._tags_for_all_rows: list[str] = []
         factories: dict[type, HandlerFactory] = {
             **dict.fromkeys(job.metrics, CollectingWorker),
@@ -94,6 +95,8 @@ class L1:
                 self._tags_for_all_rows.append(f"all rows, step {number}")
             tags = step.tags or self._tags_for_all_rows[-1:]
             self.handlers.update(dict.fromkeys(tags, handler))
+        # The queue knows a tag, not its column, so rows could go to the handlers of another column.
+        self._check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
 
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
@@ -106,7 +109,9 @@ class L1:
         """Put one batch of rows on the queue, in every way that the job wants them."""
         if self._items is not None:
             stage.produce_many(self._items(batch))
-        for type_column in self._type_columns:
+        for type_column, tags in self._type_columns.items():
+            if self._check_tags:
+                check_tags(batch, type_column, tags)
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag])
@@ -125,6 +130,19 @@ class L1:
 _TAG_COLUMN = "batchqueue tag"
 
 
+def check_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
+    """Refuse rows whose value of a column is in no step by that column.
+
+    Raises:
+        SinkError: There is one.
+    """
+    if unknown := strangers(batch, type_column, tags):
+        raise SinkError(
+            f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have {', '.join(sorted(tags))} "
+            "only, so nothing of this epoch is committed: name every tag in one of `arrow`"
+        )
+
+
 @rare_collections()
 def aggregate(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> tuple[list[Metrics], AttemptSummary]:
     """Turn the rows of one task into partials, on a queue that does not outlive it.
@@ -140,6 +158,8 @@ def aggregate(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> tuple[l
         for batch in batches:
             rows += batch.num_rows
             l1.put(batch, stage)
+            if stage.has_failed:
+                break  # Spark will try the whole task again
     partials = l1.partials()
     return partials, AttemptSummary(rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s))
 
@@ -168,6 +188,11 @@ def message_of(
         SinkError: A partial cannot be encoded.
     """
     return AttemptMessage(epoch, encode(partials, job.metrics), summary)
+
+
+def nothing(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
+    """Return the message of a task without rows, for an epoch without tasks: Spark takes it for done as well."""
+    return message_of([], job, AttemptSummary.nothing(), epoch)
 
 
 def check_size(size: int, options: SinkOptions) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from batchqueue import BatchQueueConfig, ConfigError
+from batchqueue.spark.arrow import strangers
 from batchqueue.spark.delivery_summary import PartitionSummary
 from batchqueue.spark.errors import DeliveryError
 from batchqueue.spark.garbage import rare_collections
@@ -138,9 +139,7 @@ class Delivery:
     def _put_rows(self, stage: Stage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch) -> None:
         assert self.type_column is not None
         # The queue only counts rows that nobody wants; here the tag can be named, and nothing of the batch is sent.
-        values = batch.column(self.type_column).unique().to_pylist()
-        unknown = [value for value in values if value is None or str(value) not in handlers]
-        if unknown:
+        if unknown := strangers(batch, self.type_column, handlers):
             raise DeliveryError(
                 f"column {self.type_column!r} has a row with {unknown[0]!r}, and there are handlers for "
                 f"{_names(handlers)} only: add one, or leave such rows out with df.where(...)"

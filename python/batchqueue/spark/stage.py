@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from functools import wraps
+from types import MethodType, SimpleNamespace
 from typing import Any, Self
 
 from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, SupportsConsume
 from batchqueue.aggregation import Aggregator
-from batchqueue.handlers import handler_methods
+from batchqueue.handlers import HandlerMethods, blocking_methods
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.summary import StageSummary
 
@@ -39,6 +40,9 @@ Handler = SupportsConsume[Any] | Callable[[list[Any]], Any]
 class Stage:
     """A context in which a queue runs. It ends when all items are handled and all handlers closed, or raises.
 
+    Once a handler has failed for good, none is given anything more but `on_close`. What comes after a batch that is
+    missing would be taken for what was in it, by a handler that counts; and all of it will come again.
+
     Attributes:
         summary: The counts, after the end.
         thread_items: Items that each drain thread handled, after the end.
@@ -68,8 +72,9 @@ class Stage:
         self._first_error: BaseException | None = None
         self._peak_used_percent = 0.0
         self._lost = 0
+        self._left_out = False
         handlers = handlers or {}
-        watched = {id(handler): self._watched(handler) for handler in handlers.values()}
+        watched = self._watched(handlers.values())
         self._queue: BatchQueue[Any] = BatchQueue(name, replace(config, error_handler=self._note_error))
         try:
             for item_type, handler in handlers.items():
@@ -105,7 +110,7 @@ class Stage:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if error is None and self._queue.config.retry is not None:
+        if error is None and not self.has_failed and self._queue.config.retry is not None:
             self._queue.flush()  # a shutdown ends the waits between tries, and the last batch needs them, too
         # However long it takes: a drain thread that lived on could write to a transaction that is over.
         self._queue.shutdown()
@@ -116,31 +121,53 @@ class Stage:
         if error is None:
             self._check()
 
-    def _watched(self, handler: Handler) -> Handler:
-        """Wrap a handler to see all of its errors; those of on_idle and on_close the queue only logs."""
-        if isinstance(handler, Aggregator) and not handler.hands_on:
-            # Wrapped, it would need the interpreter. This one does nothing in on_idle and on_close.
-            return handler
-        methods = handler_methods(handler)
-        if methods.on_idle is None and methods.on_error is None and methods.on_close is None:
-            # The queue tells of its errors. And it knows the object that a bound method belongs to, so that no two
-            # threads enter two methods of one object; a wrapper would hide that.
-            return handler
+    def _watched(self, handlers: Iterable[Any]) -> dict[int, Handler]:
+        """Wrap handlers to see all of their errors, and to end what they get; by their ids."""
+        watched: dict[int, Handler] = {}
+        # Bound methods last: no two threads may be in the object that one belongs to, nor in the wrapper of that.
+        for handler in sorted(handlers, key=lambda one: not hasattr(one, "consume")):
+            if id(handler) in watched:
+                continue
+            if isinstance(handler, Aggregator) and not handler.hands_on:
+                # Wrapped, it would need the interpreter. It has no errors but those that the queue tells of.
+                watched[id(handler)] = handler
+                continue
+            methods = blocking_methods(handler)
+            if methods.consume is handler:
+                owner = watched.get(id(methods.protected), methods.protected)
+                watched[id(handler)] = MethodType(wraps(handler)(self._until_failed(handler)), owner)
+            else:
+                watched[id(handler)] = self._watched_object(handler, methods)
+        return watched
 
+    def _watched_object(self, handler: object, methods: HandlerMethods) -> SupportsConsume[Any]:
         def on_error(batch: list[Any], error: BaseException) -> None:
             self._note_error(batch, error)
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
+        def on_idle() -> None:
+            if self._first_error is None and methods.on_idle is not None:
+                methods.on_idle()
+
         # Logs name a handler by its class.
         make: Any = type(type(handler).__name__, (SimpleNamespace,), {})
         watched: SupportsConsume[Any] = make(
-            consume=methods.consume,
+            consume=MethodType(self._until_failed(methods.consume), handler),
             on_error=on_error,
-            on_idle=methods.on_idle and self._noting(methods.on_idle),
+            on_idle=methods.on_idle and self._noting(on_idle),
             on_close=methods.on_close and self._noting(methods.on_close),
         )
         return watched
+
+    def _until_failed(self, consume: Callable[[list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+        def call(_owner: Any, batch: list[Any]) -> Any:
+            if self._first_error is None:
+                return consume(batch)
+            self._left_out = True
+            return None
+
+        return call
 
     def _noting(self, method: Callable[[], Any]) -> Callable[[], None]:
         def call() -> None:
@@ -163,7 +190,8 @@ class Stage:
         message = (
             f"queue {self._queue.name!r} lost {counts.lost} of {counts.produced + counts.refused} items "
             f"({counts.failed} failed, {counts.refused} refused, {counts.unhandled} without a handler, "
-            f"{counts.abandoned} abandoned), so {self._loss.consequence}"
+            f"{counts.abandoned} abandoned{', more left out after the first error' * self._left_out}), "
+            f"so {self._loss.consequence}"
         )
         if counts.unhandled:
             message += f"; {self._loss.unhandled}"

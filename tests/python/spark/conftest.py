@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.outputs import PostgresStore, SqliteStore
-from batchqueue.spark import AggregationJob, local_session, register
+from batchqueue.spark import AggregationJob, local_session
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
@@ -54,6 +54,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def df(spark: SparkSession, rows: Path) -> DataFrame:
+    return spark.read.parquet(str(rows))
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "metrics.db")
 
@@ -81,18 +86,9 @@ def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]
     def start(
         job: AggregationJob, checkpoint: Path = tmp_path / "checkpoint", **options: Any
     ) -> StreamingQuery:
-        source = (
-            spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        )
-        query = (
-            source.writeStream.format(register(spark, job))
-            .option("checkpointLocation", str(checkpoint))
-            .options(**options)
-            .trigger(availableNow=True)
-            .start()
-        )
-        queries.append(query)
-        return query
+        source = flight_job.files_one_by_one(spark, flights)
+        queries.append(flight_job.start_stream(source, job, checkpoint, **options))
+        return queries[-1]
 
     yield start
     for query in queries:

@@ -13,38 +13,27 @@ from deliveries import (
     CLASSES,
     KINDS,
     ROWS,
+    KeyedWriter,
+    Once,
     Recorder,
     by_handler,
+    create_keyed,
     delivered,
     item_recorders,
     items,
     read,
+    read_keyed,
     recorders,
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from batchqueue import (
-    BatchQueueConfig,
-    BufferStrategy,
-    ConfigError,
-    PartitionPolicy,
-    PartitionSelector,
-    ThreadPolicy,
-)
-from batchqueue.spark import TaskInfo, for_each_partition, foreach_batch
+from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
+from batchqueue.spark import TaskInfo, for_each_partition
 
 ALL = sorted(ROWS.items())
-CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
-    threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(3)
-)
 DEADLINE_S = 60
-
-
-@pytest.fixture
-def df(spark: SparkSession, rows: Path) -> DataFrame:
-    return spark.read.parquet(str(rows))
 
 
 def test_rows_of_a_dataframe_reach_the_handlers_of_their_tags_once_and_in_order(
@@ -239,6 +228,43 @@ def test_nothing_of_an_attempt_stays_in_a_worker_that_is_used_again(
     assert all(len(set(threads[1:])) <= 1 for threads in by_worker.values())
 
 
+def test_handler_that_has_failed_gets_nothing_more_so_that_its_positions_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A batch is missing, and the next ones wait on the queue. Written now, they would have the keys of that."""
+    room, rows = 10, 200
+    config: BatchQueueConfig[Any] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), buffer_size=room, max_batch_items=room
+    )
+    database = tmp_path / "rows.db"
+    create_keyed(database)
+    first = Once(tmp_path / "failed")
+    made: list[int] = []
+
+    def numbers(batch: pa.RecordBatch) -> Iterator[int]:
+        for number in batch.column("id").to_pylist():
+            made.append(number)
+            yield number
+
+    class Writer(KeyedWriter):
+        def consume(self, batch: list[Any]) -> None:
+            if first():
+                deadline = time.monotonic() + DEADLINE_S
+                while len(made) <= len(batch) + room and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                raise ConnectionError("before anything is written")
+            super().consume([pa.RecordBatch.from_pydict({"id": batch})])
+
+    def handlers(task: TaskInfo) -> dict[type, Any]:
+        return {int: Writer(database, "number", task)}
+
+    summary = for_each_partition(
+        spark.range(0, rows, 1, 1), handlers, items=numbers, config=config, query_id="q", epoch=0
+    )
+    assert summary.attempts == 2
+    assert read_keyed(database) == [(number, "number") for number in range(rows)]
+
+
 def test_no_two_threads_enter_the_methods_of_one_object(spark: SparkSession, tmp_path: Path) -> None:
     """As bound methods, and as one handler of several tags with an `on_close`, which is called once."""
 
@@ -273,130 +299,19 @@ def test_no_two_threads_enter_the_methods_of_one_object(spark: SparkSession, tmp
     def one(task: TaskInfo) -> dict[str, Any]:
         return dict.fromkeys(("order", "refund"), Closing(tmp_path / f"one-{task.attempt}"))
 
+    def both(task: TaskInfo) -> dict[str, Any]:
+        writer = Writer(tmp_path / f"both-{task.attempt}")
+        return {"order": writer.on_order, "refund": writer}
+
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), buffer_size=10
     )
     data = spark.range(0, 500, 1, 1).selectExpr("id", "if(id % 2 = 0, 'order', 'refund') as kind")
-    for handlers in (bound, one):
+    for handlers in (bound, one, both):
         for_each_partition(data, handlers, type_column="kind", config=config)
-    (by_method,) = tmp_path.glob("bound-*")
-    assert set(by_method.read_text().split()) == {"True"}
+    for name in ("bound", "both"):
+        (by_method,) = tmp_path.glob(f"{name}-*")
+        assert set(by_method.read_text().split()) == {"True"}
     (by_object,) = tmp_path.glob("one-*")
     *calls, last = by_object.read_text().split()
     assert (set(calls), last) == ({"True"}, "closed")
-
-
-def no_handlers(_: TaskInfo) -> dict[str, Any]:
-    return {}
-
-
-@pytest.mark.parametrize(
-    ("returned", "arguments", "message"),
-    [
-        (
-            None,
-            {"type_column": "kind"},
-            r"handlers\(TaskInfo\(.*returned None: return a dict of handlers by tag",
-        ),
-        ({}, {"type_column": "kind"}, "returned {}: return a dict of handlers by tag"),
-        ({int: len}, {"type_column": "kind"}, "return a dict of handlers by tag, a str"),
-        ({"a": len}, {"items": items}, "return a dict of handlers by class of the items"),
-        (dict.fromkeys(KINDS, 7), {"type_column": "kind"}, "a int cannot be a handler"),
-    ],
-)
-def test_what_is_no_dict_of_handlers_fails_the_job(
-    df: DataFrame, returned: Any, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PySparkException, match=message):
-        for_each_partition(df.coalesce(1), lambda _: returned, **arguments)
-
-
-def test_rows_without_a_tag_fail_the_job(spark: SparkSession) -> None:
-    data = spark.createDataFrame([(1, "a"), (2, None)], "id long, kind string").coalesce(1)
-    with pytest.raises(
-        PySparkException, match="column 'kind' has a row with None, and there are handlers for 'a'"
-    ):
-        for_each_partition(data, lambda _: {"a": len}, type_column="kind")
-
-
-LOCK = threading.Lock()
-
-
-def holding_a_lock(_: TaskInfo) -> dict[str, Any]:
-    with LOCK:
-        return {}
-
-
-BY_KIND = {"type_column": "kind"}
-BY_KEY = PartitionSelector.by_key(lambda item: (LOCK, 1)[1])
-
-
-def config(**changes: Any) -> dict[str, Any]:
-    return {**BY_KIND, "config": BatchQueueConfig(threads=ThreadPolicy.fixed(1), **changes)}
-
-
-@pytest.mark.parametrize(
-    ("handlers", "arguments", "message"),
-    [
-        ({"a": len}, BY_KIND, "handlers is {.*give a function that takes a TaskInfo"),
-        (holding_a_lock, BY_KIND, r"handlers cannot be pickled \(.*lock.*inside the function `handlers`"),
-        (no_handlers, {}, "neither of items and type_column is given; give one"),
-        (no_handlers, {**BY_KIND, "items": items}, "both of items and type_column is given; give one"),
-        (no_handlers, {"items": "kind"}, "items is 'kind'; give a function"),
-        (no_handlers, {"type_column": items}, "type_column is <function items.*; give the name of a column"),
-        (no_handlers, {"items": lambda _: [LOCK]}, r"items cannot be pickled \(.*lock"),
-        (no_handlers, {"items": items, "columns": "id"}, "columns is 'id'; give a list of names"),
-        (no_handlers, {**BY_KIND, "query_id": ""}, "query_id is ''; give a str, or leave it out"),
-        (no_handlers, {**BY_KIND, "config": {}}, "config is a dict; give a BatchQueueConfig"),
-        (
-            no_handlers,
-            config(strategy=BufferStrategy.IF_POSSIBLE),
-            "strategy IF_POSSIBLE.*use BufferStrategy.BLOCKING",
-        ),
-        (
-            no_handlers,
-            config(consumer=len),
-            "the config has consumer, and here the function `handlers` makes all",
-        ),
-        (no_handlers, config(consumer_factory=list), "the config has consumer_factory.*leave it out$"),
-        (
-            no_handlers,
-            config(error_handler=print),
-            "the config has error_handler.*and give handlers an on_error",
-        ),
-        (no_handlers, config(selector=BY_KEY), r"config cannot be pickled \(.*lock"),
-    ],
-)
-def test_argument_that_cannot_be_used_is_refused_on_the_driver(
-    handlers: Any, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        foreach_batch(handlers, **arguments)
-
-    class NoJob:
-        mapInArrow = None
-
-    with pytest.raises(ConfigError, match=message):
-        for_each_partition(NoJob(), handlers, **arguments)  # type: ignore[arg-type]
-
-
-def test_more_that_cannot_be_used_is_refused_on_the_driver(
-    spark: SparkSession, rows: Path, df: DataFrame
-) -> None:
-    stream = spark.readStream.schema("id long, kind string").parquet(str(rows))
-    with pytest.raises(ConfigError, match=r"data is a stream; give df.writeStream.foreachBatch\(...\) what"):
-        for_each_partition(stream, no_handlers, type_column="kind")
-    with pytest.raises(ConfigError, match="on_summary is 7; give a function that takes a DeliverySummary"):
-        foreach_batch(no_handlers, type_column="kind", on_summary=7)  # type: ignore[arg-type]
-    for epoch in (-1, "7", True):
-        with pytest.raises(ConfigError, match=f"epoch is {epoch!r}; give a whole number from 0 up"):
-            for_each_partition(df, no_handlers, type_column="kind", epoch=epoch)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="data is a list; give a DataFrame or an RDD"):
-        for_each_partition([1], no_handlers)  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigError, match="the handlers need column Kind, but the rows have id, kind: select"
-    ):
-        for_each_partition(df, no_handlers, type_column="Kind")
-    for arguments in ({"items": items}, {"type_column": "kind"}, {"columns": ["id"]}):
-        with pytest.raises(ConfigError, match="data is an RDD: its elements are the items; make them with"):
-            for_each_partition(df.rdd, no_handlers, **arguments)  # type: ignore[arg-type]
