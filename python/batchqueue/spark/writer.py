@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from batchqueue import ConfigError
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark.arrow import map_in_arrow
-from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
+from batchqueue.spark.attempt import AttemptMessage, EpochId, nothing, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job import AggregationJob
@@ -20,7 +20,7 @@ from batchqueue.spark.local_properties import QUERY_ID
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.pushdown import Groups, collect_groups, declared_steps
 from batchqueue.spark.retries import with_retries
-from batchqueue.spark.shuffle import partials_of_spark, partials_of_tasks, write_shards
+from batchqueue.spark.shuffle import ShardedWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,10 +65,11 @@ class MetricsWriter:
                 `by`, `First` takes the smallest value and `Last` the largest.
             shards: None: L2 merges in one process, where this object is used. A number: Spark's shuffle brings the
                 partials of a key together, and that many shards are merged and committed by tasks. Each is a sink of
-                its own, see `sink_ids`; the number stays for the life of the sink. The store must be open to the
-                executors.
+                its own, see `sink_ids`; the number, or None, stays for the life of the checkpoint and the sink. The
+                store must be open to the executors.
             checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others do not.
-            options: `sinkId`, `onNewQuery`, `onJobChange`, `maxCommitBytes`, as for the format, see `register`.
+            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as for the format, see
+                `register`.
 
         Raises:
             ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do it.
@@ -149,9 +150,9 @@ class MetricsWriter:
     def _write_shards(
         self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None, *, overwrite: bool = False
     ) -> list[dict[str, Any]]:
-        l1 = partials_of_spark if self._l1 == "spark" else partials_of_tasks
-        partials = l1(df, self._job, options, epoch)
-        return write_shards(partials, self._job, options, epoch, overwrite=overwrite)
+        write = ShardedWrite.of(df.sparkSession, self._job, options, epoch)
+        partials = write.partials_of_spark(df) if self._l1 == "spark" else write.partials_of_tasks(df)
+        return write.commit(partials, overwrite=overwrite)
 
     def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
         if self._l1 == "spark":
@@ -163,7 +164,7 @@ class MetricsWriter:
             yield pa.RecordBatch.from_pydict({"message": pa.array([pickle.dumps(message)], pa.binary())})
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
-        return [pickle.loads(row.message) for row in rows]
+        return [pickle.loads(row.message) for row in rows] or [nothing(job, epoch)]
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:

@@ -19,7 +19,9 @@ from flight_job import (
     Results,
     difference,
     expected,
+    files_one_by_one,
     flight_job,
+    start_stream,
     stored,
 )
 from pyspark import TaskContext
@@ -28,12 +30,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue import ConfigError
 from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
-from batchqueue.spark import AggregationJob, MetricsWriter
+from batchqueue.spark import AggregationJob, MetricsWriter, SinkError
 from batchqueue.spark.shuffle import shard_of
 
 SHARDS = 3
 AGGREGATORS: dict[str, Any] = {"items": None, "arrow": [ARROW]}
-IN_SPARK: dict[str, Any] = {"items": None, "arrow": [DECLARED]}
+# Each step groups its own rows; all rows count once.
+IN_SPARK: dict[str, Any] = {
+    "items": None,
+    "arrow": [replace(DECLARED, tags=["A"]), replace(DECLARED, tags=["B", "C"])],
+}
 
 
 @pytest.fixture
@@ -95,9 +101,7 @@ Run = Callable[..., None]
 @pytest.fixture
 def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
     def stream(writer: MetricsWriter, checkpoint: Path = tmp_path / "checkpoint") -> None:
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        query = source.writeStream.foreachBatch(writer.write_epoch).trigger(availableNow=True)
-        query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+        start_stream(files_one_by_one(spark, flights), writer, checkpoint).awaitTermination()
 
     return stream
 
@@ -176,10 +180,31 @@ def test_epoch_of_which_some_shards_failed_is_completed_by_the_next_run(
 def test_another_number_of_shards_is_refused(table: DataFrame, parquet: ParquetStore, shards: int) -> None:
     job = flight_job(parquet)
     MetricsWriter(job, shards=2).write_batch(table)
-    with pytest.raises(
-        PySparkException, match=f"was written with shards=2, not {shards}, and each key has its shard"
-    ):
-        MetricsWriter(job, shards=shards, onJobChange="accept").write_batch(table)
+    before = sorted(parquet.directory.rglob("*"))
+    for overwrite in (False, True):  # an overwrite would leave the other shards as they are
+        with pytest.raises(
+            SinkError, match=f"was written with shards=2, not {shards}, and each key has its shard"
+        ):
+            MetricsWriter(job, shards=shards, onJobChange="accept").write_batch(table, overwrite=overwrite)
+    assert sorted(parquet.directory.rglob("*")) == before
+
+
+class NotingStore(ParquetStore):
+    """A store that notes which task commits a shard."""
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        if context := TaskContext.get():
+            (self.directory / f"{sink_id.replace('/', '-')}.task").write_text(f"{context.partitionId()}")
+        with super().transaction(sink_id) as transaction:
+            yield transaction
+
+
+@pytest.mark.parametrize("shards", [2, 8, 40])
+def test_each_shard_has_a_task_of_its_own(table: DataFrame, tmp_path: Path, shards: int) -> None:
+    MetricsWriter(flight_job(NotingStore(tmp_path / "metrics")), shards=shards).write_batch(table)
+    tasks = {file.name: file.read_text() for file in (tmp_path / "metrics").glob("*.task")}
+    assert len(tasks) == len(set(tasks.values())) == shards
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "4", 10_001])
