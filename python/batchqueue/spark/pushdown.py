@@ -103,26 +103,54 @@ def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None =
         ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a Py4JJavaError.
     """
     steps = declared_steps(job)
-    return groups_from([to_arrow(plan(df, step)) for step in steps], steps, epoch)
+    return groups_from([to_arrow(one) for one in plans(df, steps)], steps, steps, epoch)
 
 
 def groups_from(
-    tables: Sequence[pa.Table], steps: Sequence[ArrowAggregation], epoch: EpochId | None
+    tables: Sequence[pa.Table],
+    of_steps: Sequence[ArrowAggregation],
+    steps: Sequence[ArrowAggregation],
+    epoch: EpochId | None,
 ) -> Groups:
-    """Check what Spark SQL made of planned steps, a table for each.
+    """Check what Spark SQL made of planned steps.
+
+    Args:
+        tables: Results of `plans`, whole or in pieces.
+        of_steps: The step of each.
+        steps: All steps.
+        epoch: For the result.
 
     Raises:
         SinkError: See `collect_groups`.
     """
-    # Each step has seen all rows.
-    rows = sum(tables[0].column(_ROWS).to_pylist())
-    checked = [_checked(table, step) for table, step in zip(tables, steps, strict=True)]
-    return Groups(epoch, checked, AttemptSummary.nothing(rows))
+    counting = _counting_rows(steps)
+    pairs = list(zip(tables, of_steps, strict=True))
+    rows = sum(sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting)
+    return Groups(epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.nothing(rows))
 
 
-def plan(df: "DataFrame", step: ArrowAggregation) -> "DataFrame":
-    """Plan one step as a `groupBy`: its keys, window and measures, and what `collect_groups` checks."""
+def plans(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
+    """Plan each step as a `groupBy`: its keys, window and measures, and what `groups_from` checks."""
+    return [_plan(df, step, _tags_beside(step, steps)) for step in steps]
+
+
+def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> list[str]:
+    """Return the tags that other steps by the same column take."""
+    same_column = (one for one in steps if one.type_column == step.type_column and one is not step)
+    return [tag for one in same_column for tag in one.tags]
+
+
+def _counting_rows(steps: Sequence[ArrowAggregation]) -> set[int]:
+    """Return the ids of the steps that see each row once, all of them together."""
+    first = steps[0]
+    return {id(first)} | {id(one) for one in steps if first.tags and one.type_column == first.type_column}
+
+
+def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
+    if step.type_column is not None and tags_beside:
+        # Rows with a tag of no step stay in, to be found; null is none.
+        df = df.where(~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False)))
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
         # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode Spark raises by itself.

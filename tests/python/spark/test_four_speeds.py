@@ -19,8 +19,10 @@ from flight_job import (
     Results,
     difference,
     expected,
+    files_one_by_one,
     flight_job,
     items,
+    start_stream,
     stored,
 )
 from py4j.protocol import Py4JJavaError
@@ -47,7 +49,6 @@ from batchqueue.spark import (
     ArrowHandler,
     MetricsWriter,
     SinkError,
-    register,
 )
 from batchqueue.spark.steps import HandOn
 
@@ -68,6 +69,8 @@ class MergingHandler:
 
 
 ALL_ROWS: dict[str, Any] = {"type_column": None, "tags": ()}
+IN_TWO_STEPS = [replace(ARROW, tags=["A"]), replace(ARROW, tags=["B", "C"])]
+DECLARED_IN_TWO_STEPS = [replace(DECLARED, tags=["A"]), replace(DECLARED, tags=["B", "C"])]
 BY_TAG = ArrowHandler(type_column="carrier", tags=list("ABC"), make=MergingHandler)
 
 Wanted = tuple[type[Metrics], ...]
@@ -77,8 +80,10 @@ WAYS: dict[str, tuple[dict[str, Any], Wanted]] = {
     "arrow handlers, all rows": ({"items": None, "arrow": [replace(BY_TAG, **ALL_ROWS)]}, METRICS),
     "aggregators by tag": ({"items": None, "arrow": [ARROW]}, METRICS),
     "aggregators, all rows": ({"items": None, "arrow": [replace(ARROW, **ALL_ROWS)]}, METRICS),
+    "aggregators by one column": ({"items": None, "arrow": IN_TWO_STEPS}, METRICS),
     "spark by tag": ({"items": None, "arrow": [DECLARED]}, NO_RANKING),
     "spark, all rows": ({"items": None, "arrow": [replace(DECLARED, **ALL_ROWS)]}, NO_RANKING),
+    "spark by one column": ({"items": None, "arrow": DECLARED_IN_TWO_STEPS}, NO_RANKING),
 }
 
 
@@ -122,9 +127,7 @@ def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
     """Run a writer over all files, one per epoch, until there is nothing new."""
 
     def stream(writer: MetricsWriter, checkpoint: Path = tmp_path / "checkpoint") -> None:
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        query = source.writeStream.foreachBatch(writer.write_epoch).trigger(availableNow=True)
-        query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+        start_stream(files_one_by_one(spark, flights), writer, checkpoint).awaitTermination()
 
     return stream
 
@@ -152,9 +155,7 @@ def test_stream_goes_on_from_the_format_to_the_writer_and_back(
     checkpoint = tmp_path / "both"
 
     def with_format() -> None:
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        query = source.writeStream.format(register(spark, job)).trigger(availableNow=True)
-        query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+        start_stream(files_one_by_one(spark, flights), job, checkpoint).awaitTermination()
 
     def forget(epoch: int) -> None:
         for directory in ("commits", "offsets"):
