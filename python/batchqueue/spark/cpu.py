@@ -6,7 +6,10 @@ from batchqueue.spark.summary import CpuSummary
 
 
 class CpuMeter:
-    """Measures from its making on. One process runs one attempt or commit at a time."""
+    """Measures from its making on, for a process that runs one attempt or commit at a time.
+
+    The commits of two queries that a driver runs at once have the CPU time of each other in theirs.
+    """
 
     def __init__(self) -> None:
         self._cpu_s = time.process_time()
