@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
 from batchqueue.spark.attempt import EpochId, check_size
 from batchqueue.spark.cpu import CpuMeter
-from batchqueue.spark.description import describe, differences
+from batchqueue.spark.description import describe, differences, moved_metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.garbage import rare_collections
 from batchqueue.spark.job import AggregationJob
@@ -72,10 +72,9 @@ class Commit:
             The summary in the ledger, with `applied`: whether it was done now.
 
         Raises:
-            SinkError: The query is new to a sink that has data, or an item was lost.
+            SinkError: The query is new to a sink that has data, epochs before this one are missing, the job has
+                changed, or an item was lost.
         """
-        if not self.messages:
-            return {"applied": False}  # no tasks, so no rows
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
         if epoch is None or epoch.batch_id != batch_id:
@@ -83,10 +82,10 @@ class Commit:
 
         def prepare(transaction: StoreTransaction) -> None:
             last = transaction.last_batch(epoch.query_id)
+            if batch_id > (-1 if last is None else last) + 1:
+                self._meet_gap(epoch.query_id, batch_id, last)
             if last is None and transaction.known_queries():
                 self._meet_new_query(transaction, epoch.query_id)
-            elif batch_id > (-1 if last is None else last) + 1:
-                self._meet_gap(epoch.query_id, batch_id, last)
 
         return self._once(epoch.query_id, batch_id, prepare)
 
@@ -121,13 +120,19 @@ class Commit:
     ) -> dict[str, Any]:
         """Apply an epoch in a transaction, unless the ledger has it, and try again while the store is away."""
         sink_id = self.options.sink_id
+        tries = 0
 
         def run() -> dict[str, Any]:
+            nonlocal tries
+            tries += 1
             with self.job.store.transaction(sink_id) as transaction:
-                if transaction.applied(query_id, batch_id):
-                    _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
-                    kept = {one[:2]: one.summary for one in transaction.summaries()}
-                    return {**kept.get((query_id, batch_id), {}), "applied": False}
+                applied = transaction.applied(query_id, batch_id)
+                if applied or tries > 1:
+                    kept = {one[:2]: one.summary for one in transaction.summaries()}.get((query_id, batch_id))
+                    # What has no mark may be there, too: the store may have gone away just after it had committed.
+                    if applied or kept is not None:
+                        self._note_repeated(query_id, batch_id, kept)
+                        return {**(kept or {}), "applied": not applied}
                 before = latest_totals(transaction.summaries)  # they go on when `prepare` deletes the rest
                 prepare(transaction)
                 self._meet_changed_job(transaction)
@@ -137,6 +142,20 @@ class Commit:
             return {**summary, "applied": True}
 
         return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", run)
+
+    def _note_repeated(self, query_id: str, batch_id: int, kept: Mapping[str, Any] | None) -> None:
+        sink_id, rows = self.options.sink_id, sum(message.summary.rows for message in self.messages)
+        _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
+        if kept is not None and kept.get("rows", rows) != rows:
+            _log.warning(
+                "sink %s: epoch %d of query %s was applied with %d rows and comes again with %d, which are left out: "
+                "its source gave other rows, its checkpoint is an older copy, or one epoch was written twice",
+                sink_id,
+                batch_id,
+                query_id,
+                kept["rows"],
+                rows,
+            )
 
     def _meet_new_query(self, transaction: StoreTransaction, query_id: str) -> None:
         if self.options.on_new_query is None:
@@ -150,25 +169,46 @@ class Commit:
 
     def _meet_gap(self, query_id: str, batch_id: int, last: int | None) -> None:
         """Spark numbers the epochs of a query without gaps, and each of them raises the mark by one."""
-        if self.options.on_new_query is None:
+        if self.options.on_missing_epochs is None:
             has = "none of this query" if last is None else f"the epochs up to {last}"
             raise SinkError(
                 f"epoch {batch_id} of query {query_id} meets a store that has {has} under sink "
                 f"{self.options.sink_id!r}: if the store was deleted or replaced by an older copy while the "
                 "checkpoint was kept, what is between would be missing. Restore the store, or start with a new "
-                "checkpoint, or set option onNewQuery=append to go on without"
+                "checkpoint, or set option onMissingEpochs=accept for one start, to go on without"
+            )
+
+    def check_shards(self) -> None:
+        """Look whether the store has as many shards, before any of them is written.
+
+        Raises:
+            SinkError: It has another number.
+        """
+
+        def look() -> None:
+            with self.job.store.transaction(self.options.sink_id) as transaction:
+                self._meet_shards(transaction.description())
+
+        with_retries(self.job.store_retry, f"opening {self.job.store!r}", look)
+
+    def _meet_shards(self, before: Mapping[str, Any] | None) -> None:
+        if before is not None and before["shards"] != self.options.shards:
+            raise SinkError(
+                f"sink {self.options.sink_id!r} was written with shards={before['shards']}, not "
+                f"{self.options.shards}, and each key has its shard: keep the number, or use another sinkId"
             )
 
     def _meet_changed_job(self, transaction: StoreTransaction) -> None:
         before, now = transaction.description(), describe(self.job, self.options.shards)
         if before == now:
             return
-        if before is not None and before["shards"] != now["shards"]:
-            raise SinkError(
-                f"sink {self.options.sink_id!r} was written with shards={before['shards']}, not "
-                f"{now['shards']}, and each key has its shard: keep the number, or use another sinkId"
-            )
+        self._meet_shards(before)
         changes = differences(before, now) if before is not None else []
+        if before is not None and (moved := moved_metrics(before, now)):
+            raise SinkError(
+                f"sink {self.options.sink_id!r} has other columns: {'; '.join(moved)}. What is stored cannot be merged "
+                "with that: give the metric another name, or this job another sinkId"
+            )
         if changes and self.options.on_job_change is None:
             raise SinkError(
                 f"sink {self.options.sink_id!r} was written by another job: {'; '.join(changes)}. Give this job "

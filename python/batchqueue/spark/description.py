@@ -1,5 +1,6 @@
 """What the store remembers of a job, so that a changed one does not mix its results with those before."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,6 +36,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [*_of_metrics(before["metrics"], now["metrics"]), *_of_aggregations(before, now)]
 
 
+def moved_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name the metrics that have other tables or columns than before, which no store could merge."""
+    pairs = ((name, one, now["metrics"].get(name, one)) for name, one in sorted(before["metrics"].items()))
+    return [
+        _change(name, one, other)
+        for name, one, other in pairs
+        if {**one, "limit": 0} != {**other, "limit": 0}
+    ]
+
+
 def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(before.keys() | now.keys()):
         if name not in before:
@@ -42,15 +53,23 @@ def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
         elif name not in now:
             yield f"metric {name!r} is gone"
         elif before[name] != now[name]:
-            yield f"metric {name!r} was {_text(before[name])} and is {_text(now[name])}"
+            yield _change(name, before[name], now[name])
 
 
 def _of_aggregations(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    gone = [one for one in before["aggregations"] if one not in now["aggregations"]]
-    new = [one for one in now["aggregations"] if one not in before["aggregations"]]
+    counts = Counter(before["aggregations"]), Counter(now["aggregations"])
+    gone, new = list(counts[0] - counts[1]), list(counts[1] - counts[0])
     # A job that makes the same metrics by functions only, or by declarations only, has not changed their meaning.
+    if not before["aggregations"] or not now["aggregations"]:
+        return
     if gone and new:
         yield f"an aggregation was {gone[0]} and is {new[0]}"
+    elif gone or new:
+        yield f"an aggregation is {'gone' if gone else 'new'}: {(gone or new)[0]}"
+
+
+def _change(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return f"metric {name!r} was {_text(before)} and is {_text(now)}"
 
 
 def _text(metric: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from batchqueue import BatchQueueError
 
 
 class SinkError(BatchQueueError):
-    """An epoch cannot be committed, and nothing of it is in the store."""
+    """An epoch cannot be committed, and nothing of it is in the store; with shards, nothing in that shard."""
 
 
 class DeliveryError(BatchQueueError):

@@ -108,11 +108,24 @@ class AggregationJob:
                     f"the {stage} queue of job {self.name!r} has a consumer, which would take every item away from "
                     "the metrics' own workers; leave it out, and give handlers for types of your own"
                 )
+            if config.error_handler is not None:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has an error_handler, and here an error fails the epoch: "
+                    "leave it out, and give handlers of your own an on_error"
+                )
             if config.strategy is not BufferStrategy.BLOCKING:
                 raise ConfigError(
                     f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: what it "
                     "refuses would be missing from the result; use BufferStrategy.BLOCKING"
                 )
+
+    def tags_by_column(self) -> dict[str, set[str]]:
+        """Return the tags of all steps by each type column."""
+        columns: dict[str, set[str]] = {}
+        for step in self.arrow:
+            if step.type_column is not None:
+                columns.setdefault(step.type_column, set()).update(step.tags)
+        return columns
 
     def check_columns(self, available: Sequence[str]) -> None:
         """Make sure that the rows have what `items` reads.

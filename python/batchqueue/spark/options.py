@@ -9,10 +9,10 @@ from batchqueue import ConfigError
 from batchqueue.spark.job import AggregationJob
 
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
-"""A driver with the default heap of 1 GB took 256 MB of commit messages and died at 384 MB."""
+"""A driver with the default heap of 1 GB takes six times as much; docs/spark-production.md has the figures."""
 
 OnNewQuery = Literal["append", "replace"]
-OnJobChange = Literal["accept"]
+Accept = Literal["accept"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class SinkOptions:
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates.
         on_job_change: What to do when the job differs from the one that wrote last; None: refuse it.
+        on_missing_epochs: What to do when the store lacks epochs before the one that comes; None: refuse it.
         shards: Parts of the sink that are committed by tasks of their own; None: there is one commit. A
             parameter of `MetricsWriter`.
     """
@@ -33,7 +34,8 @@ class SinkOptions:
     on_new_query: OnNewQuery | None
     txn_id: str | None
     max_commit_bytes: int
-    on_job_change: OnJobChange | None = None
+    on_job_change: Accept | None = None
+    on_missing_epochs: Accept | None = None
     shards: int | None = None
 
     @classmethod
@@ -54,9 +56,6 @@ class SinkOptions:
             raise ConfigError(
                 f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or leave it out"
             )
-        on_job_change = options.get("onjobchange")
-        if on_job_change not in (None, "accept"):
-            raise ConfigError(f"option onJobChange={on_job_change!r}: use 'accept', or leave it out")
         size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
         if not size.isdecimal() or int(size) == 0:
             raise ConfigError(f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1")
@@ -65,15 +64,26 @@ class SinkOptions:
             on_new_query=cast(OnNewQuery | None, on_new_query),
             txn_id=options.get("txnid"),
             max_commit_bytes=int(size),
-            on_job_change=cast(OnJobChange | None, on_job_change),
+            on_job_change=_accept(options, "onJobChange"),
+            on_missing_epochs=_accept(options, "onMissingEpochs"),
         )
 
 
-_NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "maxCommitBytes")
+def _accept(options: Mapping[str, str], name: str) -> Accept | None:
+    value = options.get(name.lower())
+    if value not in (None, "accept"):
+        raise ConfigError(f"option {name}={value!r}: use 'accept', or leave it out")
+    return cast(Accept | None, value)
+
+
+_NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "onMissingEpochs", "maxCommitBytes")
+_FOR_STREAMS = "is for streams: a batch write has no query; use txnId"
 _OUT_OF_PLACE = {
-    True: ("txnId", "is for df.write: a stream's epochs are told apart by its checkpoint"),
-    False: ("onNewQuery", "is for streams: a batch write has no query; use txnId"),
+    True: {"txnId": "is for df.write: a stream's epochs are told apart by its checkpoint"},
+    False: {"onNewQuery": _FOR_STREAMS, "onMissingEpochs": _FOR_STREAMS},
 }
+_OF_THE_WRITER = ("l1", "shards", "checkpoint")
+"""What only `MetricsWriter` has."""
 
 
 def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
@@ -82,9 +92,14 @@ def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
     for key in ("sinkid", "txnid"):
         if key in options and not options[key].strip():
             raise ConfigError(f"option {known[key]} is blank: give a value, or leave it out")
-    name, why = _OUT_OF_PLACE[stream]
-    if name.lower() in options:
-        raise ConfigError(f"option {name}={options[name.lower()]!r} {why}; leave it out")
+    for name, why in _OUT_OF_PLACE[stream].items():
+        if name.lower() in options:
+            raise ConfigError(f"option {name}={options[name.lower()]!r} {why}; leave it out")
+    for name in _OF_THE_WRITER:
+        if name in options:
+            raise ConfigError(
+                f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the format"
+            )
     for key in options:
         meant = get_close_matches(key.replace("_", "").replace("-", "").lower(), known, n=1, cutoff=0.85)
         if meant and key.lower() not in known:

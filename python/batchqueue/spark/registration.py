@@ -15,12 +15,15 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     Options of the write:
 
     - `sinkId`: on whose behalf the store is written; default: the job's name.
-    - `onNewQuery`: `append` or `replace`: what to do when a query with a new checkpoint meets a sink that has
+    - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint meets a sink that has
       data. Without it the query fails.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
       at-least-once.
     - `onJobChange`: `accept`: go on when the job is not the one that wrote last, in its metrics or aggregations.
-      Without it the write fails and names the difference.
+      Without it the write fails and names the difference. Other columns of a metric are never accepted: what is
+      stored could not be merged with them.
+    - `onMissingEpochs` (stream): `accept`: go on when the store lacks epochs that the checkpoint has. Without it
+      the query fails.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task checks its own,
       the commit the sum.
 

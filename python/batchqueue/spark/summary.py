@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from statistics import median
 from typing import Any, Self
 
 from batchqueue import BatchQueueStats
@@ -110,12 +111,13 @@ def epoch_summary(
         `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them, 0 where Spark SQL
         is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows, one of these stands for;
         `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`: items by index
-        of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls; `attempt_wall_s`: one number
-        per attempt; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`; `committed_at`, the
-        seconds from 1970 in UTC to the commit. All times are in seconds.
+        of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls; `attempt_wall_s`: `min`, `median`
+        and `max` over the attempts; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and
+        `commit_wall_s`; `committed_at`, the seconds from 1970 in UTC to the commit. All times are in seconds.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
+    wall_s = [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s] or [0.0]
     by_thread = zip_longest(*(attempt.thread_items for attempt in attempts), fillvalue=0)
     return {
         "batch_id": batch_id,
@@ -128,7 +130,7 @@ def epoch_summary(
         "l1_thread_items": [sum(items) for items in by_thread],
         "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
         "rest_cpu_s": sum(attempt.cpu.rest_s for attempt in attempts),
-        "attempt_wall_s": [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s],
+        "attempt_wall_s": {"min": min(wall_s), "median": median(wall_s), "max": max(wall_s)},
         "commit_bytes": commit_bytes,
         "commit_drain_cpu_s": commit_cpu.drain_s,
         "commit_rest_cpu_s": commit_cpu.rest_s,

@@ -60,10 +60,6 @@ if __name__ == "__main__":
         table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)
         table.write.format(register(spark, job)).mode("append").option("txnId", NAME).save()
     else:
-        source = spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 1).parquet(FLIGHTS)
-        writer = source.writeStream.option("checkpointLocation", NAME).trigger(availableNow=True)
-        if KIND == "writer":
-            writer = writer.foreachBatch(MetricsWriter(job).write_epoch)
-        else:
-            writer = writer.format(register(spark, job))
-        writer.start().awaitTermination()
+        source = flight_job.files_one_by_one(spark, Path(FLIGHTS))
+        to = MetricsWriter(job) if KIND == "writer" else job
+        flight_job.start_stream(source, to, Path(NAME)).awaitTermination()

@@ -1,14 +1,15 @@
 """A small job over made-up flights, the same results by Spark SQL, and the results that a store holds."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.aggregation import (
     Aggregation,
@@ -27,7 +28,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob, ArrowAggregation
+from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, register
 
 DEPARTURES = metric_type("departures", CountMetrics)
 DISTANCE = metric_type("distance", SumMetrics, columns={"total": int})
@@ -133,6 +134,24 @@ def flight_job(store: SqliteStore, **changes: Any) -> AggregationJob:
     columns = ("id", "carrier", "hour", "delay", "distance")
     job = AggregationJob(name="flights", items=items, metrics=METRICS, store=store, columns=columns)
     return replace(job, **changes)
+
+
+def files_one_by_one(spark: SparkSession, directory: Path) -> DataFrame:
+    """Read the files as a stream, one per epoch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+def start_stream(
+    source: DataFrame,
+    to: AggregationJob | MetricsWriter | Callable[[DataFrame, int], None],
+    checkpoint: Path,
+    **options: Any,
+) -> StreamingQuery:
+    """Start a query that ends when there is nothing new: a job's into its format, others through foreachBatch."""
+    writer = source.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    if isinstance(to, AggregationJob):
+        return writer.format(register(source.sparkSession, to)).options(**options).start()
+    return writer.foreachBatch(to.write_epoch if isinstance(to, MetricsWriter) else to).start()
 
 
 def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:

@@ -66,7 +66,8 @@ def test_epoch_reaches_the_store_and_its_summary_the_ledger(flights: Path, store
     assert 5 * rows < summary["items"] <= 6 * rows  # the ranking leaves out what has no delay
     assert stages["persist"]["produced"] < stages["l2"]["produced"] < stages["l1"]["produced"]
     assert summary["commit_bytes"] > 0
-    assert len(summary["attempt_wall_s"]) == FILES
+    walls = summary["attempt_wall_s"]
+    assert 0 < walls["min"] <= walls["median"] <= walls["max"]
     for name in ("drain_cpu_s", "rest_cpu_s", "commit_drain_cpu_s", "commit_rest_cpu_s", "commit_wall_s"):
         assert summary[name] > 0
 
@@ -115,9 +116,17 @@ def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore)
     assert not store.path.exists()
 
 
-def test_epoch_without_tasks_changes_nothing(store: SqliteStore) -> None:
-    Commit(flight_job(store), OPTIONS, []).epoch(0)
-    assert not store.path.exists()
+def test_epoch_that_comes_again_with_other_rows_is_left_out_and_told(
+    flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, messages = flight_job(store), attempts(flights, store)
+    Commit(job, OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).epoch(0)
+    assert [one for one in caplog.records if one.levelname == "WARNING"] == []
+    Commit(job, OPTIONS, messages[:1]).epoch(0)
+    (warning,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
+    assert departures(store) == FILES * ROWS_PER_FILE
 
 
 def test_batch_with_a_txn_id_is_applied_once_and_without_one_each_time(
@@ -181,11 +190,33 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(flights: Path
     ):
         Commit(job, OPTIONS, at(messages, 7)).epoch(7)
     assert departures(store) == 0
-    Commit(job, SinkOptions("flights", "append", None, 1_000_000), at(messages, 7)).epoch(7)
+    for on_new_query in (
+        "append",
+        "replace",
+    ):  # which is about another checkpoint, and may stay in the start command
+        with pytest.raises(SinkError, match="onMissingEpochs=accept for one start"):
+            Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).epoch(7)
+    accepting = replace(OPTIONS, on_missing_epochs="accept")
+    Commit(job, accepting, at(messages, 7)).epoch(7)
     Commit(job, OPTIONS, at(messages, 8)).epoch(8)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
         Commit(job, OPTIONS, at(messages, 10)).epoch(10)
+    # Epochs may be missed, but it is a question of its own whether another query may add to these.
+    with pytest.raises(SinkError, match="query q2 is new"):
+        Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).epoch(3)
+
+
+def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
+    flights: Path, store: SqliteStore
+) -> None:
+    job, replacing = flight_job(store), replace(OPTIONS, on_new_query="replace")
+    one, other = attempts(flights, store, "one"), attempts(flights, store, "other")
+    Commit(job, replacing, one).epoch(0)
+    Commit(job, replacing, other).epoch(0)
+    with pytest.raises(SinkError, match="epoch 1 of query one meets a store that has none of this query"):
+        Commit(job, replacing, at(one, 1)).epoch(1)
+    assert departures(store) == FILES * ROWS_PER_FILE
 
 
 def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:

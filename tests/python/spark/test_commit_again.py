@@ -12,9 +12,9 @@ import pytest
 from flight_job import ARROW, DEPARTURES, DISTANCE, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
 
 from batchqueue import ConfigError, RetryPolicy
-from batchqueue.aggregation import Metrics, Ranking, SumMetrics, Window, metric_type
+from batchqueue.aggregation import Aggregation, Count, Metrics, Ranking, SumMetrics, Window, metric_type
 from batchqueue.outputs import SqliteStore, StoreError, StoreTransaction, StoreUnavailableError
-from batchqueue.spark import AggregationJob, SinkError
+from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.options import SinkOptions
@@ -90,6 +90,19 @@ def test_store_that_comes_back_gets_the_epoch_once(
     assert len(said) == 2
 
 
+@pytest.mark.parametrize("place", ["before the commit", "after the commit"])
+def test_batch_write_without_a_name_that_is_tried_again_counts_once(
+    flights: Path, away: AwayStore, place: str
+) -> None:
+    job = flight_job(away, store_retry=AT_ONCE)
+    messages = [replace(one, epoch=None) for one in attempts(flights, job)]
+    for times in (1, 2):
+        away.away = [place, place]
+        assert Commit(job, OPTIONS, messages).batch(overwrite=False)["applied"]
+        assert departures(away) == times * ROWS
+        assert len(away.summaries("flights")) == times
+
+
 @pytest.mark.parametrize("place", ["at the beginning", "while merging", "before the commit"])
 def test_store_that_stays_away_fails_the_epoch_with_the_reason_and_it_can_be_repeated(
     flights: Path, away: AwayStore, place: str
@@ -143,11 +156,6 @@ def only_departures(batch: Any) -> Iterator[Metrics]:
     [
         ((*METRICS, NEW), "metric 'new' is new"),
         (METRICS[:1], "metric 'delay.max' is gone; metric 'delay.mean' is gone"),
-        (
-            (DEPARTURES, AS_FLOAT, *METRICS[2:]),
-            r"metric 'distance' was sum_metrics \(total int, compensation float\) and is "
-            r"sum_metrics \(total float, compensation float\)",
-        ),
         ((*METRICS[:-1], LONGER), r"'delay.worst' was .*limit 3\) and is .*limit 5\)"),
     ],
 )
@@ -166,6 +174,37 @@ def test_changed_metrics_are_refused_and_the_difference_named(
     write(flights, changed, 1, on_job_change="accept")
     write(flights, changed, 2)  # from now on this is the job
     assert departures(store) == 3 * ROWS
+
+
+def test_changed_columns_are_refused_whatever_is_accepted(flights: Path, store: SqliteStore) -> None:
+    """Some stores would merge them, and some would begin a new table."""
+    job = flight_job(store, items=only_departures)
+    write(flights, job, 0)
+    changed = replace(job, metrics=(DEPARTURES, AS_FLOAT, *METRICS[2:]))
+    message = (
+        r"sink 'flights' has other columns: metric 'distance' was sum_metrics \(total int, compensation float\) and "
+        r"is sum_metrics \(total float, compensation float\)\. .*give the metric another name"
+    )
+    with pytest.raises(SinkError, match=message):
+        write(flights, changed, 1, on_job_change="accept")
+    assert departures(store) == ROWS
+
+
+@pytest.mark.parametrize(
+    "further", [ARROW, replace(ARROW, aggregation=Aggregation(keys=["hour"], measures={"n": Count()}))]
+)
+def test_another_aggregation_beside_the_first_is_refused_and_named(
+    flights: Path, store: SqliteStore, further: ArrowAggregation
+) -> None:
+    """It may add to the same metrics."""
+    job = flight_job(store, items=None, arrow=[ARROW])
+    write(flights, job, 0)
+    more = replace(job, arrow=[ARROW, replace(further, type_column=None, tags=(), metrics=lambda _: [])])
+    with pytest.raises(SinkError, match="an aggregation is new: "):
+        write(flights, more, 1)
+    write(flights, more, 1, on_job_change="accept")
+    with pytest.raises(SinkError, match="an aggregation is gone: "):
+        write(flights, job, 2)
 
 
 def test_changed_aggregation_is_refused_and_the_difference_named(flights: Path, store: SqliteStore) -> None:

@@ -17,8 +17,10 @@ from flight_job import (
     SCHEMA,
     difference,
     expected,
+    files_one_by_one,
     flight_job,
     items,
+    start_stream,
     stored,
     write_flights,
 )
@@ -61,9 +63,7 @@ def stream(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable[[Ag
     """Run a job over the files that are new; return the id of the query."""
 
     def run(job: AggregationJob) -> str:
-        source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        writer = source.writeStream.format(register(connect, job)).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query = start_stream(files_one_by_one(connect, flights), job, tmp_path / "checkpoint")
         query.awaitTermination()
         return str(query.id)
 
@@ -103,9 +103,7 @@ def test_progress_and_the_listener_work_on_the_client(
     caplog.set_level("INFO", "batchqueue.spark")
     listener = LedgerListener(store, "flights")
     connect.streams.addListener(listener)
-    source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-    writer = source.writeStream.format(register(connect, flight_job(store))).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query = start_stream(files_one_by_one(connect, flights), flight_job(store), tmp_path / "checkpoint")
     show_progress(query, store, "flights", line_interval_s=0, console=Console(file=(shown := StringIO())))
     connect.streams.removeListener(listener)  # returns when all events are handled
     assert [line.split()[:2] for line in shown.getvalue().splitlines()] == [
@@ -172,9 +170,8 @@ def each_epoch(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable
     """Give a writer the files that are new, one per epoch."""
 
     def run(writer: MetricsWriter) -> None:
-        source = connect.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        query = source.writeStream.foreachBatch(writer.write_epoch).trigger(availableNow=True)
-        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        query = start_stream(files_one_by_one(connect, flights), writer, tmp_path / "checkpoint")
+        query.awaitTermination()
 
     return run
 

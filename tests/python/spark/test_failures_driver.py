@@ -15,9 +15,18 @@ from faults import (
     IN_A_TASK,
     wait_until,
 )
-from flight_job import FILES, SCHEMA, difference, expected, flight_job, stored
+from flight_job import (
+    FILES,
+    SCHEMA,
+    difference,
+    expected,
+    files_one_by_one,
+    flight_job,
+    start_stream,
+    stored,
+)
 from pyspark.sql import SparkSession
-from versions import needs_batch_sink
+from versions import needs_batch_sink, needs_stream_sink
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import MetricsWriter, register
@@ -64,47 +73,26 @@ def epochs(store: SqliteStore) -> list[int]:
         (AFTER_THE_COMMIT, [0, 1]),
     ],
 )
+@pytest.mark.parametrize("kind", [pytest.param("stream", marks=needs_stream_sink), "writer"])
 def test_killed_driver_is_resumed_and_every_row_counted_once(
     spark: SparkSession,
     flights: Path,
     store: SqliteStore,
-    stream: Stream,
     drive: Drive,
     log: Path,
     tmp_path: Path,
+    kind: str,
     place: str,
     applied: list[int],
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    assert drive("stream", place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
+    assert drive(kind, place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
     # Spark has noted the first epoch only, so it replays the second, whether the store has that or not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
-    stream(flight_job(store), checkpoint)
-    assert difference(stored(store), expected(spark, flights)) == []
-    assert epochs(store) == list(range(FILES))
-
-
-@pytest.mark.parametrize(
-    ("place", "applied"), [(IN_A_TASK, [0]), (BEFORE_THE_LEDGER_ENTRY, [0]), (AFTER_THE_COMMIT, [0, 1])]
-)
-def test_killed_driver_of_a_writer_is_resumed_and_every_row_counted_once(
-    spark: SparkSession,
-    flights: Path,
-    store: SqliteStore,
-    drive: Drive,
-    log: Path,
-    tmp_path: Path,
-    place: str,
-    applied: list[int],
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    assert drive("writer", place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
-    assert epochs(store) == applied
-    assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-    writer = source.writeStream.foreachBatch(MetricsWriter(flight_job(store)).write_epoch)
-    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    job = flight_job(store)
+    to = MetricsWriter(job) if kind == "writer" else job
+    start_stream(files_one_by_one(spark, flights), to, checkpoint).awaitTermination()
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
 

@@ -59,6 +59,21 @@ def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) ->
     assert {one.entity: one.count for one in partials if isinstance(one, DEPARTURES)} == {"A": 1, "B": 1}
 
 
+def test_tag_of_one_column_is_none_of_another(store: SqliteStore) -> None:
+    by_id = replace(ARROW, type_column="id", tags=["1", "X"])
+    job = flight_job(store, items=None, arrow=[ARROW, by_id])
+    options = SinkOptions.parse({}, job, stream=True)
+    row = {"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}
+    message = run_attempt(job, options, [pa.RecordBatch.from_pylist([row])])
+    assert sum(one.count for one in decode(message.partials, job.metrics) if isinstance(one, DEPARTURES)) == 2
+    for carrier in ("X", None):
+        strange = pa.RecordBatch.from_pylist([row, {**row, "carrier": carrier}])
+        with pytest.raises(
+            SinkError, match=f"column 'carrier' has a row with {carrier!r}, and the steps by it have A"
+        ):
+            run_attempt(job, options, [strange])
+
+
 def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStore) -> None:
     def fail(_: pa.RecordBatch) -> None:
         raise ZeroDivisionError("no")
@@ -79,6 +94,13 @@ def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteS
 def test_queues_that_live_for_one_attempt_or_commit_have_no_balancer(store: SqliteStore) -> None:
     job = flight_job(store)
     assert (job.l1.balancer, job.l2.balancer) == (None, None)
+
+
+@pytest.mark.parametrize("stage", ["l1", "l2"])
+def test_queue_with_an_error_handler_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
+    job = flight_job(store)
+    with pytest.raises(ConfigError, match=f"the {stage} queue of job 'flights' has an error_handler"):
+        replace(job, **{stage: replace(getattr(job, stage), error_handler=print)})
 
 
 @pytest.mark.parametrize("stage", ["l1", "l2"])
@@ -137,6 +159,10 @@ def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
         ({"sinkid": " "}, True, "sinkId is blank"),
         ({"txnid": "7"}, True, "txnId='7' is for df.write"),
         ({"onnewquery": "append"}, False, "onNewQuery='append' is for streams"),
+        ({"onmissingepochs": "accept"}, False, "onMissingEpochs='accept' is for streams"),
+        ({"onmissingepochs": "append"}, True, "onMissingEpochs='append': use 'accept'"),
+        ({"shards": "8"}, True, r"shards='8' is for MetricsWriter\(shards=...\), not for the format"),
+        ({"l1": "spark"}, False, "l1='spark' is for MetricsWriter"),
         ({"txn_id": "7"}, False, "did you mean txnId"),
         ({"onnewquerry": "append"}, True, "did you mean onNewQuery"),
     ],

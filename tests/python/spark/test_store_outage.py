@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from flight_job import FILES, SCHEMA, difference, expected, flight_job, stored
+from flight_job import FILES, difference, expected, files_one_by_one, flight_job, start_stream, stored
 from postgres_server import PostgresServer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +37,7 @@ def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
                 before_the_second()
             writer.write_epoch(df, batch_id)
 
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        query = source.writeStream.foreachBatch(write).trigger(availableNow=True)
-        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        start_stream(files_one_by_one(spark, flights), write, tmp_path / "checkpoint").awaitTermination()
 
     return stream
 

@@ -15,8 +15,10 @@ from flight_job import (
     SCHEMA,
     difference,
     expected,
+    files_one_by_one,
     flight_job,
     items,
+    start_stream,
     stored,
 )
 from pyspark import TaskContext
@@ -183,12 +185,10 @@ def test_option_that_cannot_be_used_stops_the_query(store: SqliteStore, stream: 
 def test_two_queries_at_once_write_one_database(
     spark: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
 ) -> None:
-    queries = []
-    for name in ("east", "west"):
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(flights))
-        writer = source.writeStream.format(register(spark, flight_job(store, name=name)))
-        writer = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
-        queries.append(writer.start())
+    source = files_one_by_one(spark, flights)
+    queries = [
+        start_stream(source, flight_job(store, name=name), tmp_path / name) for name in ("east", "west")
+    ]
     for query in queries:
         query.awaitTermination()
     wanted = expected(spark, flights)
