@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
+FAULTS_ARGS ?=
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
@@ -100,8 +101,8 @@ stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi
 check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
 
-faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red
-	$(BIN)/python scripts/faults.py
+faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red; a part: FAULTS_ARGS="--part 1/4"
+	$(BIN)/python scripts/faults.py $(FAULTS_ARGS)
 
 bench: require-toolchain ## every figure that has a bound, five minutes; needs no Python
 	cargo bench --locked

@@ -1,9 +1,10 @@
 """Turn off one rule after the other and see the tests that guard it go red.
 
 Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail without it. First
-all of these tests must pass with every rule in place, in the same builds. `make faults` runs it.
+all of these tests must pass with every rule in place, in the same builds. `make faults` runs it, CI a part by turns.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -250,7 +251,19 @@ def run(command: list[str], *, fault: str = "", check: bool = False, **variables
 
 def main() -> int:
     """Print one line per fault and test; 0 if every test is green with its rule and red without."""
-    chosen = {name: FAULTS[name] for name in sys.argv[1:]} or FAULTS
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which faults (all)")
+    parser.add_argument(
+        "--part", default="1/1", help="of these one in so many, as in 2/4: the second, the sixth ..."
+    )
+    args = parser.parse_args()
+    if unknown := sorted(set(args.names) - set(FAULTS)):
+        parser.error(f"fault {', '.join(unknown)} is not known: give some of {', '.join(FAULTS)}")
+    part, parts = map(int, args.part.split("/"))
+    chosen = {name: FAULTS[name] for name in (args.names or list(FAULTS))[part - 1 :: parts]}
+    print(f"faults: {len(chosen)} of {len(FAULTS)}: {' '.join(chosen)}", flush=True)
     build()
     wrong = 0
     tests = sorted({test for guards in chosen.values() for test in guards})
