@@ -32,7 +32,7 @@ VERSIONS = {
 }
 # What `pyspark[connect]` asks for is left out of 3.5, whose pip package has no server.
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25")
-FOR_TESTS = ("pytest>=8", "hypothesis>=6.100", "psycopg[binary]>=3.2")
+FOR_TESTS = ("pytest>=8", "hypothesis>=6.100", "psycopg[binary]>=3.2", "rich>=13.7")
 
 
 @dataclass(frozen=True)
