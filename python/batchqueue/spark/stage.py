@@ -73,7 +73,7 @@ class Stage:
         self._peak_used_percent = 0.0
         self._lost = 0
         self._left_out = False
-        handlers = handlers or {}
+        handlers = dict(handlers or {})
         watched = self._watched(handlers.values())
         self._queue: BatchQueue[Any] = BatchQueue(name, replace(config, error_handler=self._note_error))
         try:
