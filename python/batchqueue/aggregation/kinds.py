@@ -97,9 +97,9 @@ class SumMetrics(Metrics):
     @classmethod
     def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
         """Rebuild what `to_rows` wrote."""
-        total, compensation = rows[0]
-        metrics = cls(entity, time_bucket, total)
-        metrics._error = compensation
+        metrics = _blank(cls)
+        metrics.key = (entity, time_bucket)
+        metrics._sum, metrics._error = rows[0]
         return metrics
 
 
@@ -146,9 +146,9 @@ class MeanMetrics(SumMetrics):
     @classmethod
     def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
         """Rebuild what `to_rows` wrote."""
-        total, compensation, count = rows[0]
-        metrics = cls(entity, time_bucket, total, count)
-        metrics._error = compensation
+        metrics = _blank(cls)
+        metrics.key = (entity, time_bucket)
+        metrics._sum, metrics._error, metrics.count = rows[0]
         return metrics
 
 
