@@ -93,6 +93,7 @@ def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
     ]
 
 
+@needs_stream_sink
 def test_progress_and_the_listener_work_on_the_client(
     connect: SparkSession,
     flights: Path,
