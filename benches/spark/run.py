@@ -297,7 +297,7 @@ there each group is an object in the task, in L2 and on its way into SQLite.
 
 Which to use: where Spark SQL has every measure, let it do L1 (`MetricsWriter(l1="spark")`): rows do not leave the JVM.
 Spark SQL alone is right when you need no store that merges over time and no ledger, or when one query over all data
-is cheap enough. Take built-in aggregators when you need quantiles or rankings, or the format in a plain
+is cheap enough. Take built-in aggregators when you need rankings, or the format in a plain
 `writeStream.format(...)`: what they cost is almost nothing beside the way of the rows from the JVM to Python. Python
 handlers on Arrow cost little more if they work on whole columns. Objects cost most, and can do anything.
 """

@@ -27,8 +27,9 @@ class LedgerListener(StreamingQueryListener):
     The commit of a format logs the same line, but in a Python worker of Spark's, whose log is the standard error of
     that process. `MetricsWriter` commits in the driver and logs there already.
 
-    Queries that write to other sinks are left alone. The logger is `batchqueue.spark`: epochs are INFO, a query that
-    failed is an ERROR, with its reason. Spark calls listeners a little later than things happen, in a thread of its
+    Queries that write to other sinks are left alone: a query is known by the epochs that it writes, so one that fails
+    before its first is not. The logger is `batchqueue.spark`: epochs are INFO, a query that failed is an ERROR, with
+    its reason. Spark calls listeners a little later than things happen, in a thread of its
     own, and in an order that holds per query.
 
     Example:
