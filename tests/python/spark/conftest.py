@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
 import deliveries
 import faults
 import flight_job
+import postgres_server as postgres_servers
 from postgres_server import PostgresServer, postgres_server
 from versions import needs_stream_sink
 
@@ -27,6 +28,7 @@ __all__ = ["postgres_server"]
 cloudpickle.register_pickle_by_value(deliveries)
 cloudpickle.register_pickle_by_value(faults)
 cloudpickle.register_pickle_by_value(flight_job)
+cloudpickle.register_pickle_by_value(postgres_servers)
 
 
 @pytest.fixture(scope="session")

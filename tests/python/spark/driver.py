@@ -54,7 +54,7 @@ if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(flight_job)
     cloudpickle.register_pickle_by_value(faults)
     spark = local_session("driver", "local[2,4]")
-    store = faults.FaultyStore(DATABASE, PLACE, IN_EPOCH, kill_driver)
+    store = faults.FaultyStore(SqliteStore(DATABASE), PLACE, IN_EPOCH, kill_driver)
     job = flight_job.flight_job(store, items=items)
     if KIND == "batch":
         table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from batchqueue.outputs import SqliteStore, StoreTransaction
+from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore, StoreTransaction
 
 IN_A_TASK = "in a task"
 BEFORE_THE_COMMIT = "before the commit"
@@ -16,6 +15,8 @@ AFTER_THE_COMMIT = "after the commit"
 
 DEADLINE_S = 300
 
+Store = SqliteStore | PostgresStore | ParquetStore
+
 
 def wait_until(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + DEADLINE_S
@@ -24,31 +25,32 @@ def wait_until(condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
-class FaultyStore(SqliteStore):
+class FaultyStore:
     """A store that does something bad, at one place in one transaction of the sink."""
 
-    def __init__(self, path: Path, place: str, applied: int, action: Callable[[], None]) -> None:
+    def __init__(self, store: Store, place: str, applied: int, action: Callable[[], None]) -> None:
         """Describe it.
 
         Args:
-            path: The file.
+            store: What is in it. Read that one.
             place: One of the names above.
             applied: How many epochs are in the ledger when it happens.
             action: What happens.
         """
-        super().__init__(path)
-        self.place = place
-        self.applied = applied
-        self.action = action
+        self._store = store
+        self._place = place
+        self._applied = applied
+        self._action = action
+
+    def prepare(self) -> None:
+        """Do nothing bad."""
+        self._store.prepare()
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        if sink_id == "default":  # `prepare`
-            with super().transaction(sink_id) as transaction:
-                yield transaction
-            return
-        self._reach(BEFORE_THE_COMMIT, len(self.summaries(sink_id)))
-        with super().transaction(sink_id) as transaction:
+        """Open a transaction, and do it where the place is."""
+        self._reach(BEFORE_THE_COMMIT, len(self._store.summaries(sink_id)))
+        with self._store.transaction(sink_id) as transaction:
             applied = len(transaction.summaries())
             record = transaction.record
 
@@ -64,5 +66,5 @@ class FaultyStore(SqliteStore):
         self._reach(AFTER_THE_COMMIT, applied)
 
     def _reach(self, place: str, applied: int) -> None:
-        if (place, applied) == (self.place, self.applied):
-            self.action()
+        if (place, applied) == (self._place, self._applied):
+            self._action()

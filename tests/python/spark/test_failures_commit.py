@@ -52,7 +52,7 @@ def test_commit_that_raises_fails_the_query_and_a_later_start_resumes(
     spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, place: str, applied: list[int]
 ) -> None:
     with pytest.raises(StreamingQueryException, match="OSError: the network is gone"):
-        stream(flight_job(FaultyStore(store.path, place, 1, fail)))
+        stream(flight_job(FaultyStore(store, place, 1, fail)))
     assert epochs(store) == applied
     assert stored_rows(store) == ledger_rows(store)
     stream(flight_job(store))

@@ -179,7 +179,7 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
         committing.touch()
         wait_until(may_go_on.exists)
 
-    query = start(flight_job(FaultyStore(store.path, BEFORE_THE_END, 1, hold)))
+    query = start(flight_job(FaultyStore(store, BEFORE_THE_END, 1, hold)))
     wait_until(lambda: committing.exists() or not query.isActive)
     stopping = threading.Thread(target=query.stop)
     stopping.start()
