@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from batchqueue.outputs import PostgresStore, SqliteStore
+from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import AggregationJob, local_session
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -63,6 +63,11 @@ def df(spark: SparkSession, rows: Path) -> DataFrame:
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "metrics.db")
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> ParquetStore:
+    return ParquetStore(tmp_path / "metrics")
 
 
 _schemas = itertools.count()

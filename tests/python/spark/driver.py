@@ -1,10 +1,12 @@
 """Writes all flights in a driver of its own, which may die by SIGKILL, or wait to be interrupted.
 
 Arguments: "stream" and "batch" for the registered format, "writer" for a stream through `MetricsWriter`; the place
-where it dies or "nowhere"; directory of the flights; checkpoint, for a batch the txnId; database.
+where it dies, "waiting" or "meeting"; directory of the flights; checkpoint, for a batch the txnId; a file that has
+the store as a pickle. Notes are left beside that file.
 """
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -17,11 +19,11 @@ import pyarrow as pa
 from pyspark import SparkContext, cloudpickle
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import SqliteStore
 from batchqueue.spark import MetricsWriter, local_session, register
 
 KIND, PLACE, FLIGHTS, NAME = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
-DATABASE = Path(sys.argv[5])
+PICKLED = Path(sys.argv[5])
+STORE: faults.Store = pickle.loads(PICKLED.read_bytes())
 IN_EPOCH = 0 if KIND == "batch" else 1
 DRIVER = os.getpid()
 WAITING = "waiting"
@@ -41,12 +43,12 @@ def kill_driver() -> None:
 
 def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
     yield from flight_job.items(batch)
-    if len(SqliteStore(DATABASE).summaries("flights")) != IN_EPOCH:
+    if len(STORE.summaries("flights")) != IN_EPOCH:
         return
     if PLACE == faults.IN_A_TASK:
         kill_driver()
     if PLACE == WAITING:
-        DATABASE.with_name(WAITING).touch()
+        PICKLED.with_name(WAITING).touch()
         threading.Event().wait()
 
 
@@ -54,7 +56,7 @@ if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(flight_job)
     cloudpickle.register_pickle_by_value(faults)
     spark = local_session("driver", "local[2,4]")
-    store = faults.FaultyStore(SqliteStore(DATABASE), PLACE, IN_EPOCH, kill_driver)
+    store = faults.FaultyStore(STORE, PLACE, IN_EPOCH, kill_driver)
     job = flight_job.flight_job(store, items=items)
     if KIND == "batch":
         table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)

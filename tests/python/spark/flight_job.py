@@ -27,7 +27,7 @@ from batchqueue.aggregation import (
     TopN,
     metric_type,
 )
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs.store import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, register
 
 DEPARTURES = metric_type("departures", CountMetrics)
@@ -130,7 +130,7 @@ DECLARED = replace(
 NO_RANKING = METRICS[:-1]
 
 
-def flight_job(store: SqliteStore, **changes: Any) -> AggregationJob:
+def flight_job(store: MetricsStore, **changes: Any) -> AggregationJob:
     columns = ("id", "carrier", "hour", "delay", "distance")
     job = AggregationJob(name="flights", items=items, metrics=METRICS, store=store, columns=columns)
     return replace(job, **changes)
@@ -185,7 +185,7 @@ def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:
     }
 
 
-def stored(store: SqliteStore, sink_id: str = "flights") -> Results:
+def stored(store: Any, sink_id: str = "flights") -> Results:
     """Read the same from the store."""
     return {
         "departures": {one.key: one.count for one in store.read(DEPARTURES, sink_id)},

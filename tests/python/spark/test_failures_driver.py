@@ -1,6 +1,7 @@
 """A driver that dies, is interrupted or has a twin: the next one goes on, and every row is counted once."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 from faults import (
     AFTER_THE_COMMIT,
     BEFORE_THE_COMMIT,
+    BEFORE_THE_END,
     BEFORE_THE_LEDGER_ENTRY,
     IN_A_TASK,
+    Store,
     wait_until,
 )
 from flight_job import (
@@ -41,13 +44,15 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def drive(flights: Path, store: SqliteStore, log: Path) -> Iterator[Drive]:
+def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Iterator[Drive]:
     """Start a driver; see there for the arguments. One that is still there at the end is killed."""
     script = Path(__file__).with_name("driver.py")
     drivers: list[subprocess.Popen[bytes]] = []
 
-    def start(kind: str, place: str, name: str | Path) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, script, kind, place, flights, name, store.path]
+    def start(kind: str, place: str, name: str | Path, store: Store = store) -> "subprocess.Popen[bytes]":
+        pickled = tmp_path / "store.pickle"
+        pickled.write_bytes(pickle.dumps(store))
+        command = [sys.executable, script, kind, place, flights, name, pickled]
         with log.open("ab") as output:  # a pipe would stay open until the last orphan is gone
             # A group of its own, as a terminal gives it, and Ctrl-C goes to all of the group.
             drivers.append(subprocess.Popen(command, stdout=output, stderr=output, process_group=0))
@@ -60,33 +65,26 @@ def drive(flights: Path, store: SqliteStore, log: Path) -> Iterator[Drive]:
             driver.wait()
 
 
-def epochs(store: SqliteStore) -> list[int]:
+def epochs(store: Store) -> list[int]:
     return [epoch.batch_id for epoch in store.summaries("flights")]
 
 
-@pytest.mark.parametrize(
-    ("place", "applied"),
-    [
-        (IN_A_TASK, [0]),
-        (BEFORE_THE_COMMIT, [0]),
-        (BEFORE_THE_LEDGER_ENTRY, [0]),
-        (AFTER_THE_COMMIT, [0, 1]),
-    ],
-)
-@pytest.mark.parametrize("kind", [pytest.param("stream", marks=needs_stream_sink), "writer"])
-def test_killed_driver_is_resumed_and_every_row_counted_once(
+STREAM = pytest.param("stream", marks=needs_stream_sink)
+
+
+def killed_driver_is_resumed(
     spark: SparkSession,
     flights: Path,
-    store: SqliteStore,
+    store: Store,
     drive: Drive,
     log: Path,
-    tmp_path: Path,
+    checkpoint: Path,
     kind: str,
     place: str,
     applied: list[int],
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    assert drive(kind, place, checkpoint).wait() == -signal.SIGKILL, log.read_text()
+    """Kill a driver in its second epoch, and start the query again in this process."""
+    assert drive(kind, place, checkpoint, store).wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
     # Spark has noted the first epoch only, so it replays the second, whether the store has that or not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
@@ -95,6 +93,49 @@ def test_killed_driver_is_resumed_and_every_row_counted_once(
     start_stream(files_one_by_one(spark, flights), to, checkpoint).awaitTermination()
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
+
+
+@pytest.mark.parametrize("place", [IN_A_TASK, BEFORE_THE_COMMIT])
+@pytest.mark.parametrize("kind", [STREAM, "writer"])
+def test_driver_killed_before_the_commit_is_resumed_and_every_row_counted_once(
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    drive: Drive,
+    log: Path,
+    tmp_path: Path,
+    kind: str,
+    place: str,
+) -> None:
+    killed_driver_is_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, [0])
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "kind"),
+    [
+        pytest.param(BEFORE_THE_LEDGER_ENTRY, "store", "stream", marks=needs_stream_sink),
+        (BEFORE_THE_LEDGER_ENTRY, "postgres", "writer"),
+        pytest.param(BEFORE_THE_END, "postgres", "stream", marks=needs_stream_sink),
+        (BEFORE_THE_END, "parquet", "writer"),
+        (AFTER_THE_COMMIT, "store", "writer"),
+        pytest.param(AFTER_THE_COMMIT, "postgres", "stream", marks=needs_stream_sink),
+        pytest.param(AFTER_THE_COMMIT, "parquet", "stream", marks=needs_stream_sink),
+    ],
+)
+def test_driver_killed_in_the_commit_or_after_it_is_resumed_and_every_row_counted_once(
+    spark: SparkSession,
+    flights: Path,
+    drive: Drive,
+    log: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    place: str,
+    name: str,
+    kind: str,
+) -> None:
+    store: Store = request.getfixturevalue(name)
+    applied = [0, 1] if place == AFTER_THE_COMMIT else [0]
+    killed_driver_is_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, applied)
 
 
 @needs_batch_sink

@@ -47,11 +47,6 @@ def table(spark: SparkSession, flights: Path) -> DataFrame:
     return spark.read.schema(SCHEMA).parquet(str(flights))
 
 
-@pytest.fixture
-def parquet(tmp_path: Path) -> ParquetStore:
-    return ParquetStore(tmp_path / "metrics")
-
-
 @pytest.fixture(params=["parquet", "postgres"])
 def shared(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)

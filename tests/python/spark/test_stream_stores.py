@@ -17,11 +17,6 @@ pytestmark = needs_batch_sink
 Stream = Callable[..., None]
 
 
-@pytest.fixture
-def parquet(tmp_path: Path) -> ParquetStore:
-    return ParquetStore(tmp_path / "metrics")
-
-
 @pytest.mark.parametrize("name", ["postgres", "parquet"])
 def test_stream_and_batch_are_equal_to_spark_sql(
     spark: SparkSession, flights: Path, stream: Stream, name: str, request: pytest.FixtureRequest
