@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
-from batchqueue.spark import AggregationJob, local_session
+from batchqueue.spark import AggregationJob, MetricsWriter, local_session
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
@@ -85,16 +85,18 @@ Stream = Callable[..., Any]
 
 @pytest.fixture
 def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]:
-    """Start a query that runs a job over all files, one per epoch, until there is nothing new."""
-    if needs_stream_sink.args[0]:
-        pytest.skip(needs_stream_sink.kwargs["reason"])
+    """Start a query over all files, one per epoch, until there is nothing new; `start_stream` says into what."""
     queries: list[StreamingQuery] = []
 
     def start(
-        job: AggregationJob, checkpoint: Path = tmp_path / "checkpoint", **options: Any
+        to: AggregationJob | MetricsWriter | str,
+        checkpoint: Path = tmp_path / "checkpoint",
+        **options: Any,
     ) -> StreamingQuery:
+        if needs_stream_sink.args[0] and not isinstance(to, MetricsWriter):
+            pytest.skip(needs_stream_sink.kwargs["reason"])
         source = flight_job.files_one_by_one(spark, flights)
-        queries.append(flight_job.start_stream(source, job, checkpoint, **options))
+        queries.append(flight_job.start_stream(source, to, checkpoint, **options))
         return queries[-1]
 
     yield start

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import SparkContext, cloudpickle
 
 from batchqueue.aggregation import Metrics
-from batchqueue.spark import MetricsWriter, local_session, register
+from batchqueue.spark import local_session, register
 
 KIND, PLACE, FLIGHTS, NAME = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
 PICKLED = Path(sys.argv[5])
@@ -63,5 +63,5 @@ if __name__ == "__main__":
         table.write.format(register(spark, job)).mode("append").option("txnId", NAME).save()
     else:
         source = flight_job.files_one_by_one(spark, Path(FLIGHTS))
-        to = MetricsWriter(job) if KIND == "writer" else job
+        to = flight_job.into(KIND, job)
         flight_job.start_stream(source, to, Path(NAME)).awaitTermination()

@@ -143,15 +143,22 @@ def files_one_by_one(spark: SparkSession, directory: Path) -> DataFrame:
 
 def start_stream(
     source: DataFrame,
-    to: AggregationJob | MetricsWriter | Callable[[DataFrame, int], None],
+    to: AggregationJob | MetricsWriter | str | Callable[[DataFrame, int], None],
     checkpoint: Path,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that ends when there is nothing new: a job's into its format, others through foreachBatch."""
+    """Start a query that ends when there is nothing new: into the format of a job or name, else by foreachBatch."""
     writer = source.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     if isinstance(to, AggregationJob):
-        return writer.format(register(source.sparkSession, to)).options(**options).start()
+        to = register(source.sparkSession, to)
+    if isinstance(to, str):
+        return writer.format(to).options(**options).start()
     return writer.foreachBatch(to.write_epoch if isinstance(to, MetricsWriter) else to).start()
+
+
+def into(sink: str, job: AggregationJob) -> AggregationJob | MetricsWriter:
+    """Return what `start_stream` takes for the sink that is named: the job for "writer" in a `MetricsWriter`."""
+    return MetricsWriter(job) if sink == "writer" else job
 
 
 def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:

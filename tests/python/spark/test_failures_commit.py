@@ -1,5 +1,6 @@
 """A commit that fails, or a store that cannot be written: an epoch is in the store as a whole or not at all."""
 
+import ctypes
 import os
 import sqlite3
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,13 +20,23 @@ from faults import (
     FaultyStore,
     wait_until,
 )
-from flight_job import FILES, difference, expected, flight_job, items, stored
+from flight_job import (
+    FILES,
+    difference,
+    expected,
+    flight_job,
+    into,
+    items,
+    stored,
+)
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from versions import needs_stream_sink
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore, StoreTransaction
+from batchqueue.spark import AggregationJob, MetricsWriter
 
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]
@@ -38,6 +50,34 @@ def fail() -> None:
     raise OSError("the network is gone")
 
 
+def register_noting_aborts(spark: SparkSession, job: AggregationJob, folder: Path) -> str:
+    """Register a job as `register` does; each call of `abort` leaves a file with the number of its epoch."""
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    from batchqueue.spark.sink import data_source
+
+    class Writer(DataSourceStreamArrowWriter):
+        def __init__(self, writer: DataSourceStreamArrowWriter) -> None:
+            self.writer = writer
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+            return self.writer.write(iterator)
+
+        def commit(self, messages: list[Any], batchId: int) -> None:
+            self.writer.commit(messages, batchId)
+
+        def abort(self, messages: list[Any], batchId: int) -> None:
+            (folder / f"aborted {batchId}").touch()
+            self.writer.abort(messages, batchId)
+
+    class Source(data_source(job)):  # type: ignore[misc]
+        def streamWriter(self, schema: Any, overwrite: bool) -> Writer:
+            return Writer(super().streamWriter(schema, overwrite))
+
+    spark.dataSource.register(Source)
+    return str(Source.name())
+
+
 @pytest.mark.parametrize(
     ("place", "applied"),
     [
@@ -48,14 +88,25 @@ def fail() -> None:
         (AFTER_THE_COMMIT, [0, 1]),
     ],
 )
+@pytest.mark.parametrize("sink", [pytest.param("format", marks=needs_stream_sink), "writer"])
 def test_commit_that_raises_fails_the_query_and_a_later_start_resumes(
-    spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, place: str, applied: list[int]
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Stream,
+    tmp_path: Path,
+    sink: str,
+    place: str,
+    applied: list[int],
 ) -> None:
+    job = flight_job(FaultyStore(store, place, 1, fail))
     with pytest.raises(StreamingQueryException, match="OSError: the network is gone"):
-        stream(flight_job(FaultyStore(store, place, 1, fail)))
+        stream(MetricsWriter(job) if sink == "writer" else register_noting_aborts(spark, job, tmp_path))
+    # There is no `abort` in a foreachBatch.
+    assert [path.name for path in tmp_path.glob("aborted *")] == ["aborted 1"] * (sink == "format")
     assert epochs(store) == applied
     assert stored_rows(store) == ledger_rows(store)
-    stream(flight_job(store))
+    stream(into(sink, flight_job(store)))
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
 
@@ -174,19 +225,32 @@ def test_full_disk_fails_the_query_and_a_later_start_resumes(
     assert difference(stored(store), expected(spark, flights)) == []
 
 
+CAP_DAC_OVERRIDE = 1
+
+
 @contextmanager
-def read_only(path: Path) -> Iterator[None]:
-    """Take the right to write a file away, also from root, who does not mind its mode."""
-    path.chmod(0o444)
-    rooted = os.access(path, os.W_OK)
-    if rooted and subprocess.run(["chattr", "+i", path], capture_output=True).returncode != 0:
-        pytest.skip("root can write to every file here: this file system has no immutable ones")
+def as_an_ordinary_owner() -> Iterator[None]:
+    """Take from this thread the capability by which root writes to files whose mode forbids it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version_3_of_this_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before = (ctypes.c_uint32 * 6)()
+    assert libc.capget(version_3_of_this_thread, before) == 0, os.strerror(ctypes.get_errno())
+    without = type(before)(*before)
+    without[0] &= ~(1 << CAP_DAC_OVERRIDE)
+    assert libc.capset(version_3_of_this_thread, without) == 0, os.strerror(ctypes.get_errno())
     try:
         yield
     finally:
-        if rooted:
-            subprocess.run(["chattr", "-i", path], check=True)
-        path.chmod(0o644)
+        libc.capset(version_3_of_this_thread, before)
+
+
+class StoreOfAnOrdinaryOwner(SqliteStore):
+    """A store for which the mode of its file holds, whoever runs the tests."""
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with as_an_ordinary_owner(), super()._connection() as connection:
+            yield connection
 
 
 def test_read_only_store_fails_the_query_before_any_task_and_a_later_start_resumes(
@@ -195,14 +259,15 @@ def test_read_only_store_fails_the_query_before_any_task_and_a_later_start_resum
     def items_of_no_task(batch: pa.RecordBatch) -> Iterator[Metrics]:
         raise AssertionError("a task ran, though nothing can be stored")
 
-    store.prepare()
-    with (
-        read_only(store.path),
-        pytest.raises(StreamingQueryException, match="readonly database; let this user write") as info,
-    ):
-        stream(flight_job(store, items=items_of_no_task))
+    owners = StoreOfAnOrdinaryOwner(store.path)
+    owners.prepare()
+    store.path.chmod(0o444)
+    with pytest.raises(StreamingQueryException, match="readonly database; let this user write") as info:
+        stream(flight_job(owners, items=items_of_no_task))
     assert "a task ran" not in str(info.value)
-    stream(flight_job(store))
+    for path in store.path.parent.glob("metrics.db*"):  # SQLite gives the files beside it the same mode
+        path.chmod(0o644)
+    stream(flight_job(owners))
     assert difference(stored(store), expected(spark, flights)) == []
 
 

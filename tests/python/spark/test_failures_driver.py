@@ -25,6 +25,7 @@ from flight_job import (
     expected,
     files_one_by_one,
     flight_job,
+    into,
     start_stream,
     stored,
 )
@@ -32,7 +33,7 @@ from pyspark.sql import SparkSession
 from versions import needs_batch_sink, needs_stream_sink
 
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import MetricsWriter, register
+from batchqueue.spark import register
 
 Stream = Callable[..., None]
 Drive = Callable[..., "subprocess.Popen[bytes]"]
@@ -88,8 +89,7 @@ def killed_driver_is_resumed(
     assert epochs(store) == applied
     # Spark has noted the first epoch only, so it replays the second, whether the store has that or not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
-    job = flight_job(store)
-    to = MetricsWriter(job) if kind == "writer" else job
+    to = into(kind, flight_job(store))
     start_stream(files_one_by_one(spark, flights), to, checkpoint).awaitTermination()
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))

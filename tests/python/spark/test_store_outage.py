@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from faults import BEFORE_THE_END, BEFORE_THE_LEDGER_ENTRY, FaultyStore
-from flight_job import FILES, difference, expected, files_one_by_one, flight_job, start_stream, stored
+from flight_job import FILES, difference, expected, files_one_by_one, flight_job, into, start_stream, stored
 from postgres_server import PostgresServer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +127,7 @@ def test_server_that_comes_back_is_waited_for_when_it_goes_in_the_commit(
 ) -> None:
     outage = Outage(server, tmp_path / "said", comes_back=True)
     job = flight_job(FaultyStore(postgres, place, 1, outage), store_retry=OFTEN)
-    run(MetricsWriter(job) if sink == "writer" else job)
+    run(into(sink, job))
     assert outage.said.read_text().startswith("the commit of sink 'flights' failed in try 1 of 100: ")
     assert difference(stored(postgres), expected(spark, flights)) == []
     assert epochs(postgres) == list(range(FILES))
