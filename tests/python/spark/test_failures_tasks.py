@@ -10,17 +10,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from faults import BEFORE_THE_END, FaultyStore, wait_until
-from flight_job import DEPARTURES, DISTANCE, FILES, SCHEMA, difference, expected, flight_job, items, stored
+from flight_job import (
+    DECLARED,
+    DEPARTURES,
+    DISTANCE,
+    FILES,
+    NO_RANKING,
+    SCHEMA,
+    difference,
+    expected,
+    flight_job,
+    into,
+    items,
+    stored,
+)
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from versions import needs_batch_sink
+from versions import needs_batch_sink, needs_stream_sink
 
 from batchqueue import HandlerConsumer
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob, register
+from batchqueue.spark import AggregationJob, MetricsWriter, register
 
 pytestmark = needs_batch_sink
 
@@ -121,7 +134,14 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize("place", ["handler", "items"])
+@pytest.mark.parametrize(
+    ("sink", "place"),
+    [
+        pytest.param("format", "handler", marks=needs_stream_sink),
+        pytest.param("format", "items", marks=needs_stream_sink),
+        ("writer", "handler"),
+    ],
+)
 def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
     spark: SparkSession,
     flights: Path,
@@ -129,6 +149,7 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
     start: Start,
     stream: Stream,
     tmp_path: Path,
+    sink: str,
     place: str,
 ) -> None:
     """Spark kills a worker that does not end within `spark.python.task.killTimeout`, 2 s, of the stop."""
@@ -156,7 +177,7 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
         "handler": {"handlers": {DEPARTURES: Hanging}},
         "items": {"items": hanging_items},
     }[place]
-    query = start(flight_job(store, **changes))
+    query = start(into(sink, flight_job(store, **changes)))
     wait_until(lambda: hanging.exists() or not query.isActive)
     worker = int(hanging.read_text())
     assert is_alive(worker)
@@ -164,9 +185,17 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
     assert not query.isActive
     wait_until(lambda: not is_alive(worker))
     assert epochs(store) == [0]
-    stream(flight_job(store))
+    stream(into(sink, flight_job(store)))
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
+
+
+def stop_is_waiting(spark: SparkSession) -> bool:
+    """Return whether a thread of the driver's JVM is inside `stop`, where it waits for the end of the query."""
+    threads = spark._jvm.org.apache.spark.util.Utils.getThreadDump()  # type: ignore[union-attr]
+    return any(
+        "interruptAndAwaitExecutionThreadTermination" in str(thread.stackTrace()) for thread in threads
+    )
 
 
 def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_resumes(
@@ -183,6 +212,8 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
     wait_until(lambda: committing.exists() or not query.isActive)
     stopping = threading.Thread(target=query.stop)
     stopping.start()
+    wait_until(lambda: stop_is_waiting(spark) or not stopping.is_alive())
+    assert stopping.is_alive()
     assert epochs(store) == [0]
     may_go_on.touch()
     stopping.join()
@@ -237,3 +268,20 @@ def test_partials_of_all_tasks_above_max_commit_bytes_fail_the_commit(
     assert epochs(store) == []
     write(table, flight_job(store), txnId="load-1")
     assert difference(stored(store), expected(spark, flights)) == []
+
+
+def test_groups_of_spark_above_max_commit_bytes_fail_the_stream_and_a_larger_limit_resumes_it(
+    spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream
+) -> None:
+    """With `l1="spark"` they come to the driver by `collect`, not in messages of tasks."""
+    job = flight_job(store, items=None, arrow=[DECLARED])
+    too_small = MetricsWriter(job, l1="spark", maxCommitBytes=100)
+    with pytest.raises(StreamingQueryException, match=r"take \d+ bytes, more than maxCommitBytes=100,"):
+        stream(too_small)
+    assert epochs(store) == []
+    assert stored(store)["departures"] == {}
+    larger = MetricsWriter(job, l1="spark", maxCommitBytes=10_000_000)
+    stream(larger)
+    wanted = expected(spark, flights)
+    assert difference(stored(store), {one.name: wanted[one.name] for one in NO_RANKING}) == []
+    assert epochs(store) == list(range(FILES))
