@@ -1,8 +1,10 @@
 """What the tests of failures share: a store that goes wrong at a named place, and waiting with a deadline."""
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore, StoreTransaction
@@ -23,6 +25,28 @@ def wait_until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {condition}"
         time.sleep(0.02)
+
+
+def epochs(store: Store, sink_id: str = "flights") -> list[int]:
+    """Return the numbers of the epochs in the ledger."""
+    return [epoch.batch_id for epoch in store.summaries(sink_id)]
+
+
+class Meeting:
+    """Lets nobody go on before so many have come, from any process of this machine."""
+
+    def __init__(self, folder: Path, parties: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        self._parties = parties
+
+    def __call__(self) -> None:
+        (self._folder / str(uuid.uuid4())).touch()
+        wait_until(lambda: len(self.came()) >= self._parties)
+
+    def came(self) -> list[Path]:
+        """Return a file for each who has come."""
+        return list(self._folder.iterdir())
 
 
 class FaultyStore:

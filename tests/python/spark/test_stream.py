@@ -1,7 +1,6 @@
 """`df.writeStream`: exactly once, whatever happens to tasks, epochs and handlers."""
 
 import os
-import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,10 +14,8 @@ from flight_job import (
     SCHEMA,
     difference,
     expected,
-    files_one_by_one,
     flight_job,
     items,
-    start_stream,
     stored,
 )
 from pyspark import TaskContext
@@ -140,20 +137,6 @@ def test_handler_that_raises_fails_the_query_with_its_message_and_commits_nothin
     assert epochs(store) == list(range(FILES))
 
 
-def test_deleted_checkpoint_is_refused_and_the_store_unchanged(
-    flights: Path, store: SqliteStore, stream: Stream, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    stream(flight_job(store), checkpoint)
-    before = stored(store)
-    shutil.rmtree(checkpoint)
-    with pytest.raises(StreamingQueryException, match="is new, but sink 'flights' has results of others"):
-        stream(flight_job(store), checkpoint)
-    assert stored(store) == before
-    stream(flight_job(store), checkpoint, onNewQuery="replace")
-    assert difference(stored(store), before) == []
-
-
 def test_missing_column_fails_before_any_task_runs(flights: Path, store: SqliteStore, stream: Stream) -> None:
     job = flight_job(store, columns=("carrier", "wind"), items=in_first_attempt_of_a_task(fail))
     with pytest.raises(StreamingQueryException) as info:
@@ -180,19 +163,6 @@ def test_option_that_cannot_be_used_stops_the_query(store: SqliteStore, stream: 
         StreamingQueryException, match="option onNewQuery='ignore': use 'append' or 'replace'"
     ):
         stream(flight_job(store), onNewQuery="ignore")
-
-
-def test_two_queries_at_once_write_one_database(
-    spark: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
-) -> None:
-    source = files_one_by_one(spark, flights)
-    queries = [
-        start_stream(source, flight_job(store, name=name), tmp_path / name) for name in ("east", "west")
-    ]
-    for query in queries:
-        query.awaitTermination()
-    wanted = expected(spark, flights)
-    assert difference(stored(store, "east"), wanted) == difference(stored(store, "west"), wanted) == []
 
 
 def test_complete_mode_is_refused(
