@@ -27,6 +27,7 @@ STORE: faults.Store = pickle.loads(PICKLED.read_bytes())
 IN_EPOCH = 0 if KIND == "batch" else 1
 DRIVER = os.getpid()
 WAITING = "waiting"
+MEETING = "meeting"
 
 
 def parent(pid: int) -> int:
@@ -56,7 +57,11 @@ if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(flight_job)
     cloudpickle.register_pickle_by_value(faults)
     spark = local_session("driver", "local[2,4]")
-    store = faults.FaultyStore(STORE, PLACE, IN_EPOCH, kill_driver)
+    if PLACE == MEETING:
+        meeting = faults.Meeting(PICKLED.with_name(MEETING), 2)
+        store = faults.FaultyStore(STORE, faults.BEFORE_THE_COMMIT, IN_EPOCH, meeting)
+    else:
+        store = faults.FaultyStore(STORE, PLACE, IN_EPOCH, kill_driver)
     job = flight_job.flight_job(store, items=items)
     if KIND == "batch":
         table = spark.read.schema(flight_job.SCHEMA).parquet(FLIGHTS)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from faults import (
     BEFORE_THE_END,
     BEFORE_THE_LEDGER_ENTRY,
     IN_A_TASK,
+    Meeting,
     Store,
+    epochs,
     wait_until,
 )
 from flight_job import (
@@ -64,10 +67,6 @@ def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Itera
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
-
-
-def epochs(store: Store) -> list[int]:
-    return [epoch.batch_id for epoch in store.summaries("flights")]
 
 
 STREAM = pytest.param("stream", marks=needs_stream_sink)
@@ -186,10 +185,16 @@ def test_two_drivers_with_one_checkpoint_count_every_row_once(
     log: Path,
     tmp_path: Path,
 ) -> None:
-    """Spark lets the one fail that finds its epoch noted by the other. Until then both write."""
-    checkpoint = tmp_path / "checkpoint"
-    ends = [driver.wait() for driver in [drive("stream", "nowhere", checkpoint) for _ in range(2)]]
-    assert epochs(store) != [], log.read_text()
-    stream(flight_job(store), checkpoint)
-    assert difference(stored(store), expected(spark, flights)) == [], ends
+    """The other one replays the epoch in which the first is, and both commit it; Spark lets one of them note it."""
+    checkpoint, meeting = tmp_path / "checkpoint", Meeting(tmp_path / "meeting", 2)
+    drivers = [drive("stream", "meeting", checkpoint)]
+    wait_until(lambda: len(meeting.came()) == 1 or drivers[0].poll() is not None)
+    drivers.append(drive("stream", "meeting", checkpoint))
+    ends = [driver.wait() for driver in drivers]
+    assert len(meeting.came()) == 2
+    assert sorted(ends) == [0, 1], log.read_text()
+    assert re.search("concurrently using .*commits|Concurrent update to the log", log.read_text())
+    assert difference(stored(store), expected(spark, flights)) == []
+    assert epochs(store) == list(range(FILES))
+    stream(flight_job(store), checkpoint)  # there is nothing new
     assert epochs(store) == list(range(FILES))
