@@ -1,7 +1,7 @@
 """A small job over made-up flights, the same results by Spark SQL, and the results that a store holds."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,16 @@ def stored(store: Any, sink_id: str = "flights") -> Results:
             one.key: [(entry.score, entry.id) for entry in one.entries] for one in store.read(WORST, sink_id)
         },
     }
+
+
+def stored_in_shards(store: Any, sink_ids: Iterable[str]) -> Results:
+    """Read the results of all shards together; no key is in two of them."""
+    together: Results = {metric.name: {} for metric in METRICS}
+    for sink_id in sink_ids:
+        for name, values in stored(store, sink_id).items():
+            assert not together[name].keys() & values.keys()
+            together[name].update(values)
+    return together
 
 
 def difference(found: Results, wanted: Results) -> list[str]:

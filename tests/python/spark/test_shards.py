@@ -22,7 +22,7 @@ from flight_job import (
     files_one_by_one,
     flight_job,
     start_stream,
-    stored,
+    stored_in_shards,
 )
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -52,16 +52,6 @@ def shared(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def in_shards(store: Any, writer: MetricsWriter) -> Results:
-    """The results of all shards together; no key is in two of them."""
-    together: Results = {metric.name: {} for metric in METRICS}
-    for sink_id in writer.sink_ids:
-        for name, values in stored(store, sink_id).items():
-            assert not together[name].keys() & values.keys()
-            together[name].update(values)
-    return together
-
-
 def wanted(spark: SparkSession, flights: Path, way: dict[str, Any], times: int = 1) -> Results:
     results = expected(spark, flights, times)
     return results if way is not IN_SPARK else {one.name: results[one.name] for one in NO_RANKING}
@@ -86,7 +76,7 @@ def test_batch_in_shards_is_equal_to_spark_sql(
     assert all(one["partials"] > 0 for one in summary["shards"])
     again = writer.write_batch(table, txn_id="a")
     assert (again["applied"], again["rows"]) == (False, summary["rows"])
-    assert difference(in_shards(shared, writer), wanted(spark, flights, way)) == []
+    assert difference(stored_in_shards(shared, writer.sink_ids), wanted(spark, flights, way)) == []
     assert writer.sink_ids == ["flights/0", "flights/1", "flights/2"]
 
 
@@ -111,7 +101,7 @@ def test_stream_in_shards_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     run(writer)
-    assert difference(in_shards(parquet, writer), wanted(spark, flights, way)) == []
+    assert difference(stored_in_shards(parquet, writer.sink_ids), wanted(spark, flights, way)) == []
     for sink_id in writer.sink_ids:
         assert [epoch.batch_id for epoch in parquet.summaries(sink_id)] == list(range(FILES))
 
@@ -144,7 +134,7 @@ def test_worker_killed_in_the_commit_of_a_shard_counts_once(
     summary = writer.write_batch(table, txn_id="a")
     # After the commit the second attempt finds the shard applied.
     assert [one["applied"] for one in summary["shards"]] == [True, place == "before", True]
-    assert difference(in_shards(store, writer), expected(spark, flights)) == []
+    assert difference(stored_in_shards(store, writer.sink_ids), expected(spark, flights)) == []
 
 
 class BrokenStore(ParquetStore):
@@ -168,7 +158,7 @@ def test_epoch_of_which_some_shards_failed_is_completed_by_the_next_run(
     mended = MetricsWriter(flight_job(store), shards=SHARDS)
     assert sorted(len(store.summaries(sink_id)) for sink_id in mended.sink_ids)[0] == 0
     run(mended)
-    assert difference(in_shards(store, mended), expected(spark, flights)) == []
+    assert difference(stored_in_shards(store, mended.sink_ids), expected(spark, flights)) == []
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob, register
+from batchqueue.spark import AggregationJob, MetricsWriter, register
 
 MODULES: tuple[ModuleType, ...] = (flight_job, notes, rdd_job, troubles)
 """What the tasks run, beside the package."""
@@ -62,6 +62,13 @@ class Driver:
         meanwhile = self._rdd(places["flights"])
         query.awaitTermination()
         return {"meanwhile": meanwhile, "after": self._rdd(places["flights"])}
+
+    def write_in_shards(self, flights: str, directory: str, notes_folder: str) -> None:
+        """Write all flights in two shards, of which two attempts commit one."""
+        assert self._spark is not None
+        store = troubles.BothAttemptsCommit(directory, notes.Notes(Path(notes_folder)))
+        table = self._spark.read.schema(flight_job.SCHEMA).parquet(flights)
+        MetricsWriter(flight_job.flight_job(store), shards=2).write_batch(table, txn_id="load-1")
 
     def py_file(self, path: str) -> None:
         """Send a file to the workers."""

@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 from cluster_support import CHECKOUT, Driver, Processes, Run, conf
-from flight_job import ROWS_PER_FILE, Results, difference, stored
+from flight_job import ROWS_PER_FILE, Results, difference, stored, stored_in_shards
 from notes import Notes, wait_until
 
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs import ParquetStore, SqliteStore
 
 Session = Callable[..., Driver]
 EPOCHS = 2
 TASKS_PER_EPOCH = 2
+SPECULATION = {
+    "spark_speculation": "true",
+    "spark_speculation_interval": "50ms",
+    "spark_speculation_quantile": "0.5",
+    "spark_speculation_multiplier": "1.01",
+}
+"""A task is tried on the other machine as well, as soon as one of two has ended before it."""
 
 
 def assert_counted_once(run: Run, wanted: Results) -> None:
@@ -73,12 +80,24 @@ def test_executor_of_a_local_cluster_that_is_killed_is_replaced_and_its_task_cou
 def test_task_of_which_two_attempts_finish_is_counted_once(
     session: Session, run: Run, notes: Notes, wanted: Results
 ) -> None:
-    speculation = {"spark_speculation_quantile": "0.5", "spark_speculation_multiplier": "1.01"}
-    driver = session(spark_speculation="true", spark_speculation_interval="50ms", **speculation)
-    driver.order("stream", trouble="TwoAttemptsFinish", **asdict(run))
+    session(**SPECULATION).order("stream", trouble="TwoAttemptsFinish", **asdict(run))
     assert_counted_once(run, wanted)
     one, other = notes.read("end", epoch=0, partition=0)
     assert one["executor"] != other["executor"]
+
+
+def test_shard_that_two_attempts_of_a_task_commit_is_counted_once(
+    session: Session, run: Run, notes: Notes, wanted: Results, tmp_path: Path
+) -> None:
+    """Spark asks no attempt to wait here: each commits its shard itself."""
+    store = ParquetStore(tmp_path / "shards")
+    places = {"flights": run.flights, "directory": store.directory, "notes_folder": run.notes_folder}
+    session(**SPECULATION).order("write_in_shards", **places)
+    one, other = notes.read("end")
+    assert one["executor"] != other["executor"]
+    sink_ids = ["flights/0", "flights/1"]
+    assert difference(stored_in_shards(store, sink_ids), wanted) == []
+    assert [len(store.summaries(sink_id)) for sink_id in sink_ids] == [1, 1]
 
 
 def test_workers_that_are_not_used_again_count_every_row_once(

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 import batchqueue
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs import ParquetStore, StoreTransaction
 
 
 def parent(pid: int) -> int:
@@ -126,6 +128,28 @@ TROUBLES: dict[str, type[Trouble]] = {
         WaitsInTheSecondEpoch,
     )
 }
+
+
+class BothAttemptsCommit(ParquetStore):
+    """Two attempts of a task commit shard 0: none begins before the other has come, or returns before both are done."""
+
+    def __init__(self, directory: str, notes: Notes) -> None:
+        super().__init__(directory)
+        self.notes = notes
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        here = sink_id.endswith("/0") and TaskContext.get() is not None
+        if here:
+            self._meet("begin")
+        with super().transaction(sink_id) as transaction:
+            yield transaction
+        if here:
+            self._meet("end")
+
+    def _meet(self, kind: str) -> None:
+        self.notes.write(kind, executor=executor(), worker=os.getpid())
+        wait_until(lambda: len(self.notes.read(kind)) == 2, "the other attempt of this task")
 
 
 class TroubledWriter(DataSourceStreamArrowWriter):
