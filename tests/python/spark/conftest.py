@@ -50,6 +50,11 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return flight_job.write_flights(tmp_path_factory.mktemp("flights") / "files")
 
 
+@pytest.fixture
+def table(spark: SparkSession, flights: Path) -> DataFrame:
+    return spark.read.schema(flight_job.SCHEMA).parquet(str(flights))
+
+
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return deliveries.write_rows(tmp_path_factory.mktemp("rows") / "files")

@@ -30,14 +30,10 @@ WAITING = "waiting"
 MEETING = "meeting"
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def kill_driver() -> None:
     """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker, if it is one."""
     in_driver = os.getpid() == DRIVER
-    java = SparkContext._gateway.proc.pid if in_driver else parent(os.getppid())
+    java = SparkContext._gateway.proc.pid if in_driver else faults.parent(os.getppid())
     for process in (java, os.getpid()) if in_driver else (DRIVER, java, os.getpid()):
         os.kill(process, signal.SIGKILL)
 

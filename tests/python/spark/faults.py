@@ -1,4 +1,4 @@
-"""What the tests of failures share: a store that goes wrong at a named place, and waiting with a deadline."""
+"""What the tests of failures share: a store that goes wrong at a named place, meetings, and waiting with a deadline."""
 
 import time
 import uuid
@@ -15,16 +15,40 @@ BEFORE_THE_LEDGER_ENTRY = "between merge and ledger entry"
 BEFORE_THE_END = "before the transaction ends"
 AFTER_THE_COMMIT = "after the commit"
 
-DEADLINE_S = 300
+DEADLINE_S = 150
+"""Seconds after which somebody who waits gives up; nobody waits that long in a run that is well."""
 
 Store = SqliteStore | PostgresStore | ParquetStore
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], Any], what: str = "", deadline_s: float = DEADLINE_S) -> None:
+    """Poll a condition.
+
+    Raises:
+        TimeoutError: It did not come true in time.
+    """
+    deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {condition}"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {deadline_s} s for {what or condition}")
         time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that is dead and not waited for does not."""
+    try:
+        return _stat(pid)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def parent(pid: int) -> int:
+    """Return the process that started this one, or has adopted it."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def epochs(store: Store, sink_id: str = "flights") -> list[int]:

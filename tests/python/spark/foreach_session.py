@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import threading
-import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import deliveries
+from faults import is_alive, wait_until
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -38,18 +39,12 @@ def new_workers_session() -> SparkSession:
     return local_session("new workers", "local[2,4]")
 
 
-def wait_until(condition: Any) -> bool:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return bool(condition())
-
-
-def runs(process: int) -> bool:
+def comes_true(condition: Callable[[], bool]) -> bool:
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        wait_until(condition, deadline_s=DEADLINE_S)
+    except TimeoutError:
         return False
+    return True
 
 
 def hanging(results: Path) -> Any:
@@ -75,13 +70,13 @@ def main(kind: str, rows: Path, results: Path) -> None:
     # A query that hangs in its first epoch can be stopped, and leaves no worker.
     function = foreach_batch(hanging(results), type_column="kind", query_id="named")
     query = source.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint).start()
-    facts["hung"] = wait_until((results / "hanging").exists)
+    facts["hung"] = comes_true((results / "hanging").exists)
     stopping = threading.Thread(target=query.stop, daemon=True)
     stopping.start()
     stopping.join(DEADLINE_S)
     facts["stopped"] = not stopping.is_alive() and not query.isActive
     worker = int((results / "hanging").read_text())
-    facts["worker is gone"] = wait_until(lambda: not runs(worker))
+    facts["worker is gone"] = comes_true(lambda: not is_alive(worker))
 
     # Started again, it delivers everything.
     summaries = results / "summaries.jsonl"

@@ -21,11 +21,6 @@ pytestmark = needs_batch_sink
 REFUSED = r"needs pyspark 4\.1 or later, and here is .*: give MetricsWriter\(job\)\.write_epoch to"
 
 
-@pytest.fixture
-def table(spark: SparkSession, flights: Path) -> DataFrame:
-    return spark.read.schema(SCHEMA).parquet(str(flights))
-
-
 def write(table: DataFrame, format_name: str, mode: str = "append", **options: Any) -> None:
     table.write.format(format_name).mode(mode).options(**options).save()
 

@@ -18,6 +18,7 @@ from faults import (
     BEFORE_THE_END,
     BEFORE_THE_LEDGER_ENTRY,
     FaultyStore,
+    epochs,
     wait_until,
 )
 from flight_job import (
@@ -40,10 +41,6 @@ from batchqueue.spark import AggregationJob, MetricsWriter
 
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]
-
-
-def epochs(store: SqliteStore) -> list[int]:
-    return [epoch.batch_id for epoch in store.summaries("flights")]
 
 
 def fail() -> None:

@@ -72,7 +72,7 @@ def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Itera
 STREAM = pytest.param("stream", marks=needs_stream_sink)
 
 
-def killed_driver_is_resumed(
+def assert_resumed(
     spark: SparkSession,
     flights: Path,
     store: Store,
@@ -96,7 +96,7 @@ def killed_driver_is_resumed(
 
 @pytest.mark.parametrize("place", [IN_A_TASK, BEFORE_THE_COMMIT])
 @pytest.mark.parametrize("kind", [STREAM, "writer"])
-def test_driver_killed_before_the_commit_is_resumed_and_every_row_counted_once(
+def test_killed_driver_before_its_commit_is_resumed_and_every_row_counted_once(
     spark: SparkSession,
     flights: Path,
     store: SqliteStore,
@@ -106,7 +106,7 @@ def test_driver_killed_before_the_commit_is_resumed_and_every_row_counted_once(
     kind: str,
     place: str,
 ) -> None:
-    killed_driver_is_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, [0])
+    assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, [0])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_driver_killed_before_the_commit_is_resumed_and_every_row_counted_once(
         pytest.param(AFTER_THE_COMMIT, "parquet", "stream", marks=needs_stream_sink),
     ],
 )
-def test_driver_killed_in_the_commit_or_after_it_is_resumed_and_every_row_counted_once(
+def test_killed_driver_in_its_commit_or_after_it_is_resumed_and_every_row_counted_once(
     spark: SparkSession,
     flights: Path,
     drive: Drive,
@@ -134,7 +134,7 @@ def test_driver_killed_in_the_commit_or_after_it_is_resumed_and_every_row_counte
 ) -> None:
     store: Store = request.getfixturevalue(name)
     applied = [0, 1] if place == AFTER_THE_COMMIT else [0]
-    killed_driver_is_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, applied)
+    assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, applied)
 
 
 @needs_batch_sink

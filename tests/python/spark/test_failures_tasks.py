@@ -9,14 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import BEFORE_THE_END, FaultyStore, wait_until
+from faults import BEFORE_THE_END, FaultyStore, epochs, is_alive, wait_until
 from flight_job import (
     DECLARED,
     DEPARTURES,
     DISTANCE,
     FILES,
     NO_RANKING,
-    SCHEMA,
     difference,
     expected,
     flight_job,
@@ -41,18 +40,14 @@ Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]
 
 
-def epochs(store: SqliteStore) -> list[int]:
-    return [epoch.batch_id for epoch in store.summaries("flights")]
-
-
 def write(table: DataFrame, job: AggregationJob, **options: Any) -> None:
     table.write.format(register(table.sparkSession, job)).mode("append").options(**options).save()
 
 
 @pytest.fixture
-def table(spark: SparkSession, flights: Path) -> DataFrame:
+def table(table: DataFrame) -> DataFrame:
     """All flights, in four partitions."""
-    return spark.read.schema(SCHEMA).parquet(str(flights)).repartition(4)
+    return table.repartition(4)
 
 
 def test_task_that_raises_always_fails_the_batch_with_its_message_though_others_succeed(
@@ -124,14 +119,6 @@ def test_handler_that_raises_on_one_row_in_a_million_commits_nothing(
     totals = {row.digit: row["sum(id)"] for row in wanted.sum("id").collect()}
     assert {one.entity: one.count for one in store.read(DEPARTURES, "flights")} == counts
     assert {one.entity: one.total for one in store.read(DISTANCE, "flights")} == totals
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(

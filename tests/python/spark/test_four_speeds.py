@@ -91,11 +91,6 @@ def place(way: str) -> Any:
     return "spark" if way.startswith("spark") else "tasks"
 
 
-@pytest.fixture
-def table(spark: SparkSession, flights: Path) -> DataFrame:
-    return spark.read.schema(SCHEMA).parquet(str(flights))
-
-
 def only(results: Results, wanted: Wanted) -> Results:
     return {one.name: results[one.name] for one in wanted}
 
@@ -119,36 +114,26 @@ def test_batch_is_equal_to_spark_sql(
     assert difference(stored(store), only(expected(spark, flights), wanted)) == []
 
 
-Run = Callable[..., None]
-
-
-@pytest.fixture
-def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
-    """Run a writer over all files, one per epoch, until there is nothing new."""
-
-    def stream(writer: MetricsWriter, checkpoint: Path = tmp_path / "checkpoint") -> None:
-        start_stream(files_one_by_one(spark, flights), writer, checkpoint).awaitTermination()
-
-    return stream
+Stream = Callable[..., None]
 
 
 @pytest.mark.parametrize("way", ["objects", "aggregators by tag", "spark by tag"])
 def test_stream_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
-    spark: SparkSession, flights: Path, store: SqliteStore, run: Run, tmp_path: Path, way: str
+    spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, tmp_path: Path, way: str
 ) -> None:
     changes, wanted = WAYS[way]
     writer = MetricsWriter(flight_job(store, **changes), l1=place(way))
-    run(writer)
+    stream(writer)
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
-    run(writer)
+    stream(writer)
     assert difference(stored(store), only(expected(spark, flights), wanted)) == []
     assert [epoch.batch_id for epoch in store.summaries("flights")] == list(range(FILES))
 
 
 @needs_stream_sink
 def test_stream_goes_on_from_the_format_to_the_writer_and_back(
-    spark: SparkSession, flights: Path, store: SqliteStore, run: Run, tmp_path: Path
+    spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, tmp_path: Path
 ) -> None:
     """The ledger is the same, so the checkpoint decides what is next, whichever way it is written."""
     job = flight_job(store, items=None, arrow=[replace(DECLARED, **ALL_ROWS)])
@@ -164,7 +149,7 @@ def test_stream_goes_on_from_the_format_to_the_writer_and_back(
 
     with_format()
     forget(FILES - 1)
-    run(MetricsWriter(job, l1="spark"), checkpoint)
+    stream(MetricsWriter(job, l1="spark"), checkpoint)
     forget(FILES - 1)
     with_format()
     assert difference(stored(store), only(expected(spark, flights), NO_RANKING)) == []
@@ -172,14 +157,14 @@ def test_stream_goes_on_from_the_format_to_the_writer_and_back(
 
 
 def test_writer_refuses_a_new_checkpoint_as_the_format_does(
-    store: SqliteStore, run: Run, tmp_path: Path
+    store: SqliteStore, stream: Stream, tmp_path: Path
 ) -> None:
     job = flight_job(store)
-    run(MetricsWriter(job))
+    stream(MetricsWriter(job))
     before = stored(store)
     with pytest.raises(StreamingQueryException, match="is new, but sink 'flights' has results of others"):
-        run(MetricsWriter(job), tmp_path / "another")
-    run(MetricsWriter(job, onNewQuery="replace"), tmp_path / "another")
+        stream(MetricsWriter(job), tmp_path / "another")
+    stream(MetricsWriter(job, onNewQuery="replace"), tmp_path / "another")
     assert difference(stored(store), before) == []
 
 

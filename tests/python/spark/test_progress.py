@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faults import wait_until
 from flight_job import FILES, ROWS_PER_FILE, flight_job
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -22,8 +22,6 @@ from batchqueue.spark.progress_display import ProgressDisplay
 from batchqueue.spark.summary import AttemptSummary, CpuSummary, StageSummary, epoch_summary
 from batchqueue.spark.totals import Totals, latest_totals, with_totals
 from batchqueue.spark.watch import EpochWatch, NewEpoch
-
-DEADLINE_S = 60
 
 
 def summary(batch_id: int, rows: int, *, failed: int = 0, l1_use: float = 40.0) -> dict[str, Any]:
@@ -334,13 +332,6 @@ def fail(_batch: Any) -> Iterator[Any]:
     raise ArithmeticError("the sky fell on our heads")
 
 
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_stream_is_shown_and_logged_on_the_driver_and_its_failure_raised(
     spark: SparkSession, store: SqliteStore, start: Any, log: list[tuple[str, str]]
 ) -> None:
@@ -352,7 +343,7 @@ def test_a_stream_is_shown_and_logged_on_the_driver_and_its_failure_raised(
         assert [line.split()[:3] for line in lines] == [
             ["epoch", str(number), f"{(number + 1) * ROWS_PER_FILE:,}"] for number in range(FILES)
         ]
-        until(lambda: len(log) == FILES + 1)
+        wait_until(lambda: len(log) == FILES + 1)
         assert [level for level, _ in log] == ["INFO"] * (FILES + 1)
         for number, (_, text) in enumerate(log[:FILES]):
             assert text.startswith(f"sink flights: epoch {number} of query {query.id}: 500 rows, ")

@@ -15,13 +15,10 @@ from flight_job import (
     FILES,
     METRICS,
     NO_RANKING,
-    SCHEMA,
     Results,
     difference,
     expected,
-    files_one_by_one,
     flight_job,
-    start_stream,
     stored_in_shards,
 )
 from pyspark import TaskContext
@@ -40,11 +37,6 @@ IN_SPARK: dict[str, Any] = {
     "items": None,
     "arrow": [replace(DECLARED, tags=["A"]), replace(DECLARED, tags=["B", "C"])],
 }
-
-
-@pytest.fixture
-def table(spark: SparkSession, flights: Path) -> DataFrame:
-    return spark.read.schema(SCHEMA).parquet(str(flights))
 
 
 @pytest.fixture(params=["parquet", "postgres"])
@@ -80,27 +72,24 @@ def test_batch_in_shards_is_equal_to_spark_sql(
     assert writer.sink_ids == ["flights/0", "flights/1", "flights/2"]
 
 
-Run = Callable[..., None]
-
-
-@pytest.fixture
-def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
-    def stream(writer: MetricsWriter, checkpoint: Path = tmp_path / "checkpoint") -> None:
-        start_stream(files_one_by_one(spark, flights), writer, checkpoint).awaitTermination()
-
-    return stream
+Stream = Callable[..., None]
 
 
 @pytest.mark.parametrize("way", [{}, IN_SPARK], ids=["objects", "spark"])
 def test_stream_in_shards_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
-    spark: SparkSession, flights: Path, parquet: ParquetStore, run: Run, tmp_path: Path, way: dict[str, Any]
+    spark: SparkSession,
+    flights: Path,
+    parquet: ParquetStore,
+    stream: Stream,
+    tmp_path: Path,
+    way: dict[str, Any],
 ) -> None:
     # So many shards that some of them get nothing in some epochs; they commit them all the same.
     writer = MetricsWriter(flight_job(parquet, **way), l1=place(way), shards=40)
-    run(writer)
+    stream(writer)
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
-    run(writer)
+    stream(writer)
     assert difference(stored_in_shards(parquet, writer.sink_ids), wanted(spark, flights, way)) == []
     for sink_id in writer.sink_ids:
         assert [epoch.batch_id for epoch in parquet.summaries(sink_id)] == list(range(FILES))
@@ -149,15 +138,15 @@ class BrokenStore(ParquetStore):
 
 
 def test_epoch_of_which_some_shards_failed_is_completed_by_the_next_run(
-    spark: SparkSession, flights: Path, tmp_path: Path, run: Run
+    spark: SparkSession, flights: Path, tmp_path: Path, stream: Stream
 ) -> None:
     broken = MetricsWriter(flight_job(BrokenStore(tmp_path / "metrics")), shards=SHARDS)
     with pytest.raises(StreamingQueryException, match="the disk of shard 2 is gone"):
-        run(broken)
+        stream(broken)
     store = ParquetStore(tmp_path / "metrics")
     mended = MetricsWriter(flight_job(store), shards=SHARDS)
     assert sorted(len(store.summaries(sink_id)) for sink_id in mended.sink_ids)[0] == 0
-    run(mended)
+    stream(mended)
     assert difference(stored_in_shards(store, mended.sink_ids), expected(spark, flights)) == []
 
 

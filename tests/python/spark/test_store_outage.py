@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults import BEFORE_THE_END, BEFORE_THE_LEDGER_ENTRY, FaultyStore
+from faults import BEFORE_THE_END, BEFORE_THE_LEDGER_ENTRY, FaultyStore, epochs
 from flight_job import FILES, difference, expected, files_one_by_one, flight_job, into, start_stream, stored
 from postgres_server import PostgresServer
 from pyspark.errors import StreamingQueryException
@@ -46,10 +46,6 @@ def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
         start_stream(source, write if before_the_second else to, tmp_path / "checkpoint").awaitTermination()
 
     return stream
-
-
-def epochs(store: PostgresStore) -> list[int]:
-    return [epoch.batch_id for epoch in store.summaries("flights")]
 
 
 class ComesBack(logging.Handler):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from faults import epochs
 from flight_job import (
     FILES,
     ROWS_PER_FILE,
@@ -30,11 +31,6 @@ from batchqueue.spark import register
 pytestmark = needs_stream_sink
 
 Stream = Callable[..., None]
-
-
-def epochs(store: SqliteStore) -> list[int]:
-    with store.transaction("flights") as transaction:
-        return [epoch.batch_id for epoch in transaction.summaries()]
 
 
 def test_stream_is_equal_to_spark_sql(

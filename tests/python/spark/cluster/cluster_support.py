@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyspark
-from notes import wait_until
+from faults import wait_until
 
 import batchqueue
 from batchqueue.spark import find_java_home

@@ -10,6 +10,7 @@ from typing import Any
 
 # Not by PYTHONPATH: Spark's own workers beside this driver would inherit that.
 sys.path.append(str(Path(__file__).parents[1]))
+import faults
 import flight_job
 import notes
 import rdd_job
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, MetricsWriter, register
 
-MODULES: tuple[ModuleType, ...] = (flight_job, notes, rdd_job, troubles)
+MODULES: tuple[ModuleType, ...] = (faults, flight_job, notes, rdd_job, troubles)
 """What the tasks run, beside the package."""
 
 

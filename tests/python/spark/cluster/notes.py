@@ -2,28 +2,10 @@
 
 import json
 import os
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-DEADLINE_S = 150
-"""Seconds after which somebody who waits gives up; nobody waits that long in a run that is well."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Poll a condition.
-
-    Raises:
-        TimeoutError: It did not come true in time.
-    """
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {deadline_s} s for {what}")
-        time.sleep(0.05)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from cluster_support import CHECKOUT, Driver, Processes, Run, conf
+from faults import wait_until
 from flight_job import ROWS_PER_FILE, Results, difference, stored, stored_in_shards
-from notes import Notes, wait_until
+from notes import Notes
 
 from batchqueue.outputs import ParquetStore, SqliteStore
 

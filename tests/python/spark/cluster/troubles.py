@@ -5,22 +5,18 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import flight_job
 import pyarrow as pa
-from notes import Notes, wait_until
+from faults import parent, wait_until
+from notes import Notes
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 import batchqueue
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import ParquetStore, StoreTransaction
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def executor() -> int:
