@@ -50,9 +50,9 @@ class ArrowAggregation(ArrowStep):
 
     Attributes:
         aggregation: What to aggregate; one aggregator of an attempt takes the rows of all tags.
-        metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row per group, into partials. L2 combines
-            those with the same key, over tasks and epochs, so yield what can be combined: a mean as its sum and
-            count, no quantiles.
+        metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row per group, into partials. L2
+            combines those with the same key, over tasks and epochs, so yield what can be combined: a mean as its sum
+            and count, no quantiles.
     """
 
     aggregation: Aggregation
