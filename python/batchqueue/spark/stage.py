@@ -135,7 +135,7 @@ class Stage:
             methods = blocking_methods(handler)
             if methods.consume is handler:
                 owner = watched.get(id(methods.protected), methods.protected)
-                watched[id(handler)] = MethodType(wraps(handler)(self._until_failed(handler)), owner)
+                watched[id(handler)] = MethodType(self._until_failed(methods.consume), owner)
             else:
                 watched[id(handler)] = self._watched_object(handler, methods)
         return watched
@@ -161,6 +161,7 @@ class Stage:
         return watched
 
     def _until_failed(self, consume: Callable[[list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+        @wraps(consume)  # logs name a function
         def call(_owner: Any, batch: list[Any]) -> Any:
             if self._first_error is None:
                 return consume(batch)
