@@ -28,7 +28,7 @@ _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _REMEDIES = {
     "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
     "unable to open": "its directory must exist, and this user must be able to write to it",
-    "readonly": "let this user write to the file and to its directory",
+    "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its directory",
     "not a database": "the file belongs to something else: choose another path",
     "full": "make room on the disk",
     "disk I/O": "check the disk",
