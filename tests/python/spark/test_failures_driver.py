@@ -69,9 +69,6 @@ def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Itera
             driver.wait()
 
 
-STREAM = pytest.param("stream", marks=needs_stream_sink)
-
-
 def assert_resumed(
     spark: SparkSession,
     flights: Path,
@@ -94,8 +91,14 @@ def assert_resumed(
     assert epochs(store) == list(range(FILES))
 
 
-@pytest.mark.parametrize("place", [IN_A_TASK, BEFORE_THE_COMMIT])
-@pytest.mark.parametrize("kind", [STREAM, "writer"])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        pytest.param("stream", IN_A_TASK, marks=needs_stream_sink),
+        pytest.param("stream", BEFORE_THE_COMMIT, marks=needs_stream_sink),
+        ("writer", IN_A_TASK),
+    ],
+)
 def test_killed_driver_before_its_commit_is_resumed_and_every_row_counted_once(
     spark: SparkSession,
     flights: Path,
