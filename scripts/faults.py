@@ -261,8 +261,10 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(FAULTS)):
         parser.error(f"fault {', '.join(unknown)} is not known: give some of {', '.join(FAULTS)}")
-    part, parts = map(int, args.part.split("/"))
-    chosen = {name: FAULTS[name] for name in (args.names or list(FAULTS))[part - 1 :: parts]}
+    part, _, parts = args.part.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(FAULTS)):
+        parser.error(f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(FAULTS)}, as in 2/4")
+    chosen = {name: FAULTS[name] for name in (args.names or list(FAULTS))[int(part) - 1 :: int(parts)]}
     print(f"faults: {len(chosen)} of {len(FAULTS)}: {' '.join(chosen)}", flush=True)
     build()
     wrong = 0

@@ -111,7 +111,7 @@ class L1:
             stage.produce_many(self._items(batch))
         for type_column, tags in self._type_columns.items():
             if self._check_tags:
-                check_tags(batch, type_column, tags)
+                _need_known_tags(batch, type_column, tags)
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag])
@@ -130,7 +130,7 @@ class L1:
 _TAG_COLUMN = "batchqueue tag"
 
 
-def check_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
+def _need_known_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
     """Refuse rows whose value of a column is in no step by that column.
 
     Raises:
