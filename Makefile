@@ -1,4 +1,5 @@
-# Needs Python 3.11 or later, Rust, a C toolchain and make. The targets set up all the rest, inside this directory.
+# Needs Python 3.11 or later, Rust, a C toolchain and make. The targets set up all the rest, inside
+# this directory.
 #
 #   make demo     runs the main job: a year of flights through Spark, checked against Spark SQL
 #   make test     runs all tests
@@ -24,7 +25,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUST_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
 PYTHON_SOURCES := $(shell find python -type f ! -name '*.pyc' ! -name '*.so')
 
-# maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak in.
+# maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
+# in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
@@ -139,8 +141,8 @@ clean: ## remove all that the targets made
 
 # What follows is made once, and again only when what it depends on has changed.
 
-# Two steps: pip and setuptools first, then the rest with them, so that the packages which come as sources are built
-# with pinned tools as well.
+# Two steps: pip and setuptools first, then the rest with them, so that the packages which come as
+# sources are built with pinned tools as well.
 $(VENV)/requirements: requirements-dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }

@@ -1,9 +1,11 @@
-//! What balancing is worth where handlers wait: the workload *headline*, see `workload`, with handlers that sleep 20 µs per
-//! item, once per batch, and types registered in shuffled order, so that the static owners are uneven.
+//! What balancing is worth where handlers wait: the workload *headline*, see `workload`, with
+//! handlers that sleep 20 µs per item, once per batch, and types registered in shuffled order, so
+//! that the static owners are uneven.
 //!
-//! Three runs side by side: four bare threads that sleep as long as the same number of items needs (the ideal), static
-//! owners, and `throughput_weighted` every half second. Prints items per second, the share of the ideal, and the load ratio
-//! of each interval. Run with `cargo bench --bench balance`; it takes about a minute.
+//! Three runs side by side: four bare threads that sleep as long as the same number of items needs
+//! (the ideal), static owners, and `throughput_weighted` every half second. Prints items per
+//! second, the share of the ideal, and the load ratio of each interval. Run with `cargo bench
+//! --bench balance`; it takes about a minute.
 
 mod workload;
 
@@ -11,11 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batchqueue::{Batch, BatchQueue, Config, DrainBalancer, HandlerRef, TypeKey, Wait};
-use workload::{DRAIN_THREADS, Line, Metric, TYPES, headline_config, is_test_run, median, produce_all, shuffle, slots};
+use workload::{
+    DRAIN_THREADS, Line, Metric, TYPES, headline_config, is_test_run, median, produce_all, shuffle,
+    slots,
+};
 
 const PER_ITEM: Duration = Duration::from_micros(20);
-/// Twelve seconds: the half second before the first run of the balancer and the end, where threads finish one by one, have
-/// a small part in it.
+/// Twelve seconds: the half second before the first run of the balancer and the end, where threads
+/// finish one by one, have a small part in it.
 const ITEMS: usize = 2_400_000;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// About the size of the batches that the queue forms here.
@@ -62,10 +67,14 @@ fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
         let mut before = vec![0; DRAIN_THREADS];
         loop {
             std::thread::sleep(INTERVAL);
-            let Some(queue) = observed.upgrade().filter(|queue| queue.is_running()) else { return ratios };
-            let items: Vec<u64> = queue.stats().drain_threads.iter().map(|thread| thread.items).collect();
+            let Some(queue) = observed.upgrade().filter(|queue| queue.is_running()) else {
+                return ratios;
+            };
+            let items: Vec<u64> =
+                queue.stats().drain_threads.iter().map(|thread| thread.items).collect();
             let done = items.iter().zip(&before).map(|(now, before)| (now - before) as f64);
-            let (least, most) = done.fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
+            let (least, most) = done
+                .fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
             ratios.push(most / least.max(1.0));
             before = items;
         }
@@ -101,7 +110,8 @@ fn main() {
     println!("{:<22} {ideal:>9.0} items/s", "bare sleepers");
     let (fixed, ratios) = show("static", None, ideal);
     let uneven = median(ratios);
-    let (moved, ratios) = show("throughput_weighted", Some(DrainBalancer::throughput_weighted()), ideal);
+    let (moved, ratios) =
+        show("throughput_weighted", Some(DrainBalancer::throughput_weighted()), ideal);
     let even = ratios.into_iter().skip(2).fold(0.0, f64::max);
     Line {
         row: "1",

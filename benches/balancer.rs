@@ -1,9 +1,11 @@
-//! The balancer alone, as a balanced queue calls it: loads and owners in, wanted owners out, stickiness included.
+//! The balancer alone, as a balanced queue calls it: loads and owners in, wanted owners out,
+//! stickiness included.
 //!
-//! Partitions × threads: 500 × 8 and 100,000 × 64. Loads: *zipf* (1/k) and *tiers* (the shares of `headline`: 20 % of
-//! weight 24, 30 % of 8, 20 % of 4, 30 % of 1), both shuffled by a fixed generator. Owners: *first*, index mod
-//! threads, as a queue begins; *settled*, the plan for these loads, after which each load changed by up to 3 %. The
-//! skip ratio is 1, so that no call is skipped. Run with `cargo bench --bench balancer`.
+//! Partitions × threads: 500 × 8 and 100,000 × 64. Loads: *zipf* (1/k) and *tiers* (the shares of
+//! `headline`: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1), both shuffled by a fixed
+//! generator. Owners: *first*, index mod threads, as a queue begins; *settled*, the plan for these
+//! loads, after which each load changed by up to 3 %. The skip ratio is 1, so that no call is
+//! skipped. Run with `cargo bench --bench balancer`.
 
 mod workload;
 
@@ -31,9 +33,13 @@ fn tiers(partitions: usize) -> Vec<f64> {
 }
 
 fn balancer(criterion: &mut Criterion) {
-    let balancer = DrainBalancer::throughput_weighted().with_skip_ratio(1.0).expect("a valid ratio");
+    let balancer =
+        DrainBalancer::throughput_weighted().with_skip_ratio(1.0).expect("a valid ratio");
     let plan = |load: &[f64], owner: &[usize], threads| {
-        balancer.plan(load, owner, threads).expect("a weighted balancer does not fail").expect("no call is skipped")
+        balancer
+            .plan(load, owner, threads)
+            .expect("a weighted balancer does not fail")
+            .expect("no call is skipped")
     };
     let mut group = criterion.benchmark_group("balancer");
     for (partitions, threads) in [(500, 8), (100_000, 64)] {

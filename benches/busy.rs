@@ -1,8 +1,9 @@
-//! What is left for handlers that compute: the workload *headline*, see `workload`, with 500 dependent multiply-add steps
-//! per item.
+//! What is left for handlers that compute: the workload *headline*, see `workload`, with 500
+//! dependent multiply-add steps per item.
 //!
-//! Beside it the same steps in bare threads, one per core, all at once. The two take turns; prints the medians and the
-//! queue's share of the bare rate. Run with `cargo bench --bench busy`; it takes about half a minute.
+//! Beside it the same steps in bare threads, one per core, all at once. The two take turns; prints
+//! the medians and the queue's share of the bare rate. Run with `cargo bench --bench busy`; it
+//! takes about half a minute.
 
 mod workload;
 
@@ -17,10 +18,12 @@ const STEPS: u32 = 500;
 const ITEMS: usize = 1_600_000;
 const ROUNDS: usize = 7;
 
-/// Each step needs the one before. The addend is opaque, else the compiler folds the loop into a formula.
+/// Each step needs the one before. The addend is opaque, else the compiler folds the loop into a
+/// formula.
 fn compute(value: u64) -> u64 {
     let addend = black_box(1_442_695_040_888_963_407);
-    (0..STEPS).fold(value, |value, _| value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(addend))
+    (0..STEPS)
+        .fold(value, |value, _| value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(addend))
 }
 
 /// Items per second of threads that only compute.
@@ -63,13 +66,18 @@ fn main() {
         return;
     }
     let slots = Arc::new(slots());
-    let (bare, queued): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (bare(), queued(&slots))).unzip();
+    let (bare, queued): (Vec<f64>, Vec<f64>) =
+        (0..ROUNDS).map(|_| (bare(), queued(&slots))).unzip();
     let (bare, queued) = (median(bare), median(queued));
     println!(
         "{STEPS} steps per item, {} cores: bare {bare:.0} items/s, through the queue {queued:.0}",
         available_cores()
     );
     let share = queued / bare;
-    Line { row: "2", workload: "headline, 500-step handler", wanted: "at least 0.88 of the bare handlers" }
-        .print(share >= 0.88, &format!("{share:.3} of {:.2} M/s", bare / 1e6));
+    Line {
+        row: "2",
+        workload: "headline, 500-step handler",
+        wanted: "at least 0.88 of the bare handlers",
+    }
+    .print(share >= 0.88, &format!("{share:.3} of {:.2} M/s", bare / 1e6));
 }

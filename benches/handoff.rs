@@ -1,8 +1,10 @@
-//! How long a partition is on its way while every drain thread is busy: the workload *headline*, see `workload`, with
-//! handlers that sleep 20 µs per item. A balancer moves one partition after the other to the next thread.
+//! How long a partition is on its way while every drain thread is busy: the workload *headline*,
+//! see `workload`, with handlers that sleep 20 µs per item. A balancer moves one partition after
+//! the other to the next thread.
 //!
-//! A handoff waits for the end of the old owner's cycle and for nothing else, so it is held against the longest cycle,
-//! watched from outside. Run with `cargo bench --bench handoff`; it takes about 20 seconds.
+//! A handoff waits for the end of the old owner's cycle and for nothing else, so it is held against
+//! the longest cycle, watched from outside. Run with `cargo bench --bench handoff`; it takes about
+//! 20 seconds.
 
 mod workload;
 
@@ -11,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{Assign, Batch, BatchQueue, Config, DrainBalancer, HandlerRef, TypeKey, Wait};
-use workload::{DRAIN_THREADS, Line, Metric, TYPES, headline_config, is_test_run, produce_all, slots};
+use workload::{
+    DRAIN_THREADS, Line, Metric, TYPES, headline_config, is_test_run, produce_all, slots,
+};
 
 const PER_ITEM: Duration = Duration::from_micros(20);
 const ITEMS: usize = 160_000;
@@ -23,7 +27,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 struct Carousel(AtomicUsize);
 
 impl Assign for Carousel {
-    fn assign(&self, _: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        _: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         let mut wanted = owner.to_vec();
         let partition = self.0.fetch_add(1, Ordering::Relaxed) % wanted.len();
         wanted[partition] = (wanted[partition] + 1) % threads;
@@ -86,7 +95,12 @@ fn round(slots: &Arc<Vec<usize>>) -> Round {
     mover.join().expect("a mover that does not panic");
     watcher.join().expect("a watcher that does not panic");
     let longest_cycle = *longest_cycle.lock().expect("no panic under the lock");
-    Round { moves: stats.moves, refused: stats.refused, longest_handoff: stats.longest_handoff, longest_cycle }
+    Round {
+        moves: stats.moves,
+        refused: stats.refused,
+        longest_handoff: stats.longest_handoff,
+        longest_cycle,
+    }
 }
 
 fn main() {
@@ -97,10 +111,12 @@ fn main() {
     let rounds: Vec<Round> = (0..ROUNDS).map(|_| round(&slots)).collect();
     let moves: u64 = rounds.iter().map(|round| round.moves).sum();
     let refused: u64 = rounds.iter().map(|round| round.refused).sum();
-    let within = |round: &&Round| round.longest_handoff <= round.longest_cycle + Duration::from_millis(1);
+    let within =
+        |round: &&Round| round.longest_handoff <= round.longest_cycle + Duration::from_millis(1);
     let met = rounds.iter().filter(within).count();
     let longest = |of: fn(&Round) -> Duration| rounds.iter().map(of).max().unwrap_or_default();
-    let (handoff, cycle) = (longest(|round| round.longest_handoff), longest(|round| round.longest_cycle));
+    let (handoff, cycle) =
+        (longest(|round| round.longest_handoff), longest(|round| round.longest_cycle));
     Line {
         row: "6",
         workload: "headline, handlers sleep, one move each 10 ms",

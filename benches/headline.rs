@@ -1,8 +1,8 @@
 //! Produce to handler, no-op handler: what the queue itself costs.
 //!
-//! The workload *headline*, see `workload`. One round puts all items in, one `produce` each, and waits until all are
-//! handled; the queue is made before. Run with `cargo bench --bench headline`; criterion prints items per second as
-//! `elem/s`.
+//! The workload *headline*, see `workload`. One round puts all items in, one `produce` each, and
+//! waits until all are handled; the queue is made before. Run with `cargo bench --bench headline`;
+//! criterion prints items per second as `elem/s`.
 
 mod workload;
 
@@ -37,7 +37,10 @@ fn round(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>) -> Duration {
 fn headline(criterion: &mut Criterion) {
     let (queue, slots) = (Arc::new(queue()), Arc::new(slots()));
     let mut group = criterion.benchmark_group("headline");
-    group.throughput(Throughput::Elements(ITEMS as u64)).sampling_mode(SamplingMode::Flat).sample_size(20);
+    group
+        .throughput(Throughput::Elements(ITEMS as u64))
+        .sampling_mode(SamplingMode::Flat)
+        .sample_size(20);
     group.bench_function("produce to no-op handler", |bencher| {
         bencher.iter_custom(|rounds| (0..rounds).map(|_| round(&queue, &slots)).sum());
     });

@@ -1,5 +1,6 @@
-//! What a queue allocates: 1,000 types with 20,000 items of room each, never used; then all partitions filled and drained.
-//! The allocator's figure, of live bytes. Run with `cargo bench --bench memory`.
+//! What a queue allocates: 1,000 types with 20,000 items of room each, never used; then all
+//! partitions filled and drained. The allocator's figure, of live bytes. Run with `cargo bench
+//! --bench memory`.
 
 mod workload;
 
@@ -7,7 +8,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use batchqueue::{Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait};
+use batchqueue::{
+    Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait,
+};
 use workload::{Line, Metric, is_test_run};
 
 const TYPES: usize = 1_000;
@@ -60,7 +63,9 @@ fn main() {
     let queue = BatchQueue::<Metric>::builder("memory", config).start().expect("a valid config");
     let before = LIVE.load(Ordering::Relaxed);
     for kind in 0..TYPES {
-        queue.add_handler(TypeKey(kind), HandlerRef::new(|_: &mut Batch<Metric>| {})).expect("a new type");
+        queue
+            .add_handler(TypeKey(kind), HandlerRef::new(|_: &mut Batch<Metric>| {}))
+            .expect("a new type");
     }
     let fresh = megabytes_since(before);
     println!("{} partitions of {BUFFER} items, never used: {fresh:.2} MB", queue.partition_count());

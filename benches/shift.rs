@@ -1,9 +1,10 @@
-//! A balancer that follows the load and then leaves it alone: the workload *headline*, see `workload`, with handlers that
-//! sleep 20 µs per item and `throughput_weighted` every half second.
+//! A balancer that follows the load and then leaves it alone: the workload *headline*, see
+//! `workload`, with handlers that sleep 20 µs per item and `throughput_weighted` every half second.
 //!
-//! First the tiers as they are; then the hot spot moves, each type having the weight of the type that stood opposite in the
-//! list; then the same weights with up to 3 % of noise, drawn anew every half second. Prints, by half seconds, the load
-//! ratio of the balancer's last interval and the moves. Run with `cargo bench --bench shift`; it takes half a minute.
+//! First the tiers as they are; then the hot spot moves, each type having the weight of the type
+//! that stood opposite in the list; then the same weights with up to 3 % of noise, drawn anew every
+//! half second. Prints, by half seconds, the load ratio of the balancer's last interval and the
+//! moves. Run with `cargo bench --bench shift`; it takes half a minute.
 
 mod workload;
 
@@ -33,18 +34,24 @@ fn slots(weights: impl Iterator<Item = usize>, lcg: &mut Lcg) -> Vec<usize> {
 /// What the producers put in, interval by interval.
 fn phases() -> Vec<Vec<usize>> {
     let mut lcg = Lcg(42);
-    let mut weights: Vec<usize> =
-        TIERS.iter().flat_map(|&(types, weight)| std::iter::repeat_n(weight * GRAIN, types)).collect();
+    let mut weights: Vec<usize> = TIERS
+        .iter()
+        .flat_map(|&(types, weight)| std::iter::repeat_n(weight * GRAIN, types))
+        .collect();
     lcg.shuffle(&mut weights);
     let before = slots(weights.iter().copied(), &mut lcg);
     weights.reverse();
     let after = slots(weights.iter().copied(), &mut lcg);
     let noisy = (0..NOISY).map(|_| {
-        let noise: Vec<usize> = weights.iter().map(|weight| weight * (970 + lcg.below(61)) / 1_000).collect();
+        let noise: Vec<usize> =
+            weights.iter().map(|weight| weight * (970 + lcg.below(61)) / 1_000).collect();
         slots(noise.into_iter(), &mut lcg)
     });
     let noisy: Vec<_> = noisy.collect();
-    std::iter::repeat_n(before, BEFORE).chain(std::iter::repeat_n(after, AFTER)).chain(noisy).collect()
+    std::iter::repeat_n(before, BEFORE)
+        .chain(std::iter::repeat_n(after, AFTER))
+        .chain(noisy)
+        .collect()
 }
 
 fn main() {
@@ -92,14 +99,18 @@ fn main() {
         over.store(true, Ordering::Relaxed);
     });
     assert_eq!(queue.shutdown(None), 0);
-    let parts =
-        [("before", 0..BEFORE), ("hot spot moved", BEFORE..BEFORE + AFTER), ("noise", BEFORE + AFTER..phases.len())];
+    let parts = [
+        ("before", 0..BEFORE),
+        ("hot spot moved", BEFORE..BEFORE + AFTER),
+        ("noise", BEFORE + AFTER..phases.len()),
+    ];
     for (name, part) in parts {
-        let shown: Vec<String> = part.map(|number| format!("{:.2} ({})", ratios[number], moves[number])).collect();
+        let shown: Vec<String> =
+            part.map(|number| format!("{:.2} ({})", ratios[number], moves[number])).collect();
         println!("{name}: {}", shown.join(" "));
     }
-    // The hot spot moves somewhere inside an interval of the balancer; the next one is the first that has only the new
-    // load, at whose end partitions move; the one after it is the second.
+    // The hot spot moves somewhere inside an interval of the balancer; the next one is the first
+    // that has only the new load, at whose end partitions move; the one after it is the second.
     let worst = ratios[BEFORE + 2..].iter().copied().fold(0.0_f64, f64::max);
     let in_noise: u64 = moves[BEFORE + AFTER..].iter().sum();
     Line {
@@ -107,5 +118,8 @@ fn main() {
         workload: "hot spot moves, then ±3 % noise",
         wanted: "load ratio at most 1.15 from the second full interval; 0 moves after settling",
     }
-    .print(worst <= 1.15 && in_noise == 0, &format!("at most {worst:.2}; {in_noise} moves in {NOISY} noisy intervals"));
+    .print(
+        worst <= 1.15 && in_noise == 0,
+        &format!("at most {worst:.2}; {in_noise} moves in {NOISY} noisy intervals"),
+    );
 }

@@ -1,15 +1,18 @@
-//! What a queue with many types and little traffic costs, and how long an item waits: 2,000 types, 8 drain threads, idle 1
-//! to 50 ms, 1,000 and then 20 items a second, evenly spaced, types in turn.
+//! What a queue with many types and little traffic costs, and how long an item waits: 2,000 types,
+//! 8 drain threads, idle 1 to 50 ms, 1,000 and then 20 items a second, evenly spaced, types in
+//! turn.
 //!
-//! Prints the drain threads' processor time in cores, and the time from `produce` to the handler. Run with
-//! `cargo bench --bench sparse`; it takes about 20 seconds.
+//! Prints the drain threads' processor time in cores, and the time from `produce` to the handler.
+//! Run with `cargo bench --bench sparse`; it takes about 20 seconds.
 
 mod workload;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait};
+use batchqueue::{
+    Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ThreadPolicy, TypeKey, Wait,
+};
 use workload::{Line, Metric, is_test_run};
 
 const TYPES: usize = 2_000;
@@ -41,7 +44,8 @@ fn run(
     assert_eq!(queue.flush(None, &mut Wait), Ok(true));
     // The threads note their processor time when they find nothing to do.
     std::thread::sleep(Duration::from_millis(200));
-    let cores = drain_cpu(queue).saturating_sub(cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let cores =
+        drain_cpu(queue).saturating_sub(cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
     let mut waited = waited.lock().expect("no panic under the lock").clone();
     waited.sort_unstable();
     let at = |share: usize| Duration::from_nanos(waited[(waited.len() - 1) * share / 100]);

@@ -1,7 +1,8 @@
 """One wheel for all machines of a cluster, built, audited and tried. `make cluster-wheel` runs it.
 
-The wheel is for CPython 3.11 and later on Linux, x86_64, glibc 2.17 and later: zig links against the symbols of that
-glibc, whatever this machine has. It is tried in an environment of its own, where no Rust is found.
+The wheel is for CPython 3.11 and later on Linux, x86_64, glibc 2.17 and later: zig links against
+the symbols of that glibc, whatever this machine has. It is tried in an environment of its own,
+where no Rust is found.
 """
 
 import os
@@ -24,10 +25,18 @@ def run(*command: object, env: dict[str, str] | None = None) -> str:
     """Run a command; return what it printed. Where it fails, end with that."""
     words = [str(word) for word in command]
     ended = subprocess.run(
-        words, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        words,
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
     if ended.returncode != 0:
-        sys.exit(f"{ended.stdout}\ncluster-wheel: failed with {ended.returncode}: {' '.join(words)}")
+        sys.exit(
+            f"{ended.stdout}\ncluster-wheel: failed with {ended.returncode}: {' '.join(words)}"
+        )
     return ended.stdout
 
 
@@ -70,7 +79,16 @@ def install(wheel: Path) -> dict[str, str]:
     bare = {"PATH": str(folder / "bin"), "HOME": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
     python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel, f"pyarrow=={version('pyarrow')}", env=kept | bare)
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        wheel,
+        f"pyarrow=={version('pyarrow')}",
+        env=kept | bare,
+    )
     return bare
 
 

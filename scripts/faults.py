@@ -1,7 +1,8 @@
 """Turn off one rule after the other and see the tests that guard it go red.
 
-Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail without it. First
-all of these tests must pass with every rule in place, in the same builds. `make faults` runs it, CI a part by turns.
+Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail
+without it. First all of these tests must pass with every rule in place, in the same builds. `make
+faults` runs it, CI a part by turns.
 """
 
 import argparse
@@ -21,8 +22,8 @@ TRIES = 3
 """How often a test may stay green without its rule: on real threads it can be lucky, but not three times running."""
 
 FAULTS: dict[str, list[str]] = {
-    # loom, unit: a test of the library, with or without loom; without a module it is in `loom_tests`. it: of tests/it.
-    # py: a file below tests/python, and options of pytest.
+    # loom, unit: a test of the library, with or without loom; without a module it is in
+    # `loom_tests`. it: of tests/it. py: a file below tests/python, and options of pytest.
     "EntryToken": [
         "loom:loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
@@ -95,7 +96,10 @@ FAULTS: dict[str, list[str]] = {
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
     ],
     "Bound": ["it:p5_bounded::exactly_buffer_size_items_fit", "py:core/test_p5_bounded.py"],
-    "CountRefused": ["it:p2_no_loss::refused_items_are_counted_and_come_back", "py:core/test_p2_refusals.py"],
+    "CountRefused": [
+        "it:p2_no_loss::refused_items_are_counted_and_come_back",
+        "py:core/test_p2_refusals.py",
+    ],
     "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
     "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
@@ -120,14 +124,18 @@ FAULTS: dict[str, list[str]] = {
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
         "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
     ],
-    "TakeBack": ["it:p6_handoff::a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once"],
+    "TakeBack": [
+        "it:p6_handoff::a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once"
+    ],
     "WaitForRetired": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_handler_is_entered",
         "it:p9_retirement::a_removal_waits_for_the_batch_in_hand",
         "it:model::random_actions_keep_every_promise",
     ],
     "GrowWhileClosing": ["loom:loom_close_while_a_type_is_added"],
-    "RetireInside": ["loom:control::ownership::loom_rules::loom_remove_while_the_partition_moves_on"],
+    "RetireInside": [
+        "loom:control::ownership::loom_rules::loom_remove_while_the_partition_moves_on"
+    ],
     "CloseEndsBackOff": [
         "loom:flow::loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
         "it:p2_retry::another_thread_may_enter_the_handler_between_two_tries",
@@ -137,7 +145,9 @@ FAULTS: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
     # What broke in the queue that this one follows; failures 4 and 7 are in rows above.
-    "GrowthForgetsOwners": ["it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"],
+    "GrowthForgetsOwners": [
+        "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
+    ],
     "HandoffWhenIdle": [
         "it:regressions_of_moves::r02_a_handoff_under_load_ends_and_drops_nothing",
         "it:p6_handoff::moves_of_saturated_partitions_end_and_refuse_nothing",
@@ -147,7 +157,9 @@ FAULTS: dict[str, list[str]] = {
     ],
     "ShutdownWaitsForItself": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
     "GrowthMovesTypes": ["it:regressions::r06_growth_moves_no_type"],
-    "UnvalidatedPlan": ["it:regressions_of_moves::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"],
+    "UnvalidatedPlan": [
+        "it:regressions_of_moves::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"
+    ],
     "ChurnOnNoise": ["it:regressions_of_moves::r09_noise_moves_nothing"],
     "UsageWithoutInFlight": ["it:regressions::r10_items_in_hand_count_as_used"],
     "StatsWait": ["it:regressions::r11_a_snapshot_waits_for_nobody"],
@@ -156,7 +168,9 @@ FAULTS: dict[str, list[str]] = {
         "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
         "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
     ],
-    "OneWorkerPerTask": ["loom:control::scheduler::loom_tests::loom_two_notifies_while_a_step_runs"],
+    "OneWorkerPerTask": [
+        "loom:control::scheduler::loom_tests::loom_two_notifies_while_a_step_runs"
+    ],
     "PassOn": [
         "unit:control::scheduler::pool_tests::a_timer_fires_although_the_worker_that_kept_it_got_a_long_step"
     ],
@@ -164,7 +178,9 @@ FAULTS: dict[str, list[str]] = {
         "loom:control::scheduler::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
         "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
-    "StandInForLoop": ["it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_has_another_in_its_place"],
+    "StandInForLoop": [
+        "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_has_another_in_its_place"
+    ],
     "ExitGuard": ["py:core/test_p9_exit.py"],
     "ForkGeneration": ["py:core/test_p9_fork.py"],
     "CheckSignals": ["py:core/test_p9_signals.py"],
@@ -197,19 +213,42 @@ def build() -> None:
     for old in wheels.glob("*.whl"):
         old.unlink()
     run([*maturin, "--out", str(wheels)], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(SITE)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--upgrade",
+        "--target",
+        str(SITE),
+    ]
     run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
 
 
 def cargo(kind: str, *args: str, fault: str = "") -> Outcome:
     """Run cargo for one kind of test."""
     if kind == "loom":
-        command = ["cargo", "test", "--locked", "--release", "--lib", "--target-dir", str(TARGET / "loom")]
+        command = [
+            "cargo",
+            "test",
+            "--locked",
+            "--release",
+            "--lib",
+            "--target-dir",
+            str(TARGET / "loom"),
+        ]
         # As in `make loom`, so that both use the same build.
         fast = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
         flags = {"RUSTFLAGS": "--cfg loom", **fast}
     else:
-        command = ["cargo", "test", "--locked", *(["--lib"] if kind == "unit" else ["--test", "it"])]
+        command = [
+            "cargo",
+            "test",
+            "--locked",
+            *(["--lib"] if kind == "unit" else ["--test", "it"]),
+        ]
         flags = {}
     return run([*command, "--features", "faults", *args], fault=fault, **flags)
 
@@ -256,15 +295,21 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which faults (all)")
     parser.add_argument(
-        "--part", default="1/1", help="of these one in so many, as in 2/4: the second, the sixth ..."
+        "--part",
+        default="1/1",
+        help="of these one in so many, as in 2/4: the second, the sixth ...",
     )
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(FAULTS)):
         parser.error(f"fault {', '.join(unknown)} is not known: give some of {', '.join(FAULTS)}")
     part, _, parts = args.part.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(FAULTS)):
-        parser.error(f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(FAULTS)}, as in 2/4")
-    chosen = {name: FAULTS[name] for name in (args.names or list(FAULTS))[int(part) - 1 :: int(parts)]}
+        parser.error(
+            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(FAULTS)}, as in 2/4"
+        )
+    chosen = {
+        name: FAULTS[name] for name in (args.names or list(FAULTS))[int(part) - 1 :: int(parts)]
+    }
     print(f"faults: {len(chosen)} of {len(FAULTS)}: {' '.join(chosen)}", flush=True)
     build()
     wrong = 0
@@ -278,7 +323,9 @@ def main() -> int:
         for test in guards:
             red = any(not outcome(test, fault).passed for _ in range(TRIES))
             wrong += not red
-            print(f"{fault:16} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
+            print(
+                f"{fault:16} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True
+            )
     total = sum(map(len, chosen.values()))
     print(f"{total + len(tests) - wrong} passed, {wrong} failed")
     return 1 if wrong else 0

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Brings the PostgreSQL server that the tests start, where the machine has none. On Debian and Ubuntu: as root from the
-# package index; else the packages are unpacked below target/, and nothing is installed. Nothing is started.
+# Brings the PostgreSQL server that the tests start, where the machine has none. On Debian and
+# Ubuntu: as root from the package index; else the packages are unpacked below target/, and nothing
+# is installed. Nothing is started.
 #
-#   scripts/postgres.sh                  fails where there is no way
-#   scripts/postgres.sh --if-possible    says so, and ends well: the tests that need a server are skipped
+#   scripts/postgres.sh                  fails where there is no way scripts/postgres.sh
+#   --if-possible    says so, and ends well: the tests that need a server are skipped
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}/postgres

@@ -1,7 +1,8 @@
 """Run all benches and contenders, and write what they say into docs/benchmarks.md and docs/benchmarks.png.
 
-Each bench prints its lines of the table itself; those of criterion's benches, and the ratios to the JDK, are worked out
-here from what they leave behind. `make report` runs it, in about 40 minutes; nothing else should run meanwhile.
+Each bench prints its lines of the table itself; those of criterion's benches, and the ratios to the
+JDK, are worked out here from what they leave behind. `make report` runs it, in about 40 minutes;
+nothing else should run meanwhile.
 """
 
 import argparse
@@ -64,7 +65,13 @@ def criterion_ns(path: str) -> float:
 def headline_row() -> str:
     """Row 3, first half."""
     rate = HEADLINE_ITEMS / criterion_ns("headline/produce to no-op handler") * 1e9
-    return row("3", "headline, no-op handler", "at least 25 M items/s", f"{rate / 1e6:.1f} M/s", rate >= 25e6)
+    return row(
+        "3",
+        "headline, no-op handler",
+        "at least 25 M items/s",
+        f"{rate / 1e6:.1f} M/s",
+        rate >= 25e6,
+    )
 
 
 def contender_rows(results: list[dict]) -> list[str]:
@@ -157,7 +164,11 @@ def page(rows: list[str], contenders: str, said: dict[str, str]) -> str:
         "below, with handlers that sleep, for two cores leave nothing to win where four drain threads compute:",
         "",
         "```text",
-        *(line for line in said["balance"].splitlines() if line.startswith(("bare", "static", "throughput"))),
+        *(
+            line
+            for line in said["balance"].splitlines()
+            if line.startswith(("bare", "static", "throughput"))
+        ),
         "```",
         "",
         "## Beside other queues",

@@ -1,8 +1,9 @@
 """Run the tests of the Spark support on several versions of pyspark, and write what passed into docs/spark-versions.md.
 
-Each version has a virtual environment of its own under target/spark-versions, made at the first run (a minute each and
-1 GB; pyspark comes as a source package of 400 MB). The package is that of this checkout, with the built core:
-`make spark-versions` sees to that. The page shows the last run of each version.
+Each version has a virtual environment of its own under target/spark-versions, made at the first run
+(a minute each and 1 GB; pyspark comes as a source package of 400 MB). The package is that of this
+checkout, with the built core: `make spark-versions` sees to that. The page shows the last run of
+each version.
 """
 
 import argparse
@@ -23,7 +24,8 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "spark-vers
 TESTS = "tests/python/spark"
 
 VERSIONS = {
-    # numpy 2 is newer than Spark 3.5, which asks for an older one; pyarrow 15 is the oldest that the package allows.
+    # numpy 2 is newer than Spark 3.5, which asks for an older one; pyarrow 15 is the oldest that
+    # the package allows.
     "3.5": ("pyspark==3.5.9", "pyarrow==15.0.2", "pandas==2.2.3", "numpy<2"),
     "4.0": ("pyspark==4.0.5", "pyarrow==18.1.0", "pandas==2.2.3"),
     "4.1": ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3"),
@@ -31,7 +33,12 @@ VERSIONS = {
     "4.3": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
 }
 # What `pyspark[connect]` asks for is left out of 3.5, whose pip package has no server.
-CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25")
+CONNECT = (
+    "grpcio>=1.76",
+    "grpcio-status>=1.76",
+    "googleapis-common-protos>=1.71",
+    "zstandard>=0.25",
+)
 FOR_TESTS = ("pytest>=8", "hypothesis>=6.100", "psycopg[binary]>=3.2", "rich>=13.7")
 
 
@@ -66,9 +73,11 @@ AREAS = (
     Area("Connect", ("connect",), since=(4, 0)),
     Area("killed driver", ("failures_driver",)),
 )
-# The same protocol many more times, a driver killed at other places: minutes. The newest version has them in
-# `make test`, and no other says more by them.
-LEFT_OUT = "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
+# The same protocol many more times, a driver killed at other places: minutes. The newest version
+# has them in `make test`, and no other says more by them.
+LEFT_OUT = (
+    "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
+)
 QUICK = "batch_is_equal or stream_is_equal or above_64 or groups_of or names_of or tags_once_and_in_order"
 """Of the tests of `MetricsWriter` and handlers, what differs most between versions: for `--quick`."""
 
@@ -78,15 +87,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--versions", default=",".join(VERSIONS), help="which, with commas between (all)")
+    parser.add_argument(
+        "--versions", default=",".join(VERSIONS), help="which, with commas between (all)"
+    )
     parser.add_argument("--page", type=Path, help="write the page here")
-    parser.add_argument("--quick", action="store_true", help="a minute of tests per version, and no page")
+    parser.add_argument(
+        "--quick", action="store_true", help="a minute of tests per version, and no page"
+    )
     args = parser.parse_args()
     versions = args.versions.split(",")
     if unknown := sorted(set(versions) - set(VERSIONS)):
-        parser.error(f"version {', '.join(unknown)} is not known: give some of {','.join(VERSIONS)}")
+        parser.error(
+            f"version {', '.join(unknown)} is not known: give some of {','.join(VERSIONS)}"
+        )
     if args.page and args.quick:
-        parser.error("--quick leaves tests out that the page tells of: give one of --page and --quick")
+        parser.error(
+            "--quick leaves tests out that the page tells of: give one of --page and --quick"
+        )
     wrong = [fault for version in versions for fault in run(version, quick=args.quick)]
     if args.page:
         args.page.write_text(page(), encoding="utf-8")
@@ -103,7 +120,17 @@ def run(version: str, *, quick: bool) -> list[str]:
     areas = [area for area in AREAS if area.quick or not quick]
     files = sorted({f"{TESTS}/test_{file}.py" for area in areas for file in area.files})
     chosen = f"not ({LEFT_OUT})" if not quick else QUICK
-    command = [python, "-m", "pytest", "-q", "--tb=short", "-k", chosen, f"--junitxml={report}", *files]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-k",
+        chosen,
+        f"--junitxml={report}",
+        *files,
+    ]
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
     if not report.exists():
@@ -161,7 +188,9 @@ def packages(python: Path) -> dict[str, str]:
         print(json.dumps({**found, "Python": platform.python_version(), "Java": java.split('"')[1]}))
     """
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    answer = subprocess.run([python, "-c", program], env=environ, check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        [python, "-c", program], env=environ, check=True, capture_output=True, text=True
+    )
     return dict(json.loads(answer.stdout))
 
 
@@ -185,7 +214,9 @@ def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
 def area_of(test: str) -> str:
     """The area of a test, by its file and name."""
     for area in AREAS:
-        if re.search(rf"\.test_({'|'.join(area.files)})(\.|$)", test) and re.search(area.tests, test):
+        if re.search(rf"\.test_({'|'.join(area.files)})(\.|$)", test) and re.search(
+            area.tests, test
+        ):
             return area.name
     raise ValueError(f"{test} is in no area")
 
@@ -203,9 +234,13 @@ def page() -> str:
             found = json.loads((TARGET / version / "packages.json").read_text())
             cells = [cell(counts.get(area.name, {})) for area in AREAS]
             lines.append(f"| {' | '.join([*(found[one] for one in columns), *cells])} |")
-            skipped += [f"- {version}: {reason} ({number})" for reason, number in sorted(reasons.items())]
+            skipped += [
+                f"- {version}: {reason} ({number})" for reason, number in sorted(reasons.items())
+            ]
     text = Path(__file__).with_name("spark_versions.md").read_text(encoding="utf-8")
-    return text.replace("TABLE", "\n".join(lines)).replace("SKIPPED", "\n".join(skipped) or "Nothing.")
+    return text.replace("TABLE", "\n".join(lines)).replace(
+        "SKIPPED", "\n".join(skipped) or "Nothing."
+    )
 
 
 def cell(count: dict[str, int]) -> str:

@@ -1,10 +1,11 @@
 """Five minutes of everything at once against the Python layer. `make stress` runs it.
 
-Each round makes a few queues of random shape, lets threads work on them for about a second, shuts them down in one of
-several ways, and checks that every item is accounted for and in order. Meanwhile classes are made and given up,
-handlers come and go, partitions move, the garbage is collected, and a signal handler raises in the main thread, which
-produces. The ledger is that of the tests: `tests/python/core/model_support.py`. The seed that is printed makes the same
-queues and the same choices again; the order of the threads is never the same.
+Each round makes a few queues of random shape, lets threads work on them for about a second, shuts
+them down in one of several ways, and checks that every item is accounted for and in order.
+Meanwhile classes are made and given up, handlers come and go, partitions move, the garbage is
+collected, and a signal handler raises in the main thread, which produces. The ledger is that of the
+tests: `tests/python/core/model_support.py`. The seed that is printed makes the same queues and the
+same choices again; the order of the threads is never the same.
 """
 
 import argparse
@@ -97,10 +98,16 @@ def shape(rng: random.Random) -> tuple[BatchQueueConfig[Any], str]:
     scheduler: dict[str, Any] = {"threads": ThreadPolicy.fixed(rng.randint(1, 4))}
     if rng.random() < 0.35:
         scheduler = {
-            "shared_scheduler": (f"stress-{rng.randint(1, 2)}", ThreadPolicy.fixed(rng.randint(1, 3)))
+            "shared_scheduler": (
+                f"stress-{rng.randint(1, 2)}",
+                ThreadPolicy.fixed(rng.randint(1, 3)),
+            )
         }
     max_batch_items = rng.choice([1, 50, 10_000])
-    partitions = [PartitionPolicy.fixed(rng.randint(1, 6)), PartitionPolicy.adaptive(rng.choice([1, 25]))]
+    partitions = [
+        PartitionPolicy.fixed(rng.randint(1, 6)),
+        PartitionPolicy.adaptive(rng.choice([1, 25])),
+    ]
     balancers = [None, DrainBalancer.throughput_weighted(1.0), DrainBalancer.custom(rotate)]
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         **scheduler,
@@ -141,7 +148,9 @@ class Round:
         threads = []
         for index, body in enumerate(bodies):
             rng = random.Random(self.rng.random())
-            threads.append(threading.Thread(target=self.guarded, args=(body, index, rng), daemon=True))
+            threads.append(
+                threading.Thread(target=self.guarded, args=(body, index, rng), daemon=True)
+            )
         for thread in threads:
             thread.start()
         self.produce_under_fire()
@@ -286,7 +295,9 @@ class Round:
         """Shut everything down, from several threads, and check each queue."""
         timeout = self.rng.choice([WAIT_S, WAIT_S, 0, 0.01])
         one_by_one_ends = [lambda queue=queue: queue.shutdown(timeout) for queue in self.queues]
-        run_threads(lambda: BatchQueueManager.shutdown_all(timeout), *self.rng.choice([[], one_by_one_ends]))
+        run_threads(
+            lambda: BatchQueueManager.shutdown_all(timeout), *self.rng.choice([[], one_by_one_ends])
+        )
         for run in self.runs:
             run.queue.shutdown(WAIT_S)
             run.check()
@@ -302,7 +313,10 @@ def main() -> int:
         description="Everything at once, round after round, each checked at its end."
     )
     parser.add_argument(
-        "--seconds", type=float, default=300, help="how long, at least one round (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=300,
+        help="how long, at least one round (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=None, help="makes the same rounds again")
     options = parser.parse_args()

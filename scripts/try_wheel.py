@@ -35,7 +35,9 @@ def try_rows() -> None:
 
     from batchqueue.aggregation import Aggregation, Aggregator, Sum
 
-    rows = pa.table({"kind": ["sale", "sale", "visit", "sale"], "shop": [1, 2, 1, 1], "amount": [5, 7, 0, 9]})
+    rows = pa.table(
+        {"kind": ["sale", "sale", "visit", "sale"], "shop": [1, 2, 1, 1], "amount": [5, 7, 0, 9]}
+    )
     totals = Aggregator(Aggregation(keys=["shop"], measures={"total": Sum("amount")}))
     visits: list[pa.RecordBatch] = []
     with BatchQueue("rows", SETTINGS) as queue:

@@ -30,7 +30,13 @@ pub struct Builder<T: Item> {
 
 impl<T: Item> Builder<T> {
     pub(crate) fn new(name: String, config: Config) -> Self {
-        Self { name, config, consumers: Consumers::Handlers, host: Arc::new(NoHost), shared_scheduler: None }
+        Self {
+            name,
+            config,
+            consumers: Consumers::Handlers,
+            host: Arc::new(NoHost),
+            shared_scheduler: None,
+        }
     }
 
     /// One consumer for the items of all types. Wins over handlers.
@@ -40,9 +46,13 @@ impl<T: Item> Builder<T> {
         self
     }
 
-    /// One consumer per drain thread, made by `factory` from the thread's index, so that they really run in parallel.
+    /// One consumer per drain thread, made by `factory` from the thread's index, so that they
+    /// really run in parallel.
     #[must_use]
-    pub fn consumer_per_thread(mut self, factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static) -> Self {
+    pub fn consumer_per_thread(
+        mut self,
+        factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static,
+    ) -> Self {
         self.consumers = Consumers::PerThread(Box::new(factory));
         self
     }
@@ -54,8 +64,9 @@ impl<T: Item> Builder<T> {
         self
     }
 
-    /// Drains on a pool that several queues share, and that `threads` sizes when the first of them starts. It ends with the
-    /// last one. The queue has one drain task there, whatever [`Config::threads`] says, and is not balanced.
+    /// Drains on a pool that several queues share, and that `threads` sizes when the first of them
+    /// starts. It ends with the last one. The queue has one drain task there, whatever
+    /// [`Config::threads`] says, and is not balanced.
     #[must_use]
     pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
         self.shared_scheduler = Some((name.into(), threads));
@@ -76,7 +87,9 @@ impl<T: Item> Builder<T> {
         }
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,
-            Consumers::One(consumer) => Consumption::OneConsumer(consumer_of_all_types(0, consumer)),
+            Consumers::One(consumer) => {
+                Consumption::OneConsumer(consumer_of_all_types(0, consumer))
+            }
             Consumers::PerThread(mut factory) => Consumption::PerThread(
                 (0..threads).map(|thread| consumer_of_all_types(thread, factory(thread))).collect(),
             ),
@@ -84,7 +97,15 @@ impl<T: Item> Builder<T> {
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
         let pool = share.as_ref().map(|share| share.pool().clone());
-        let shared = Arc::new(Shared::new(self.name, self.config, consumption, self.host, wakers, pool, partitions));
+        let shared = Arc::new(Shared::new(
+            self.name,
+            self.config,
+            consumption,
+            self.host,
+            wakers,
+            pool,
+            partitions,
+        ));
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
             (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
@@ -94,8 +115,9 @@ impl<T: Item> Builder<T> {
             }
         }
         if queue.shared.balancing.is_some() {
-            control_thread::enlist(&queue.shared, queue.shared.config.rebalance_interval)
-                .map_err(|cause| ConfigError(format!("cannot start the control thread: {cause}")))?;
+            control_thread::enlist(&queue.shared, queue.shared.config.rebalance_interval).map_err(
+                |cause| ConfigError(format!("cannot start the control thread: {cause}")),
+            )?;
         }
         Ok(queue)
     }

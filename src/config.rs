@@ -4,8 +4,8 @@ use crate::control::balance::DrainBalancer;
 use crate::error::ConfigError;
 use crate::sync::Duration;
 
-/// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond use; a slip of the
-/// keyboard becomes an error and not an exhausted machine.
+/// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond
+/// use; a slip of the keyboard becomes an error and not an exhausted machine.
 const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 const MAX_BUFFER_SIZE: usize = 100_000_000;
@@ -54,9 +54,9 @@ impl ThreadPolicy {
     pub fn resolve(self, cores: usize) -> usize {
         match self {
             Self::Fixed(count) => count,
-            Self::Cores { base, multiplier } => {
-                base.saturating_add((multiplier * cores as f64 + 0.5).floor() as usize).clamp(1, MAX_THREADS)
-            }
+            Self::Cores { base, multiplier } => base
+                .saturating_add((multiplier * cores as f64 + 0.5).floor() as usize)
+                .clamp(1, MAX_THREADS),
         }
     }
 }
@@ -94,7 +94,8 @@ impl PartitionPolicy {
     /// # Errors
     /// `multiplier` is 0.
     pub fn thread_multiply(multiplier: usize) -> Result<Self, ConfigError> {
-        within("PartitionPolicy.thread_multiply", multiplier, MAX_PARTITIONS).map(Self::ThreadMultiply)
+        within("PartitionPolicy.thread_multiply", multiplier, MAX_PARTITIONS)
+            .map(Self::ThreadMultiply)
     }
 
     /// Partitions that grow with the handlers.
@@ -102,10 +103,12 @@ impl PartitionPolicy {
     /// # Errors
     /// `multiplier` is 0.
     pub fn adaptive(multiplier: usize) -> Result<Self, ConfigError> {
-        within("PartitionPolicy.adaptive", multiplier, MAX_PARTITIONS).map(|multiplier| Self::Adaptive { multiplier })
+        within("PartitionPolicy.adaptive", multiplier, MAX_PARTITIONS)
+            .map(|multiplier| Self::Adaptive { multiplier })
     }
 
-    /// The number of partitions for `threads` drain threads and handlers that weigh `handlers` in all.
+    /// The number of partitions for `threads` drain threads and handlers that weigh `handlers` in
+    /// all.
     ///
     /// With 8 threads and the multiplier 25: 0 handlers → 8, 100 → 100, 500 → 200 + 300 / 2 = 350.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -114,7 +117,9 @@ impl PartitionPolicy {
         const WEIGHT_TOLERANCE: f64 = 1e-9;
         match self {
             Self::Fixed(count) => count,
-            Self::ThreadMultiply(multiplier) => threads.saturating_mul(multiplier).min(MAX_PARTITIONS),
+            Self::ThreadMultiply(multiplier) => {
+                threads.saturating_mul(multiplier).min(MAX_PARTITIONS)
+            }
             Self::Adaptive { multiplier } => {
                 let handlers = (handlers - WEIGHT_TOLERANCE).ceil().max(0.0) as usize;
                 let one_to_one = threads.saturating_mul(multiplier);
@@ -160,8 +165,9 @@ pub enum Selector {
 
 /// How often a batch whose handler failed is tried, and how long it waits in between.
 ///
-/// The partition waits meanwhile, so the order is kept. The batch counts once, as consumed or as failed. A shutdown ends
-/// the wait in progress and the later ones: the tries that are left follow at once.
+/// The partition waits meanwhile, so the order is kept. The batch counts once, as consumed or as
+/// failed. A shutdown ends the wait in progress and the later ones: the tries that are left follow
+/// at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryPolicy {
     /// All tries, the first included.
@@ -177,7 +183,12 @@ pub struct RetryPolicy {
 impl Default for RetryPolicy {
     /// Three tries, 100 ms and 200 ms apart.
     fn default() -> Self {
-        Self { attempts: 3, backoff: Duration::from_millis(100), factor: 2.0, max_backoff: Duration::from_secs(5) }
+        Self {
+            attempts: 3,
+            backoff: Duration::from_millis(100),
+            factor: 2.0,
+            max_backoff: Duration::from_secs(5),
+        }
     }
 }
 
@@ -191,10 +202,15 @@ impl RetryPolicy {
 
     fn validate(&self) -> Result<(), ConfigError> {
         if self.attempts == 0 {
-            return Err(ConfigError("retry: attempts is 0; give at least 1, which is no retry".to_owned()));
+            return Err(ConfigError(
+                "retry: attempts is 0; give at least 1, which is no retry".to_owned(),
+            ));
         }
         if !(self.factor.is_finite() && self.factor >= 1.0) {
-            return Err(ConfigError(format!("retry: factor is {}; give a finite number from 1 up", self.factor)));
+            return Err(ConfigError(format!(
+                "retry: factor is {}; give a finite number from 1 up",
+                self.factor
+            )));
         }
         Ok(())
     }
@@ -213,20 +229,22 @@ pub struct Config {
     pub buffer_size: usize,
     /// What a full partition does. Default: the producer waits.
     pub strategy: BufferStrategy,
-    /// How long a drain thread rests after its first empty cycle, so that batches form; also between cycles of quick, tiny
-    /// batches. Zero: it never rests. Default: 5 ms.
+    /// How long a drain thread rests after its first empty cycle, so that batches form; also
+    /// between cycles of quick, tiny batches. Zero: it never rests. Default: 5 ms.
     pub min_idle: Duration,
-    /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between cycles of tiny batches grow
-    /// up to it while those would take more than a third of the cores. Default: 200 ms.
+    /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between
+    /// cycles of tiny batches grow up to it while those would take more than a third of the cores.
+    /// Default: 200 ms.
     pub max_idle: Duration,
     /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
     pub max_batch_items: usize,
     /// What a failing batch gets. Default: one try.
     pub retry: Option<RetryPolicy>,
-    /// What spreads partitions over drain threads by measured load. Without effect on one drain thread. Default: nothing,
-    /// partitions stay where they are.
+    /// What spreads partitions over drain threads by measured load. Without effect on one drain
+    /// thread. Default: nothing, partitions stay where they are.
     pub balancer: Option<DrainBalancer>,
-    /// Time between two runs of the balancer; zero: only on [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
+    /// Time between two runs of the balancer; zero: only on
+    /// [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
     pub rebalance_interval: Duration,
 }
 
@@ -270,7 +288,8 @@ impl Config {
     /// The same settings with times that a clock can add to now.
     pub(crate) fn with_bounded_times(mut self) -> Self {
         let times = [&mut self.min_idle, &mut self.max_idle, &mut self.rebalance_interval];
-        let waits = self.retry.iter_mut().flat_map(|retry| [&mut retry.backoff, &mut retry.max_backoff]);
+        let waits =
+            self.retry.iter_mut().flat_map(|retry| [&mut retry.backoff, &mut retry.max_backoff]);
         for time in times.into_iter().chain(waits) {
             *time = (*time).min(LONGEST);
         }
@@ -284,13 +303,15 @@ impl Config {
 
     /// Drain threads and partitions on a machine with `cores` cores, before any handler.
     ///
-    /// A thread without a partition would have nothing to do: threads are reduced to the partitions, and the warning
-    /// that says so comes back.
+    /// A thread without a partition would have nothing to do: threads are reduced to the
+    /// partitions, and the warning that says so comes back.
     pub fn resolve(&self, cores: usize) -> (usize, usize, Option<String>) {
         let threads = self.threads.resolve(cores);
         let partitions = self.partitions.resolve(threads, 0.0);
         if partitions < threads {
-            let warning = format!("partitions({partitions}) < threads({threads}), reducing threads to {partitions}");
+            let warning = format!(
+                "partitions({partitions}) < threads({threads}), reducing threads to {partitions}"
+            );
             return (partitions, partitions, Some(warning));
         }
         (threads, partitions, None)
@@ -308,7 +329,9 @@ mod tests {
     #[test]
     fn adaptive_grows_as_the_table_says() {
         let adaptive = PartitionPolicy::adaptive(25).unwrap();
-        for (handlers, partitions) in [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)] {
+        for (handlers, partitions) in
+            [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)]
+        {
             assert_eq!(adaptive.resolve(8, handlers), partitions, "{handlers} handlers");
         }
     }
@@ -323,7 +346,9 @@ mod tests {
 
     #[test]
     fn cores_round_half_up() {
-        for (multiplier, cores, threads) in [(0.5, 5, 3), (0.25, 2, 1), (0.5, 1, 1), (0.1, 2, 1), (1.0, 8, 8)] {
+        for (multiplier, cores, threads) in
+            [(0.5, 5, 3), (0.25, 2, 1), (0.5, 1, 1), (0.1, 2, 1), (1.0, 8, 8)]
+        {
             assert_eq!(ThreadPolicy::cores(0, multiplier).unwrap().resolve(cores), threads);
         }
         assert_eq!(ThreadPolicy::cores(1, 0.25).unwrap().resolve(8), 3);
@@ -339,7 +364,8 @@ mod tests {
 
     #[test]
     fn waits_between_tries_grow_up_to_the_limit() {
-        let policy = RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
+        let policy =
+            RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
         let waits: Vec<_> = (1..6).map(|attempt| policy.delay(attempt).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 700, 700]);
         assert_eq!(policy.delay(u32::MAX), policy.max_backoff);
@@ -349,7 +375,10 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_value_and_remedy() {
         let bad = |config: Config| config.validate().unwrap_err().to_string();
-        assert_eq!(bad(Config { buffer_size: 0, ..Config::default() }), "buffer_size is 0; give 1 to 100000000");
+        assert_eq!(
+            bad(Config { buffer_size: 0, ..Config::default() }),
+            "buffer_size is 0; give 1 to 100000000"
+        );
         let idle = Config { max_idle: Duration::from_millis(1), ..Config::default() };
         assert!(bad(idle).contains("max_idle_ms (1) is below min_idle_ms (5)"));
         assert!(ThreadPolicy::cores(0, f64::NAN).is_err() && ThreadPolicy::fixed(0).is_err());

@@ -1,4 +1,5 @@
-//! Errors. A call that takes an item gives it back when it fails; a message holds value, limit and remedy.
+//! Errors. A call that takes an item gives it back when it fails; a message holds value, limit and
+//! remedy.
 
 use std::fmt;
 
@@ -17,7 +18,8 @@ impl std::error::Error for ConfigError {}
 /// Why an item was not put in. The item comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProduceError<T, E = std::convert::Infallible> {
-    /// The partition is full and the strategy is [`BufferStrategy::IfPossible`](crate::BufferStrategy::IfPossible).
+    /// The partition is full and the strategy is
+    /// [`BufferStrategy::IfPossible`](crate::BufferStrategy::IfPossible).
     Full(T),
     /// The queue is shut down.
     Closed(T),
@@ -30,7 +32,8 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
         /// Items in it, which is also its limit.
         buffer_size: usize,
     },
-    /// A handler of this queue would wait for space that only the queue's own drain threads can make.
+    /// A handler of this queue would wait for space that only the queue's own drain threads can
+    /// make.
     Reentrant {
         /// What was not put in.
         item: T,
@@ -59,7 +62,9 @@ impl<T, E> ProduceError<T, E> {
 impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(_) => f.write_str("the partition is full: raise buffer_size or use BufferStrategy::Blocking"),
+            Self::Full(_) => f.write_str(
+                "the partition is full: raise buffer_size or use BufferStrategy::Blocking",
+            ),
             Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
             Self::TimedOut { partition, buffer_size, .. } => write!(
                 f,
@@ -107,7 +112,8 @@ pub enum AddHandlerError<E = std::convert::Infallible> {
     Closed(Closed),
     /// The queue's settings do not allow it.
     Config(ConfigError),
-    /// The caller's [`Pause`](crate::Pause) ended the wait for the handler that was replaced. The new one is in place.
+    /// The caller's [`Pause`](crate::Pause) ended the wait for the handler that was replaced. The
+    /// new one is in place.
     Interrupted(E),
 }
 
@@ -116,7 +122,9 @@ impl<E: fmt::Display> fmt::Display for AddHandlerError<E> {
         match self {
             Self::Closed(closed) => closed.fmt(f),
             Self::Config(error) => error.fmt(f),
-            Self::Interrupted(cause) => write!(f, "the wait for the replaced handler was interrupted: {cause}"),
+            Self::Interrupted(cause) => {
+                write!(f, "the wait for the replaced handler was interrupted: {cause}")
+            }
         }
     }
 }

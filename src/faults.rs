@@ -1,8 +1,8 @@
 //! Switches that turn one protocol rule off, so that its test can be seen red.
 //!
-//! In a build without the feature `faults`, [`off`] is the constant `false` and costs nothing. With it, the rule named
-//! by the environment variable `BATCHQUEUE_FAULT` is left out. `make faults` runs every test that guards a rule with
-//! that rule off and fails if the test stays green.
+//! In a build without the feature `faults`, [`off`] is the constant `false` and costs nothing. With
+//! it, the rule named by the environment variable `BATCHQUEUE_FAULT` is left out. `make faults`
+//! runs every test that guards a rule with that rule off and fails if the test stays green.
 
 /// One rule that can be turned off. The names are the values of `BATCHQUEUE_FAULT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,8 @@ pub(crate) enum Fault {
     TellClosed,
     /// P2: `taken` is stored after the gate is unlocked.
     TakenLate,
-    /// P2: who takes the open segment or closes the gate leaves the plan in place by which a put looks at nothing.
+    /// P2: who takes the open segment or closes the gate leaves the plan in place by which a put
+    /// looks at nothing.
     TakePlanBack,
     /// P2: a batch that comes back after a shutdown drew its line is counted once more.
     DrawLine,
@@ -70,11 +71,13 @@ pub(crate) enum Fault {
     CompareExchange,
     /// P4: a quiescent point hands partitions over before it has stored `completed`.
     CompleteFirst,
-    /// P6: a drain thread that goes to sleep does not look for partitions that were revoked from it.
+    /// P6: a drain thread that goes to sleep does not look for partitions that were revoked from
+    /// it.
     LookForRevoked,
     /// P1: a removal does not wait until the owner has passed a quiescent point.
     WaitForRetired,
-    /// P1: a removal waits for the thread that a partition is on its way to, not for the one inside.
+    /// P1: a removal waits for the thread that a partition is on its way to, not for the one
+    /// inside.
     RetireInside,
     /// P6: a revoked partition's owner is not told.
     RevokeWake,
@@ -136,5 +139,6 @@ pub(crate) const fn off(_fault: Fault) -> bool {
 pub(crate) fn off(fault: Fault) -> bool {
     use std::sync::OnceLock;
     static NAME: OnceLock<Option<String>> = OnceLock::new();
-    NAME.get_or_init(|| std::env::var("BATCHQUEUE_FAULT").ok()).as_deref() == Some(&format!("{fault:?}"))
+    NAME.get_or_init(|| std::env::var("BATCHQUEUE_FAULT").ok()).as_deref()
+        == Some(&format!("{fault:?}"))
 }

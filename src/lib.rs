@@ -1,5 +1,6 @@
-//! `batchqueue`: a partitioned, self-draining queue. Producers put items in from any thread; native drain threads take
-//! them out of bounded partitions, group them by type and hand each batch to the handler of its type.
+//! `batchqueue`: a partitioned, self-draining queue. Producers put items in from any thread; native
+//! drain threads take them out of bounded partitions, group them by type and hand each batch to the
+//! handler of its type.
 //!
 //! ```text
 //!  producers ──▶ partitions ──▶ drain threads ──▶ handlers
@@ -8,27 +9,34 @@
 //!
 //! # Words
 //!
-//! *Item*: what goes in. *Type*: which handler it goes to. *Partition*: a bounded run of items with one owner.
-//! *Segment*: a run of items inside a partition. *Route*: the published table type → partition. *Ready set*: which
-//! partitions have items. *Drain thread*: takes and dispatches. *Cycle*: take, dispatch, quiescent point.
-//! *Quiescent point*: nothing is in hand. *Batch*: the items of one type that one cycle took. *Entry token*: the right
-//! to enter a handler. *Owner*: the drain thread that may take from a partition. *Plan*: the wanted owners. *Move*:
-//! one partition that changes its owner. *Handoff*: how it does, by a revoke and an assign. *Scheduler*: the threads that
-//! drain, a queue's own or a pool's.
+//! *Item*: what goes in. *Type*: which handler it goes to. *Partition*: a bounded run of items with
+//! one owner. *Segment*: a run of items inside a partition. *Route*: the published table type →
+//! partition. *Ready set*: which partitions have items. *Drain thread*: takes and dispatches.
+//! *Cycle*: take, dispatch, quiescent point. *Quiescent point*: nothing is in hand. *Batch*: the
+//! items of one type that one cycle took. *Entry token*: the right to enter a handler. *Owner*: the
+//! drain thread that may take from a partition. *Plan*: the wanted owners. *Move*: one partition
+//! that changes its owner. *Handoff*: how it does, by a revoke and an assign. *Scheduler*: the
+//! threads that drain, a queue's own or a pool's.
 //!
 //! # Promises
 //!
 //! * **P1 exclusive**: two calls into one handler instance never overlap.
-//! * **P2 no loss, no duplication**: an accepted item is consumed, failed, unhandled or abandoned, exactly once.
-//! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition; also while partitions move.
-//! * **P4 live**: every partition has an owner or gets one back; a producer that waits is woken by space, time-out, close;
-//!   balancing works while all drain threads are busy; a handler that hangs holds up its own thread's partitions only.
-//! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight per drain thread.
-//! * **P6 handoff**: a revoked partition has its new owner at the old one's next quiescent point: at once when it rests or
-//!   sleeps, else when its cycle ends. Nobody waits for it, and nothing else stops.
-//! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within `min_idle` and a wake-up; an idle
-//!   queue costs nothing that grows with the number of types.
-//! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and logged, never per item.
+//! * **P2 no loss, no duplication**: an accepted item is consumed, failed, unhandled or abandoned,
+//!   exactly once.
+//! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition; also
+//!   while partitions move.
+//! * **P4 live**: every partition has an owner or gets one back; a producer that waits is woken by
+//!   space, time-out, close; balancing works while all drain threads are busy; a handler that hangs
+//!   holds up its own thread's partitions only.
+//! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight
+//!   per drain thread.
+//! * **P6 handoff**: a revoked partition has its new owner at the old one's next quiescent point:
+//!   at once when it rests or sleeps, else when its cycle ends. Nobody waits for it, and nothing
+//!   else stops.
+//! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
+//!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
+//! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and
+//!   logged, never per item.
 //! * **P9 clean ends**: shutdown delivers what was accepted, and ends in time.
 //!
 //! # Map
@@ -70,10 +78,14 @@ mod sync;
 mod python;
 
 pub use builder::Builder;
-pub use config::{BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores};
+pub use config::{
+    BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores,
+};
 pub use control::balance::{Assign, DrainBalancer};
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
-pub use flow::handler::{Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey};
+pub use flow::handler::{
+    Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey,
+};
 pub use flow::host::{Host, NoHost};
 pub use flow::late::{Late, Listening, NotIn};
 pub use flow::produce::{Pause, Wait};

@@ -1,8 +1,10 @@
-//! The protocols between threads under loom: the real queue, its real drain threads, every interleaving up to a bound.
+//! The protocols between threads under loom: the real queue, its real drain threads, every
+//! interleaving up to a bound.
 //!
-//! Run with `make loom`. Sleeps do not end by themselves in the model (see `sync`), so a lost wake-up is a deadlock that
-//! loom reports. Each test names the race; the number beside `model` says how many times a thread may be interrupted at a
-//! point where it could have gone on, chosen so that a test ends within a minute.
+//! Run with `make loom`. Sleeps do not end by themselves in the model (see `sync`), so a lost
+//! wake-up is a deadlock that loom reports. Each test names the race; the number beside `model`
+//! says how many times a thread may be interrupted at a point where it could have gone on, chosen
+//! so that a test ends within a minute.
 
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -43,7 +45,8 @@ impl Seen {
     pub(crate) fn handler(self: &Arc<Self>) -> HandlerRef<Number> {
         let seen = self.clone();
         HandlerRef::new(move |batch: &mut Batch<Number>| {
-            let batch: Vec<u32> = seen.inside.with_mut(|_| batch.drain().map(|number| number.1).collect());
+            let batch: Vec<u32> =
+                seen.inside.with_mut(|_| batch.drain().map(|number| number.1).collect());
             seen.numbers.lock().extend(batch);
             seen.more.notify_all();
         })
@@ -114,14 +117,15 @@ fn loom_put_while_the_owner_goes_to_sleep() {
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
-        // Nothing but the put's own wake-up ends this wait: a flush wakes nobody who was awake when it began.
+        // Nothing but the put's own wake-up ends this wait: a flush wakes nobody who was awake when
+        // it began.
         seen.wait_for(1);
         queue.shutdown(None);
     });
 }
 
-/// A rest does not end with the first item, but with the pressure of a partition that is half full: here the first item is
-/// both. The rest is as endless as the sleep.
+/// A rest does not end with the first item, but with the pressure of a partition that is half full:
+/// here the first item is both. The rest is as endless as the sleep.
 #[test]
 fn loom_pressure_while_the_owner_goes_to_rest() {
     model(3, || {
@@ -150,13 +154,15 @@ fn loom_second_put_while_the_owner_takes_the_first() {
     });
 }
 
-/// Seal and take (rule 4): the third put fills a segment and seals it while the owner takes. The second one is plain.
+/// Seal and take (rule 4): the third put fills a segment and seals it while the owner takes. The
+/// second one is plain.
 #[test]
 fn loom_seal_while_the_owner_takes() {
     model(2, || {
         let seen = Arc::new(Seen::default());
         // Segments of three; the fourth item stays open.
-        let queue = BatchQueue::builder("q", Config { buffer_size: 12, ..config(1) }).start().unwrap();
+        let queue =
+            BatchQueue::builder("q", Config { buffer_size: 12, ..config(1) }).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         for number in 1..=4 {
             queue.produce(Number(ONE, number)).unwrap();
@@ -205,7 +211,8 @@ fn loom_close_while_a_take_stops_at_its_budget() {
 fn loom_space_while_a_producer_goes_to_wait() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        let queue = BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+        let queue =
+            BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         queue.produce(Number(ONE, 2)).unwrap();
@@ -226,7 +233,8 @@ fn loom_close_while_a_producer_puts() {
             thread::spawn(move || queue.produce(Number(ONE, 1)).is_ok())
         };
         queue.shutdown(None);
-        // Before the join: what was accepted is handled when the shutdown returns, whoever is still running.
+        // Before the join: what was accepted is handled when the shutdown returns, whoever is still
+        // running.
         let handled = seen.numbers().len();
         let accepted = producer.join().unwrap();
         assert_eq!(handled, usize::from(accepted));
@@ -252,12 +260,13 @@ fn loom_close_while_a_producer_adds_to_a_segment() {
     });
 }
 
-/// A handler puts an item into its own queue while that closes, into the partition of another thread that is about to end:
-/// accepted, it is handled; refused, the handler knows.
+/// A handler puts an item into its own queue while that closes, into the partition of another
+/// thread that is about to end: accepted, it is handled; refused, the handler knows.
 #[test]
 fn loom_close_while_a_handler_produces() {
     model(1, || {
-        let (seen, own) = (Arc::new(Seen::default()), Arc::new(Mutex::new(None::<Arc<BatchQueue<Number>>>)));
+        let (seen, own) =
+            (Arc::new(Seen::default()), Arc::new(Mutex::new(None::<Arc<BatchQueue<Number>>>)));
         let accepted = Arc::new(Mutex::new(0));
         let handler = {
             let (seen, own, accepted) = (seen.clone(), own.clone(), accepted.clone());
@@ -274,7 +283,9 @@ fn loom_close_while_a_handler_produces() {
         *own.lock() = Some(queue.clone());
         queue.add_handler(ONE, handler).unwrap();
         let other = seen.clone();
-        queue.add_handler(TWO, HandlerRef::new(move |batch: &mut Batch<Number>| other.note(batch))).unwrap();
+        queue
+            .add_handler(TWO, HandlerRef::new(move |batch: &mut Batch<Number>| other.note(batch)))
+            .unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         assert_eq!(queue.shutdown(None), 0);
         assert_eq!(seen.numbers().len(), 1 + *accepted.lock());
@@ -287,7 +298,8 @@ fn loom_close_while_a_handler_produces() {
 fn loom_close_while_a_type_is_added() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
+        let adaptive =
+            Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
         let queue = Arc::new(BatchQueue::builder("q", adaptive).start().unwrap());
         queue.add_handler(ONE, seen.handler()).unwrap();
         let producer = {
@@ -308,7 +320,9 @@ fn loom_close_while_a_type_is_added() {
 #[test]
 fn loom_close_while_a_producer_waits() {
     model(2, || {
-        let queue = Arc::new(BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap());
+        let queue = Arc::new(
+            BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap(),
+        );
         let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
         let handler = {
             let (entered, release) = (entered.clone(), release.clone());
@@ -335,7 +349,11 @@ fn loom_close_while_a_producer_waits() {
 }
 
 /// One instance, two types, two partitions, two drain threads.
-pub(crate) fn two_owners_meet(queue: &BatchQueue<Number>, handler: &HandlerRef<Number>, seen: &Seen) {
+pub(crate) fn two_owners_meet(
+    queue: &BatchQueue<Number>,
+    handler: &HandlerRef<Number>,
+    seen: &Seen,
+) {
     queue.add_handler(ONE, handler.clone()).unwrap();
     queue.add_handler(TWO, handler.clone()).unwrap();
     queue.produce(Number(ONE, 1)).unwrap();
@@ -351,7 +369,11 @@ pub(crate) fn two_owners_meet(queue: &BatchQueue<Number>, handler: &HandlerRef<N
 fn loom_two_owners_meet_at_one_handler() {
     model(1, || {
         let seen = Arc::new(Seen::default());
-        two_owners_meet(&BatchQueue::builder("q", config(2)).start().unwrap(), &seen.handler(), &seen);
+        two_owners_meet(
+            &BatchQueue::builder("q", config(2)).start().unwrap(),
+            &seen.handler(),
+            &seen,
+        );
     });
 }
 
@@ -360,7 +382,8 @@ fn loom_two_owners_meet_at_one_handler() {
 fn loom_growth_while_the_owner_goes_to_sleep() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
+        let adaptive =
+            Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(1) };
         let queue = BatchQueue::builder("q", adaptive).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.add_handler(TWO, seen.handler()).unwrap();

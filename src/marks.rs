@@ -34,8 +34,9 @@ impl Drop for DrainMark {
     }
 }
 
-/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's own code, like its drop or
-/// its type. Its partitions have no owner any more, so the queue closes and counts what is left as abandoned.
+/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's
+/// own code, like its drop or its type. Its partitions have no owner any more, so the queue closes
+/// and counts what is left as abandoned.
 pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
 
 impl<T: Item> Drop for GiveUp<T> {
@@ -97,7 +98,8 @@ impl Marks {
         Self { drains: DRAINS.with(Cell::get), holds: HOLDS.with(Cell::get) }
     }
 
-    /// While the result lives, the calling thread passes for that drain thread. The drain thread must be inside its handler.
+    /// While the result lives, the calling thread passes for that drain thread. The drain thread
+    /// must be inside its handler.
     pub(crate) fn assume(self) -> Assumed {
         let before = Self::of_this_thread();
         self.set();

@@ -16,10 +16,11 @@ use crate::observe::Stats;
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak};
 
-/// A partitioned queue that drains itself: items go in from any thread, batches come out at their type's handler.
+/// A partitioned queue that drains itself: items go in from any thread, batches come out at their
+/// type's handler.
 ///
-/// Dropping it closes it without waiting: what was accepted is still delivered, and the drain threads end by
-/// themselves. Call [`shutdown`](Self::shutdown) to wait for that.
+/// Dropping it closes it without waiting: what was accepted is still delivered, and the drain
+/// threads end by themselves. Call [`shutdown`](Self::shutdown) to wait for that.
 ///
 /// ```
 /// use batchqueue::{BatchQueue, Batch, Config, HandlerRef, Item, TypeKey};
@@ -67,11 +68,12 @@ impl<T: Item> BatchQueue<T> {
         self.shared.running.is_none()
     }
 
-    /// Sends the items of one type to a handler, from now on and in place of the one it had. Under an adaptive policy the
-    /// partitions may grow; a type keeps its partition for the queue's life.
+    /// Sends the items of one type to a handler, from now on and in place of the one it had. Under
+    /// an adaptive policy the partitions may grow; a type keeps its partition for the queue's life.
     ///
-    /// A handler that is replaced gets what was taken out before, and then `on_close`, unless it serves another type of
-    /// this queue. When the call returns, no thread is inside it; on a drain thread the call does not wait for that.
+    /// A handler that is replaced gets what was taken out before, and then `on_close`, unless it
+    /// serves another type of this queue. When the call returns, no thread is inside it; on a drain
+    /// thread the call does not wait for that.
     ///
     /// # Errors
     /// The queue is shut down.
@@ -83,12 +85,13 @@ impl<T: Item> BatchQueue<T> {
         self.add_handler_with(item_type, vec![handler], &mut Wait)
     }
 
-    /// [`add_handler`](Self::add_handler) for a hot type: one handler for each of as many partitions, and items spread
-    /// evenly over them. The order holds per partition only.
+    /// [`add_handler`](Self::add_handler) for a hot type: one handler for each of as many
+    /// partitions, and items spread evenly over them. The order holds per partition only.
     ///
     /// # Errors
-    /// As [`add_handler`](Self::add_handler); also there are no handlers or more of them than partitions, the type has
-    /// another number of partitions for life, or the selector is not by type.
+    /// As [`add_handler`](Self::add_handler); also there are no handlers or more of them than
+    /// partitions, the type has another number of partitions for life, or the selector is not by
+    /// type.
     pub fn add_handlers(
         &self,
         item_type: impl Into<HandledType>,
@@ -100,8 +103,8 @@ impl<T: Item> BatchQueue<T> {
     /// [`add_handlers`](Self::add_handlers) with a say in how to wait.
     ///
     /// # Errors
-    /// As [`add_handlers`](Self::add_handlers); also `pause` ended the wait: the new handler is in place, and the old one
-    /// goes by itself.
+    /// As [`add_handlers`](Self::add_handlers); also `pause` ended the wait: the new handler is in
+    /// place, and the old one goes by itself.
     pub fn add_handler_with<P: Pause>(
         &self,
         item_type: impl Into<HandledType>,
@@ -112,11 +115,12 @@ impl<T: Item> BatchQueue<T> {
         wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
     }
 
-    /// Takes a type's handler away: what comes for the type from now on is unhandled. `false`: it had none, or the queue
-    /// is shut down.
+    /// Takes a type's handler away: what comes for the type from now on is unhandled. `false`: it
+    /// had none, or the queue is shut down.
     ///
-    /// The handler gets what was taken out before, and then `on_close`, unless it serves another type of this queue.
-    /// When the call returns, no thread is inside it; on a drain thread the call does not wait for that.
+    /// The handler gets what was taken out before, and then `on_close`, unless it serves another
+    /// type of this queue. When the call returns, no thread is inside it; on a drain thread the
+    /// call does not wait for that.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, &mut Wait) {
             Ok(removed) => removed,
@@ -128,7 +132,11 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Errors
     /// `pause` ended the wait. The type has no handler any more, and the old one goes by itself.
-    pub fn remove_handler_with<P: Pause>(&self, key: TypeKey, pause: &mut P) -> Result<bool, P::Interrupt> {
+    pub fn remove_handler_with<P: Pause>(
+        &self,
+        key: TypeKey,
+        pause: &mut P,
+    ) -> Result<bool, P::Interrupt> {
         let retired = self.shared.unregister(key);
         let removed = retired.is_some();
         wait_for_retired(retired, pause).map(|()| removed)
@@ -139,14 +147,15 @@ impl<T: Item> BatchQueue<T> {
     /// Cost without a wait: one look at the route, one lock, one append.
     ///
     /// # Errors
-    /// The item was refused and comes back: the partition is full, the queue is shut down, or the caller is a handler
-    /// of this queue that would wait for itself.
+    /// The item was refused and comes back: the partition is full, the queue is shut down, or the
+    /// caller is a handler of this queue that would wait for itself.
     pub fn produce(&self, item: T) -> Result<(), ProduceError<T>> {
         self.produce_with(item, None, None, &mut Wait)
     }
 
-    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in how to wait. The item counts
-    /// as one: what weighs more goes in by [`produce_heavy`](Self::produce_heavy).
+    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in
+    /// how to wait. The item counts as one: what weighs more goes in by
+    /// [`produce_heavy`](Self::produce_heavy).
     ///
     /// # Errors
     /// As [`produce`](Self::produce); also the deadline has passed, or `pause` ended the wait.
@@ -163,8 +172,8 @@ impl<T: Item> BatchQueue<T> {
         self.shared.produce(item, partition, deadline, pause)
     }
 
-    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. What was refused comes back: all of
-    /// it, or the rest.
+    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. What
+    /// was refused comes back: all of it, or the rest.
     ///
     /// With [`Blocking`](crate::BufferStrategy::Blocking) a piece is at least half a buffer; with
     /// [`IfPossible`](crate::BufferStrategy::IfPossible) whatever finds room goes in.
@@ -180,7 +189,8 @@ impl<T: Item> BatchQueue<T> {
         self.shared.produce_heavy(item, deadline, pause)
     }
 
-    /// Puts items in, in order, up to the first that is refused; the rest stays in `items`. Each counts as one.
+    /// Puts items in, in order, up to the first that is refused; the rest stays in `items`. Each
+    /// counts as one.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with), for that item.
@@ -193,8 +203,9 @@ impl<T: Item> BatchQueue<T> {
         self.shared.produce_many(items, deadline, pause)
     }
 
-    /// Puts one item in without waiting, for callers that listen for room instead; see [`Late`](crate::Late). Where `is_awaited`
-    /// says that others wait for the item's partition, it is late at once, so that it does not overtake them.
+    /// Puts one item in without waiting, for callers that listen for room instead; see
+    /// [`Late`](crate::Late). Where `is_awaited` says that others wait for the item's partition, it
+    /// is late at once, so that it does not overtake them.
     ///
     /// # Errors
     /// The item is late, or it was refused as by [`produce`](Self::produce).
@@ -210,7 +221,8 @@ impl<T: Item> BatchQueue<T> {
         self.shared.try_produce(item, partition, is_awaited)
     }
 
-    /// Puts items in without waiting, in order, up to the first that is late or refused. The rest stays in `items`.
+    /// Puts items in without waiting, in order, up to the first that is late or refused. The rest
+    /// stays in `items`.
     ///
     /// # Errors
     /// As [`try_produce`](Self::try_produce), for that item.
@@ -226,18 +238,23 @@ impl<T: Item> BatchQueue<T> {
         self.shared.route.partition(partition).room()
     }
 
-    /// Waits until all items accepted before the call are handled. `false`: the deadline passed, or a shutdown
-    /// abandoned some of them.
+    /// Waits until all items accepted before the call are handled. `false`: the deadline passed, or
+    /// a shutdown abandoned some of them.
     ///
     /// # Errors
     /// Called from a drain thread, which would wait for itself; or `pause` ended the wait.
-    pub fn flush<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<bool, FlushError<P::Interrupt>> {
+    pub fn flush<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<bool, FlushError<P::Interrupt>> {
         if on_drain_thread() {
             return Err(FlushError::FromDrainThread);
         }
         let shared = &self.shared;
         // Read under each gate: an item whose produce returned before this call is counted.
-        let goals: Vec<_> = shared.route.partitions().map(|one| (one, Partition::pushed_under_gate(one))).collect();
+        let goals: Vec<_> =
+            shared.route.partitions().map(|one| (one, Partition::pushed_under_gate(one))).collect();
         let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
         let expired = || shared.expired.load(Ordering::Acquire);
         shared.begin_flush();
@@ -260,10 +277,12 @@ impl<T: Item> BatchQueue<T> {
         result
     }
 
-    /// Runs the balancer now, on the time since its last run, and returns the number of partitions whose wanted owner
-    /// changed; 0 without a balancer. They move at the next quiescent point of their owners.
+    /// Runs the balancer now, on the time since its last run, and returns the number of partitions
+    /// whose wanted owner changed; 0 without a balancer. They move at the next quiescent point of
+    /// their owners.
     ///
-    /// On a drain thread it only asks for a run, and inside a balancer it does nothing; both return 0.
+    /// On a drain thread it only asks for a run, and inside a balancer it does nothing; both
+    /// return 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
             self.shared.rebalance_soon();
@@ -272,18 +291,21 @@ impl<T: Item> BatchQueue<T> {
         self.shared.rebalance()
     }
 
-    /// Closes the queue to everybody but drain threads, which still finish what their own queues hold.
+    /// Closes the queue to everybody but drain threads, which still finish what their own queues
+    /// hold.
     pub fn close_to_outside(&self) {
         self.shared.restrict(Access::DrainThreads);
     }
 
-    /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not wait.
+    /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not
+    /// wait.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// Closes the queue, waits until what was accepted is handled and `on_close` has run, and returns the number of
-    /// abandoned items: 0 unless the deadline passed. A second caller waits for the same end.
+    /// Closes the queue, waits until what was accepted is handled and `on_close` has run, and
+    /// returns the number of abandoned items: 0 unless the deadline passed. A second caller waits
+    /// for the same end.
     ///
     /// On a drain thread of this queue it closes and returns at once.
     pub fn shutdown(&self, deadline: Option<Instant>) -> u64 {
@@ -296,8 +318,13 @@ impl<T: Item> BatchQueue<T> {
     /// [`shutdown`](Self::shutdown) with a say in how to wait.
     ///
     /// # Errors
-    /// `pause` ended the wait. The queue is closed and goes on delivering; call again to wait for it.
-    pub fn shutdown_with<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<u64, P::Interrupt> {
+    /// `pause` ended the wait. The queue is closed and goes on delivering; call again to wait for
+    /// it.
+    pub fn shutdown_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
         let abandoned = self.shared.shutdown(deadline, pause)?;
         if self.shared.running.is_none() {
             // They have ended: the joins do not wait. A panic was reported when it happened.
@@ -308,8 +335,8 @@ impl<T: Item> BatchQueue<T> {
         Ok(abandoned)
     }
 
-    /// A reference that keeps nothing alive, for whoever closes all queues at the end of a process. It still finds a
-    /// queue that was dropped while its drain threads have items to deliver.
+    /// A reference that keeps nothing alive, for whoever closes all queues at the end of a process.
+    /// It still finds a queue that was dropped while its drain threads have items to deliver.
     pub fn downgrade(&self) -> WeakQueue<T> {
         WeakQueue(Arc::downgrade(&self.shared))
     }
@@ -331,7 +358,10 @@ impl<T: Item> BatchQueue<T> {
 }
 
 /// Control calls on a drain thread never wait.
-fn wait_for_retired<P: Pause>(retired: Option<Arc<Retired>>, pause: &mut P) -> Result<(), P::Interrupt> {
+fn wait_for_retired<P: Pause>(
+    retired: Option<Arc<Retired>>,
+    pause: &mut P,
+) -> Result<(), P::Interrupt> {
     retired.filter(|_| !on_drain_thread()).map_or(Ok(()), |retired| retired.wait_for_end(pause))
 }
 
@@ -368,7 +398,11 @@ impl<T: Item> WeakQueue<T> {
     ///
     /// # Errors
     /// `pause` ended the wait.
-    pub fn shutdown_with<P: Pause>(&self, deadline: Option<Instant>, pause: &mut P) -> Result<u64, P::Interrupt> {
+    pub fn shutdown_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
         self.0.upgrade().map_or(Ok(0), |shared| shared.shutdown(deadline, pause))
     }
 }

@@ -31,7 +31,8 @@ use crate::flow::route::{Registered, Route};
 use crate::marks::drained_queue;
 use crate::observe::ThreadTally;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence, wait_for,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence,
+    wait_for,
 };
 
 /// Who handles batches.
@@ -72,7 +73,8 @@ impl ThreadSlot {
     pub(crate) fn note_handoff(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: a figure for statistics, written by this thread only.
-        self.longest_handoff_ns.store(took.max(self.longest_handoff_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.longest_handoff_ns
+            .store(took.max(self.longest_handoff_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     /// Called by the drain thread itself.
@@ -94,8 +96,8 @@ fn thread_cpu_ns() -> u64 {
     0
 }
 
-/// How many drain threads or workers have not ended. It outlives the rest, so that the last act of a thread is to count itself
-/// out, after everything it held is gone.
+/// How many drain threads or workers have not ended. It outlives the rest, so that the last act of
+/// a thread is to count itself out, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct Running {
     threads: Mutex<usize>,
@@ -135,7 +137,8 @@ impl Running {
 pub(crate) struct Control {
     pub(crate) growth: Growth,
     pub(crate) handoffs: Handoffs,
-    /// Who may put items in; past `Open` the queue does not grow any more, and no partition is revoked.
+    /// Who may put items in; past `Open` the queue does not grow any more, and no partition is
+    /// revoked.
     pub(crate) access: Access,
     /// Items that a shutdown left behind when its time ran out.
     pub(crate) abandoned: u64,
@@ -184,7 +187,8 @@ impl<T: Item> Shared<T> {
         let route = Route::new(&config);
         route.grow(&config, threads.len(), partitions);
         let running = Arc::new(Running::new(threads.len()));
-        let threads_per_core = u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
+        let threads_per_core =
+            u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         Self {
             name,
@@ -217,7 +221,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    // ---- waking ----------------------------------------------------------------------------------------------
+    // ---- waking
+    // ----------------------------------------------------------------------------------------------
 
     /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
     #[inline]
@@ -225,11 +230,13 @@ impl<T: Item> Shared<T> {
         if signal == Signal::Nothing {
             return;
         }
-        // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or it sees the put.
+        // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or
+        // it sees the put.
         if !faults::off(Fault::PutFence) {
             fence(Ordering::SeqCst);
         }
-        // The thread inside, not the one that will be: it is the one that can do something about it now.
+        // The thread inside, not the one that will be: it is the one that can do something about it
+        // now.
         let inside = self.route.owner(partition.index).load().inside();
         self.threads[inside].waker.wake(signal);
     }
@@ -242,7 +249,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    // ---- drain threads ---------------------------------------------------------------------------------------
+    // ---- drain threads
+    // ---------------------------------------------------------------------------------------
 
     /// Whether the calling thread is a drain thread of this queue.
     pub(crate) fn on_own_drain_thread(self: &Arc<Self>) -> bool {
@@ -255,7 +263,8 @@ impl<T: Item> Shared<T> {
         if self.expired.load(Ordering::Acquire) {
             return true;
         }
-        // Acquire: pairs with the AcqRel in `one_finished`; all handlers' writes are visible before `on_close`.
+        // Acquire: pairs with the AcqRel in `one_finished`; all handlers' writes are visible before
+        // `on_close`.
         self.closing.load(Ordering::Acquire) && self.unfinished.load(Ordering::Acquire) == 0
     }
 
@@ -266,7 +275,8 @@ impl<T: Item> Shared<T> {
             && self.route.partitions().any(|one| inside(one.index) && !one.is_finished())
     }
 
-    /// Whether items of one type may be in the hands of any drain thread, and not only of those that own its partitions.
+    /// Whether items of one type may be in the hands of any drain thread, and not only of those
+    /// that own its partitions.
     pub(crate) fn any_thread_delivers(&self) -> bool {
         self.config.selector != Selector::ByType
     }
@@ -278,7 +288,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// A handler instance that has not had its `on_close`, and is not a consumer; first those that nobody is inside.
+    /// A handler instance that has not had its `on_close`, and is not a consumer; first those that
+    /// nobody is inside.
     pub(crate) fn next_to_close(&self) -> Option<HandlerRef<T>> {
         let mut to_close = self.to_close.lock();
         let left = to_close.get_or_insert_with(|| {
@@ -289,14 +300,16 @@ impl<T: Item> Shared<T> {
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }
 
-    // ---- close and flush -------------------------------------------------------------------------------------
+    // ---- close and flush
+    // -------------------------------------------------------------------------------------
 
     pub(crate) fn flush_waits(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.flush_waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Between [`begin_flush`](Self::begin_flush) and [`end_flush`](Self::end_flush) no drain thread rests.
+    /// Between [`begin_flush`](Self::begin_flush) and [`end_flush`](Self::end_flush) no drain
+    /// thread rests.
     pub(crate) fn begin_flush(&self) {
         self.flush_waiting.fetch_add(1, Ordering::Relaxed);
         self.wake_all();
@@ -334,6 +347,9 @@ impl<T: Item> Shared<T> {
 
 impl<T: Item> fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("name", &self.name).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("name", &self.name)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }

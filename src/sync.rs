@@ -1,9 +1,9 @@
 //! The only door to locks, atomics, channels, threads and the clock.
 //!
-//! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg loom` on the twins in
-//! [`model`], so that the protocols run unchanged in loom's scheduler. The twins have no clock: a wait with a
-//! time-out ends when it is told to, or when a test says so, so a lost wake-up is a deadlock that loom reports and never a
-//! delay that hides it.
+//! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg
+//! loom` on the twins in [`model`], so that the protocols run unchanged in loom's scheduler. The
+//! twins have no clock: a wait with a time-out ends when it is told to, or when a test says so, so
+//! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
 
 #[cfg(not(loom))]
 pub(crate) use real::*;
@@ -26,8 +26,8 @@ mod locks;
 #[cfg(not(loom))]
 mod quick;
 
-/// A value for a static, made on first use, that a forked child can forget without a lock: whatever the parent was
-/// doing with it at that moment, the child gets a new one.
+/// A value for a static, made on first use, that a forked child can forget without a lock: whatever
+/// the parent was doing with it at that moment, the child gets a new one.
 #[derive(Debug)]
 pub(crate) struct Forgettable<V>(ArcSwapOption<V>);
 
@@ -59,7 +59,9 @@ impl<V: Default> Forgettable<V> {
 mod real {
     pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use std::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
     pub(crate) use std::sync::{Arc, OnceLock, OnceLock as SetOnce, Weak};
     pub(crate) use std::thread::JoinHandle;
     pub(crate) use std::thread_local;
@@ -67,7 +69,10 @@ mod real {
     use super::{Duration, Instant};
 
     /// Starts a named thread. The name is cut by the system at 15 bytes where it shows one.
-    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    pub(crate) fn spawn(
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(name).spawn(body)
     }
 
@@ -107,8 +112,8 @@ mod real {
         }
     }
 
-    /// A list that one thread at a time, under the control lock, adds to, and everybody reads: no lock, no
-    /// read-modify-write, and what is in it never moves.
+    /// A list that one thread at a time, under the control lock, adds to, and everybody reads: no
+    /// lock, no read-modify-write, and what is in it never moves.
     #[derive(Debug)]
     pub(crate) struct AppendOnly<V>(boxcar::Vec<V>);
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs batchqueue and its contenders side by side, and writes a table, the figures behind it, and a plot.
 
-Every round runs each contender once in a process of its own, so that whatever else the machine does meets all of them
-alike. Each process warms up, prints one JSON line per measured round, and fails unless every item was handled.
-Needs cargo; javac and mvn for the contenders in Java, which are left out without them.
+Every round runs each contender once in a process of its own, so that whatever else the machine does
+meets all of them alike. Each process warms up, prints one JSON line per measured round, and fails
+unless every item was handled. Needs cargo; javac and mvn for the contenders in Java, which are left
+out without them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ CLASSES = TARGET / "classes"
 DISRUPTOR = "4.0.0"
 JAR = TARGET / "jars" / f"disruptor-{DISRUPTOR}.jar"
 RUST_BINARY = TARGET / "cargo" / "release" / "contenders"
-# The collector and the heap that suit these workloads best, for all contenders in Java but "jdk-plain".
+# The collector and the heap that suit these workloads best, for all contenders in Java but
+# "jdk-plain".
 JAVA_OPTIONS = (
     *("-XX:+UseParallelGC", "-XX:+UseCondCardMark", "-XX:+AlwaysPreTouch"),
     *("-Xms6g", "-Xmx6g", "-Xmn2g"),
@@ -54,7 +56,8 @@ WORKLOADS = {
     "wide": "8 drain threads, 32 producers, 1,000 types, 50,000 items per partition",
     "wide-10k": "as wide, 10,000 types",
 }
-# Items per second of the Java original on two cores, warm: what the JDK contender must come near to stand for it.
+# Items per second of the Java original on two cores, warm: what the JDK contender must come near to
+# stand for it.
 ORIGINAL = {"headline": (8e6, 12e6), "wide": (4.7e6, 6.0e6)}
 
 
@@ -88,7 +91,9 @@ def main() -> None:
         "java_options": " ".join(JAVA_OPTIONS),
     }
     TARGET.mkdir(parents=True, exist_ok=True)
-    (TARGET / "results.json").write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
+    (TARGET / "results.json").write_text(
+        json.dumps({"about": about, "results": results}, indent=1) + "\n"
+    )
     table = "\n".join(report(results, about))
     (TARGET / "table.md").write_text(table + "\n")
     print(table)
@@ -102,7 +107,9 @@ def arguments() -> argparse.Namespace:
     def names(known: dict[str, str]):
         def split(text: str) -> list[str]:
             if unknown := set(text.split(",")) - set(known):
-                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: known are {', '.join(known)}")
+                raise argparse.ArgumentTypeError(
+                    f"{', '.join(unknown)}: known are {', '.join(known)}"
+                )
             return text.split(",")
 
         return split
@@ -110,10 +117,16 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workload", type=names(WORKLOADS), default=list(WORKLOADS), help="default: all")
-    parser.add_argument("--contender", type=names(LABELS), default=list(LABELS), help="default: all")
+    parser.add_argument(
+        "--workload", type=names(WORKLOADS), default=list(WORKLOADS), help="default: all"
+    )
+    parser.add_argument(
+        "--contender", type=names(LABELS), default=list(LABELS), help="default: all"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="processes of each contender (5)")
-    parser.add_argument("--repeats", type=int, default=3, help="measured rounds in each process (3)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="measured rounds in each process (3)"
+    )
     parser.add_argument("--java-warm-up-s", type=int, default=30)
     parser.add_argument("--rust-warm-up-s", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="one process each, hardly warm")
@@ -192,7 +205,9 @@ def machine() -> dict[str, object]:
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     lock = (HERE / "rust" / "Cargo.lock").read_text()
     crates = dict(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', lock))
-    versions = {name: crates[name] for name in (OURS, "crossbeam-channel", "flume", "kanal", "parking_lot")}
+    versions = {
+        name: crates[name] for name in (OURS, "crossbeam-channel", "flume", "kanal", "parking_lot")
+    }
     return {
         "cpu": cpu.group(1) if cpu else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -207,7 +222,9 @@ def rates(results: list[dict]) -> dict[tuple[str, str], list[float]]:
     """Items per second by workload and contender."""
     by_pair: dict[tuple[str, str], list[float]] = {}
     for line in results:
-        by_pair.setdefault((line["workload"], line["contender"]), []).append(line["items_per_second"])
+        by_pair.setdefault((line["workload"], line["contender"]), []).append(
+            line["items_per_second"]
+        )
     return by_pair
 
 
@@ -263,7 +280,9 @@ def plot(results: list[dict], about: dict, path: Path) -> None:
     for panel, workload, names in zip(panels[:, 0], workloads, rows, strict=True):
         for row, name in enumerate(names):
             values = [value / 1e6 for value in by_pair[workload, name]]
-            panel.barh(row, statistics.median(values), color="#c8553d" if name == OURS else "#9fb3c8")
+            panel.barh(
+                row, statistics.median(values), color="#c8553d" if name == OURS else "#9fb3c8"
+            )
             panel.plot(values, [row] * len(values), "o", color="#333333", markersize=3, alpha=0.6)
         panel.set_yticks(range(len(names)), [LABELS[name].replace("`", "") for name in names])
         panel.invert_yaxis()

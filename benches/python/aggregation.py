@@ -29,7 +29,9 @@ def batches(kind: str, count: int) -> list[pa.RecordBatch]:
 
     def batch(number: int) -> pa.RecordBatch:
         numbers = pa.array(random.integers(0, GROUPS, ROWS))
-        tags = pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS, "int8")), [TAGS[number % len(TAGS)]])
+        tags = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(ROWS, "int8")), [TAGS[number % len(TAGS)]]
+        )
         key = numbers if kind == "int64" else names.take(numbers)
         return pa.record_batch({"tag": tags, "key": key, "value": random.random(ROWS)})
 
@@ -66,7 +68,9 @@ def rows_per_second(kind: str, threads: int, count: int) -> float:
         begin.set()
         queue.flush()
         seconds = time.perf_counter() - began
-    rows = sum(pa.compute.sum(aggregator.result()["n"]).as_py() for aggregator in aggregators.values())
+    rows = sum(
+        pa.compute.sum(aggregator.result()["n"]).as_py() for aggregator in aggregators.values()
+    )
     assert rows == count * TIMES * ROWS
     return rows / seconds
 
@@ -75,7 +79,9 @@ def pyarrow_rows_per_second(kind: str, count: int) -> float:
     """The same rows in one table, on one thread."""
     table = pa.Table.from_batches(batches(kind, count) * TIMES).select(["key", "value"])
     began = time.perf_counter()
-    result = table.group_by("key", use_threads=False).aggregate([("value", "count"), ("value", "sum")])
+    result = table.group_by("key", use_threads=False).aggregate(
+        [("value", "count"), ("value", "sum")]
+    )
     seconds = time.perf_counter() - began
     assert result.num_rows == GROUPS
     return table.num_rows / seconds

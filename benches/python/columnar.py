@@ -18,7 +18,9 @@ def batch(kind: str, tags: int) -> tuple[pa.RecordBatch, list[str]]:
     random = np.random.default_rng(7)
     numbers = random.integers(0, tags, ROWS)
     names = [str(number) if kind == "integer" else f"type_{number}" for number in range(tags)]
-    column = pa.array(numbers) if kind == "integer" else pa.array([names[number] for number in numbers])
+    column = (
+        pa.array(numbers) if kind == "integer" else pa.array([names[number] for number in numbers])
+    )
     if kind == "dictionary":
         column = column.dictionary_encode()
     columns = {
@@ -42,7 +44,9 @@ def rows_per_cpu_second(kind: str, tags: int, batches: int) -> float:
             counted += one.num_rows
 
     config: BatchQueueConfig[Any] = BatchQueueConfig(
-        threads=ThreadPolicy.fixed(1), partitions=PartitionPolicy.adaptive(tags), buffer_size=200_000
+        threads=ThreadPolicy.fixed(1),
+        partitions=PartitionPolicy.adaptive(tags),
+        buffer_size=200_000,
     )
     with BatchQueue("bench", config) as queue:
         for name in names:

@@ -1,7 +1,7 @@
 """Python objects from producers to handlers, beside other queues with a thread that does the same by hand.
 
-Handler `len`, 8 types in turn, room for 20,000 items of each. Every contender groups by type and calls a handler per
-type with a list; every round checks that all items arrived.
+Handler `len`, 8 types in turn, room for 20,000 items of each. Every contender groups by type and
+calls a handler per type with a list; every round checks that all items arrived.
 """
 
 import asyncio
@@ -81,7 +81,9 @@ def batchqueue_many(producers: int, count: int) -> float:
     return through_batchqueue(producers, produce, rounds * MANY)
 
 
-def through_batchqueue(producers: int, produce: Callable[[BatchQueue[Any]], None], each: int) -> float:
+def through_batchqueue(
+    producers: int, produce: Callable[[BatchQueue[Any]], None], each: int
+) -> float:
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.adaptive(), buffer_size=BUFFER
     )

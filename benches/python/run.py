@@ -1,8 +1,8 @@
 """Measure batchqueue from Python beside other queues, and write a table, the figures behind it, and a plot.
 
-All contenders of a row run in this process, one after the other in each round, so that whatever else the machine does
-meets all of them alike. Figures are medians. `make bench-python` runs it in three minutes; nothing else should run
-meanwhile.
+All contenders of a row run in this process, one after the other in each round, so that whatever
+else the machine does meets all of them alike. Figures are medians. `make bench-python` runs it in
+three minutes; nothing else should run meanwhile.
 """
 
 import argparse
@@ -36,7 +36,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each row (7)")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a hundredth of the work, to see that it runs"
+    )
     parser.add_argument("--page", type=Path, help="write the page here, and a plot beside it")
     args = parser.parse_args()
     share = 100 if args.quick else 1
@@ -103,7 +105,13 @@ def rows_of_objects(ns: dict[tuple[str, int], float]) -> list[Row]:
         who = f"{producers} Python thread{'s' if producers > 1 else ''}"
         wanted = "at most 14 ns per item" if producers == 1 else ""
         rows.append(
-            ("2", f"`produce_many(2,000)`, {who}", wanted, f"{many:.1f} ns", many <= 14 if wanted else None)
+            (
+                "2",
+                f"`produce_many(2,000)`, {who}",
+                wanted,
+                f"{many:.1f} ns",
+                many <= 14 if wanted else None,
+            )
         )
     return rows
 
@@ -117,10 +125,18 @@ def binding_row(times: int, share: int) -> Row:
         "the same put from Rust": functools.partial(floor.put_ns, sent),
         "an empty method": functools.partial(binding.call_ns, empty.produce, count),
     }
-    produce, put, call = (statistics.median(results) for results in rounds(times, measures).values())
+    produce, put, call = (
+        statistics.median(results) for results in rounds(times, measures).values()
+    )
     more = produce - put - call
     measured = f"{produce:.1f} - {put:.1f} = {produce - put:.1f} ns; {call:.1f} ns; {more:+.1f} ns"
-    return "3", "`produce` minus the same put from Rust; an empty method", "8 ns apart", measured, more <= 8
+    return (
+        "3",
+        "`produce` minus the same put from Rust; an empty method",
+        "8 ns apart",
+        measured,
+        more <= 8,
+    )
 
 
 def columnar_rows(times: int, share: int) -> list[Row]:
@@ -131,7 +147,9 @@ def columnar_rows(times: int, share: int) -> list[Row]:
         for kind in columnar.KINDS
         for tags in columnar.TAGS
     }
-    rates = {name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()}
+    rates = {
+        name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()
+    }
     rows: list[Row] = []
     for kind in columnar.KINDS:
         bound = 55 if kind == "string" else 75
@@ -154,8 +172,12 @@ def aggregation_rows(times: int, share: int) -> list[Row]:
     for kind in aggregation.KINDS:
         measures[f"{kind} 1"] = functools.partial(aggregation.rows_per_second, kind, 1, count)
         measures[f"{kind} 2"] = functools.partial(aggregation.rows_per_second, kind, 2, count)
-        measures[f"{kind} pyarrow"] = functools.partial(aggregation.pyarrow_rows_per_second, kind, count)
-    rates = {name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()}
+        measures[f"{kind} pyarrow"] = functools.partial(
+            aggregation.pyarrow_rows_per_second, kind, count
+        )
+    rates = {
+        name: statistics.median(results) / 1e6 for name, results in rounds(times, measures).items()
+    }
     rows: list[Row] = []
     for kind, bound in zip(aggregation.KINDS, (1.3, 0.6), strict=True):
         one, two, theirs = (rates[f"{kind} {which}"] for which in ("1", "2", "pyarrow"))
@@ -163,7 +185,13 @@ def aggregation_rows(times: int, share: int) -> list[Row]:
         measured = f"{one:.0f} M rows/s, {one / theirs:.2f} x; {two / one:.2f} x"
         met = one >= bound * theirs and two >= 1.8 * one
         rows.append(
-            ("5", f"an `Aggregator`: count and sum by {kind} key, 1,000 groups", wanted, measured, met)
+            (
+                "5",
+                f"an `Aggregator`: count and sum by {kind} key, 1,000 groups",
+                wanted,
+                measured,
+                met,
+            )
         )
     return rows
 
@@ -178,9 +206,13 @@ def latency_rows(times: int, share: int) -> list[Row]:
         measured = f"p50 {p50:,.0f} µs, p99 {p99:,.0f} µs"
         if burners == 0:
             wanted = "p50 at most 50 µs, p99 at most 500 µs"
-            rows.append(("6", "one item into an idle queue", wanted, measured, p50 <= 50 and p99 <= 500))
+            rows.append(
+                ("6", "one item into an idle queue", wanted, measured, p50 <= 50 and p99 <= 500)
+            )
         else:
-            rows.append(("7", f"the same beside {burners} Python threads that compute", "", measured, None))
+            rows.append(
+                ("7", f"the same beside {burners} Python threads that compute", "", measured, None)
+            )
     return rows
 
 
@@ -189,7 +221,13 @@ def start_row() -> Row:
     middle, heavy, size = statistics.median(one[0] for one in took), took[0][1], start.wheel_mb()
     measured = f"{middle:.0f} ms, {', '.join(heavy) or 'none'}; {size:.1f} MB"
     met = middle <= 30 and not heavy and size <= 6
-    return "8", "`import batchqueue`; wheel", "at most 30 ms, no large package; at most 6 MB", measured, met
+    return (
+        "8",
+        "`import batchqueue`; wheel",
+        "at most 30 ms, no large package; at most 6 MB",
+        measured,
+        met,
+    )
 
 
 def line(row: Row) -> str:
@@ -205,7 +243,11 @@ def page(rows: list[Row], ns: dict[tuple[str, int], float]) -> str:
         for name in sorted(objects.CONTENDERS, key=lambda n: ns[n, 1])
     )
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, commit {commit.stdout.strip()}"
     return f"""# From Python: figures
@@ -246,7 +288,10 @@ def plot(ns: dict[tuple[str, int], float], path: Path) -> None:
         values = [ns[name, producers] for name in names]
         places = [number + 0.2 - 0.4 * place for number in range(len(names))]
         bars = axes.barh(
-            places, values, 0.38, label=f"{producers} producing thread{'s' if producers > 1 else ''}"
+            places,
+            values,
+            0.38,
+            label=f"{producers} producing thread{'s' if producers > 1 else ''}",
         )
         axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
     axes.set_yticks(range(len(names)), names)

@@ -17,7 +17,9 @@ print(took * 1e3, *heavy)
 
 def import_ms() -> tuple[float, list[str]]:
     """Milliseconds in a new interpreter, and which large packages it loaded."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
     took, *heavy = done.stdout.split()
     return float(took), heavy
 

@@ -1,7 +1,8 @@
 """How many bytes of commit messages a driver takes before it dies: the reason for the default of maxCommitBytes.
 
-Each size is tried in a Spark of its own with the default heap of 1 GB: eight tasks return messages of incompressible
-bytes, and the commit counts them. `make bench-commit-limit` runs it in three minutes.
+Each size is tried in a Spark of its own with the default heap of 1 GB: eight tasks return messages
+of incompressible bytes, and the commit counts them. `make bench-commit-limit` runs it in three
+minutes.
 """
 
 import argparse

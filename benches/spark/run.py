@@ -1,7 +1,8 @@
 """Measure the Spark sink in its four ways beside Spark alone, and write a table and a plot.
 
-All contenders run in one session, one after the other in each round; figures are medians. `make bench-spark` runs it
-in twelve minutes; nothing else should run meanwhile. Every way's result is compared with Spark SQL's before it counts.
+All contenders run in one session, one after the other in each round; figures are medians. `make
+bench-spark` runs it in twelve minutes; nothing else should run meanwhile. Every way's result is
+compared with Spark SQL's before it counts.
 """
 
 import argparse
@@ -41,7 +42,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each row (5)")
-    parser.add_argument("--rows", type=int, default=workload.ROWS, help="rows of the table (5 million)")
+    parser.add_argument(
+        "--rows", type=int, default=workload.ROWS, help="rows of the table (5 million)"
+    )
     parser.add_argument("--only", default="", help="contenders whose name matches")
     parser.add_argument("--page", type=Path, help="write the page here, and a plot beside it")
     args = parser.parse_args()
@@ -51,7 +54,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         spark = local_session("bench", f"local[{TASKS}]")
         bench = Bench(spark, Path(directory), args.rows)
-        measures = {name: one for name, one in bench.measures().items() if re.search(args.only, name)}
+        measures = {
+            name: one for name, one in bench.measures().items() if re.search(args.only, name)
+        }
         seconds = rounds(args.rounds, measures)
         spark.stop()
     if args.only:
@@ -75,7 +80,9 @@ class Bench:
         self.numbers = itertools.count()
         spark.dataSource.register(contenders.CountingSource)
         self.expected = {
-            metrics: {tuple(row[:-2]): tuple(row[-2:]) for row in groups(self.table, keys).collect()}
+            metrics: {
+                tuple(row[:-2]): tuple(row[-2:]) for row in groups(self.table, keys).collect()
+            }
             for metrics, keys in ((1, ("key",)), (len(workload.METRICS), ("type", "key")))
         }
 
@@ -137,7 +144,9 @@ class Bench:
             else register(self.spark, workload.job("aggregators", self.new_store()))
         )
         source = (
-            self.spark.readStream.schema(workload.SCHEMA).option("maxFilesPerTrigger", 1).parquet(self.epochs)
+            self.spark.readStream.schema(workload.SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(self.epochs)
         )
         checkpoint = self.directory / f"checkpoint-{next(self.numbers)}"
         writer = source.writeStream.format(name).option("checkpointLocation", str(checkpoint))
@@ -200,7 +209,13 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
         ratio = took[beside] / took[name]
         wanted = f"at least {least} x" if least else "shown beside"
         measured = f"{ratio:.2f} x: {rate(took[name], rows)} beside {rate(took[beside], rows)}"
-        return number, what, f"{wanted} {BESIDE[beside]}", measured, ratio >= least if least else None
+        return (
+            number,
+            what,
+            f"{wanted} {BESIDE[beside]}",
+            measured,
+            ratio >= least if least else None,
+        )
 
     epoch_ms = 1_000 * (took["stream, sink"] - took["stream, counting"]) / EPOCHS
     both = " and ".join(
@@ -210,7 +225,13 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
         row("1", "sink, built-in aggregators", "sink, aggregators", "counting sink", 0.9),
         row("1", "the same, 30,000 groups", "sink, aggregators, 30,000", "counting sink", None),
         row("2", "sink, Python handlers on Arrow", "sink, arrow", "counting sink", 0.7),
-        row("3", "sink, Python handlers on objects, 30,000 groups", "sink, objects", "foreachPartition", 2.5),
+        row(
+            "3",
+            "sink, Python handlers on objects, 30,000 groups",
+            "sink, objects",
+            "foreachPartition",
+            2.5,
+        ),
         row("4", "L1 in Spark SQL", "spark", "groupBy", 0.8),
         row("4", "the same, 30,000 groups", "spark, 30,000", "groupBy, 30,000", None),
         (
@@ -261,7 +282,11 @@ WITHOUT_US = ("groupBy", "groupBy, 30,000", "counting sink", "mapInArrow", "fore
 def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
     """The page of docs/."""
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     machine = (
         f"{os.cpu_count()} cores, Python {platform.python_version()}, pyspark {pyspark.__version__}, "
@@ -273,7 +298,9 @@ def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
         f"{min(seconds[name]):.2f} to {max(seconds[name]):.2f} |"
         for name, label in LABELS.items()
     )
-    more, less = (statistics.median(seconds[f"sink, aggregators{groups}"]) for groups in (", 30,000", ""))
+    more, less = (
+        statistics.median(seconds[f"sink, aggregators{groups}"]) for groups in (", 30,000", "")
+    )
     per_partial_us = 1e6 * (more - less) / (TASKS * len(workload.METRICS) * workload.KEYS)
     return f"""# The Spark sink: figures
 

@@ -8,14 +8,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchqueue.aggregation import Aggregation, Count, MeanMetrics, MergeBuffer, Metrics, Sum, metric_type
+from batchqueue.aggregation import (
+    Aggregation,
+    Count,
+    MeanMetrics,
+    MergeBuffer,
+    Metrics,
+    Sum,
+    metric_type,
+)
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler
 
 ROWS, TYPES, KEYS = 5_000_000, 30, 1_000
 SCHEMA = "id long, type string, key string, value long"
 TYPE_NAMES = [f"type-{number:02d}" for number in range(TYPES)]
-METRICS = {name: metric_type(f"mean.{name}", MeanMetrics, columns={"total": int}) for name in TYPE_NAMES}
+METRICS = {
+    name: metric_type(f"mean.{name}", MeanMetrics, columns={"total": int}) for name in TYPE_NAMES
+}
 BY_KEY = metric_type("mean", MeanMetrics, columns={"total": int})
 
 
@@ -55,7 +65,9 @@ def partials(groups: pa.RecordBatch) -> Iterator[Metrics]:
 
 def partials_by_type(groups: pa.RecordBatch) -> Iterator[Metrics]:
     """A partial for each group of a type and a key."""
-    for kind, key, total, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
+    for kind, key, total, count in zip(
+        *(column.to_pylist() for column in groups.columns), strict=True
+    ):
         yield METRICS[kind](key, 0, total, count)
 
 
@@ -90,7 +102,9 @@ class GroupingHandler:
 
 MEASURES = {"total": Sum("value"), "count": Count("value")}
 BY_TAG: dict[str, Any] = {"type_column": "type", "tags": TYPE_NAMES}
-AGGREGATORS = ArrowAggregation(aggregation=Aggregation(keys=["key"], measures=MEASURES), metrics=partials)
+AGGREGATORS = ArrowAggregation(
+    aggregation=Aggregation(keys=["key"], measures=MEASURES), metrics=partials
+)
 WAYS: dict[str, dict[str, Any]] = {
     "aggregators": {"arrow": [AGGREGATORS], "metrics": [BY_KEY]},
     "arrow": {"arrow": [ArrowHandler(make=GroupingHandler, **BY_TAG)], "metrics": [BY_KEY]},
@@ -98,7 +112,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "30,000 groups": {
         "arrow": [
             ArrowAggregation(
-                aggregation=Aggregation(keys=["type", "key"], measures=MEASURES), metrics=partials_by_type
+                aggregation=Aggregation(keys=["type", "key"], measures=MEASURES),
+                metrics=partials_by_type,
             )
         ],
         "metrics": list(METRICS.values()),

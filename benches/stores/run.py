@@ -1,7 +1,8 @@
 """The three stores side by side: merging partials that are new, that are stored, and few into many.
 
-Workload: partials of `CountMetrics` with random counts, 1,000 entities by the hour; one merge and one ledger entry per
-transaction; stores on the disk of this machine with everything synced, a PostgreSQL server of its own. Medians.
+Workload: partials of `CountMetrics` with random counts, 1,000 entities by the hour; one merge and
+one ledger entry per transaction; stores on the disk of this machine with everything synced, a
+PostgreSQL server of its own. Medians.
 
     python benches/stores/run.py                    # about a minute
     python benches/stores/run.py --partials 10000   # a quick look
@@ -32,7 +33,11 @@ def partials(number, first_hour=0):
     """Makes partials, the hours of all entities one after the other."""
     counts = random.Random(first_hour)
     return [
-        COUNT(f"entity {index % ENTITIES}", (first_hour + index // ENTITIES) * HOUR, counts.randrange(10**6))
+        COUNT(
+            f"entity {index % ENTITIES}",
+            (first_hour + index // ENTITIES) * HOUR,
+            counts.randrange(10**6),
+        )
         for index in range(number)
     ]
 
@@ -47,7 +52,11 @@ def seconds(store, epoch, metrics):
 
 def measure(store, number, rounds):
     """Returns seconds to merge `number` new partials, the same again, and `FEW` of them; and stored partials."""
-    hours, epochs, times = number // ENTITIES, iter(range(10_000)), {"new": [], "again": [], "few": []}
+    hours, epochs, times = (
+        number // ENTITIES,
+        iter(range(10_000)),
+        {"new": [], "again": [], "few": []},
+    )
     for turn in range(rounds):
         times["new"].append(seconds(store, next(epochs), partials(number, turn * hours)))
         times["again"].append(seconds(store, next(epochs), partials(number, turn * hours)))
@@ -93,8 +102,13 @@ def main():
         }
         for store, size in sizes.items():
             found = measure(store, options.partials, options.rounds)
-            times = " | ".join(f"{found[name] * 1_000:,.0f} ms" for name in ("new", "again", "few", "read"))
-            print(f"| `{type(store).__name__}` | {times} | {size() / found['stored']:.0f} |", flush=True)
+            times = " | ".join(
+                f"{found[name] * 1_000:,.0f} ms" for name in ("new", "again", "few", "read")
+            )
+            print(
+                f"| `{type(store).__name__}` | {times} | {size() / found['stored']:.0f} |",
+                flush=True,
+            )
         servers.close()
 
 

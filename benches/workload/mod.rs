@@ -1,7 +1,8 @@
 //! The workloads that several benches share.
 //!
-//! *Headline*: 16 producers, 100 types (20 of weight 24, 30 of 8, 20 of 4, 30 of 1: 830 slots, shuffled; producer `p` starts
-//! at slot `p · 830 / 16`), 4 drain threads, adaptive partitions, 2,000 items per partition, BLOCKING, idle 1 to 50 ms.
+//! *Headline*: 16 producers, 100 types (20 of weight 24, 30 of 8, 20 of 4, 30 of 1: 830 slots,
+//! shuffled; producer `p` starts at slot `p · 830 / 16`), 4 drain threads, adaptive partitions,
+//! 2,000 items per partition, BLOCKING, idle 1 to 50 ms.
 
 #![allow(dead_code)] // Each bench uses its part.
 
@@ -33,7 +34,8 @@ pub struct Lcg(pub u64);
 
 impl Lcg {
     pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap_or(0) % limit
     }
 
@@ -71,7 +73,11 @@ pub fn headline_config() -> Config {
 }
 
 /// Puts `items` in, one `produce` each, from all producers at once. The moment of the first put.
-pub fn produce_all(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>, items: usize) -> Instant {
+pub fn produce_all(
+    queue: &Arc<BatchQueue<Metric>>,
+    slots: &Arc<Vec<usize>>,
+    items: usize,
+) -> Instant {
     let start_line = Arc::new(Barrier::new(PRODUCERS));
     let producers: Vec<_> = (0..PRODUCERS)
         .map(|producer| {
@@ -89,7 +95,9 @@ pub fn produce_all(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>, ite
             })
         })
         .collect();
-    let starts = producers.into_iter().map(|producer| producer.join().expect("a producer that does not panic"));
+    let starts = producers
+        .into_iter()
+        .map(|producer| producer.join().expect("a producer that does not panic"));
     starts.min().expect("there are producers")
 }
 
@@ -103,7 +111,8 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// One line of the table in `docs/benchmarks.md`, which `make report` collects from what the benches print.
+/// One line of the table in `docs/benchmarks.md`, which `make report` collects from what the
+/// benches print.
 pub struct Line {
     pub row: &'static str,
     pub workload: &'static str,

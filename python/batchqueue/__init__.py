@@ -1,7 +1,7 @@
 """A partitioned batch queue with native drain threads.
 
-Producers put items in from any thread; drain threads written in Rust take them out of bounded partitions, group them by
-class and hand each batch to the handler of its class.
+Producers put items in from any thread; drain threads written in Rust take them out of bounded
+partitions, group them by class and hand each batch to the handler of its class.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -25,7 +25,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def assign(
-    function: Callable[[list[float], list[int], int], Any], load: list[float], owner: list[int], threads: int
+    function: Callable[[list[float], list[int], int], Any],
+    load: list[float],
+    owner: list[int],
+    threads: int,
 ) -> list[int] | str | None:
     """Ask a custom balancer; return its plan as plain ints, None to skip, or what is wrong with it."""
     plan = function(load, owner, threads)
@@ -35,6 +38,4 @@ def assign(
         # A number that no thread can have is refused by the core, whatever its size.
         return [max(-1, min(operator.index(thread), 1 << 31)) for thread in plan]
     except TypeError:
-        return (
-            f"the custom balancer returned {plan!r}: give a list with one drain thread per partition, or None"
-        )
+        return f"the custom balancer returned {plan!r}: give a list with one drain thread per partition, or None"

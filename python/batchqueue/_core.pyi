@@ -176,7 +176,9 @@ class PartitionPolicy:
         Raises:
             ConfigError: `count` is below 1.
         """
-    def resolve(self, /, threads: SupportsIndex, handlers: SupportsFloat | SupportsIndex = 0.0) -> int:
+    def resolve(
+        self, /, threads: SupportsIndex, handlers: SupportsFloat | SupportsIndex = 0.0
+    ) -> int:
         """
         The number of partitions.
 
@@ -242,7 +244,9 @@ class Queue:
         """
     @property
     def name(self, /) -> str: ...
-    def produce(self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+    def produce(
+        self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> bool:
         """
         Put one item in.
 
@@ -260,7 +264,12 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     def produce_arrow(
-        self, /, batch: Any, *, type_column: str, timeout: SupportsFloat | SupportsIndex | None = None
+        self,
+        /,
+        batch: Any,
+        *,
+        type_column: str,
+        timeout: SupportsFloat | SupportsIndex | None = None,
     ) -> int:
         """
         Put the rows of Arrow data in, split by the values of one column, the tags.
@@ -289,7 +298,9 @@ class Queue:
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
-    def produce_many(self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+    def produce_many(
+        self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> int:
         """
         Put many items in, in order, up to the first that is refused.
 
@@ -377,7 +388,9 @@ class ThreadPolicy:
             ConfigError: `multiplier` is not a finite number above 0.
         """
     @staticmethod
-    def cpu_cores_with_base(base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
+    def cpu_cores_with_base(
+        base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex
+    ) -> ThreadPolicy:
         """
         `base` drain threads and `multiplier` more per core, rounded half up.
 
@@ -454,7 +467,9 @@ def room(queue: "Queue", partition: "int") -> int:
     How many items find room in a partition; all that may be when the queue is shut down.
     """
 
-def shutdown_until(queue: "Queue", timeout: "float | None", stop: "Any", inside: "Inside | None") -> int:
+def shutdown_until(
+    queue: "Queue", timeout: "float | None", stop: "Any", inside: "Inside | None"
+) -> int:
     """
     `shutdown` in the same way; `inside`: the handler call that asks for it.
     """

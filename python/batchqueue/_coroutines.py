@@ -60,7 +60,10 @@ class OnLoop:
         finally:
             inside.end()
             for one in (coroutine, awaitable):
-                if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                if (
+                    inspect.iscoroutine(one)
+                    and inspect.getcoroutinestate(one) == inspect.CORO_CREATED
+                ):
                     one.close()  # it never began, and nobody will await it
 
     def _result(self, coroutine: Any) -> Any:

@@ -1,9 +1,10 @@
 """The tasks of an event loop that wait for room in full partitions: one line per partition, in order of arrival.
 
-A task puts its item in by itself, at its turn, and not whoever calls it: so a task that is cancelled at any moment
-before has put nothing in, and passes its turn on. A task is called when a look at the partition found room for it. The
-rule that keeps anybody from waiting for ever: while a line has somebody in it and nobody called, the last look found
-the partition full, and the loop hears of room that comes after that look.
+A task puts its item in by itself, at its turn, and not whoever calls it: so a task that is
+cancelled at any moment before has put nothing in, and passes its turn on. A task is called when a
+look at the partition found room for it. The rule that keeps anybody from waiting for ever: while a
+line has somebody in it and nobody called, the last look found the partition full, and the loop
+hears of room that comes after that look.
 """
 
 import asyncio
@@ -21,7 +22,9 @@ class Place:
 
     __slots__ = ("called", "future", "line", "time_is_over", "waiting")
 
-    def __init__(self, line: "Line", waiting: _core.Waiting, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, line: "Line", waiting: _core.Waiting, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.line = line
         self.waiting = waiting
         self.called = False
@@ -119,7 +122,8 @@ class Desk:
             waiting: What found no room.
             deadline: When to give up, by the loop's clock; None waits as long as it takes.
             inside: The handler call that the task belongs to.
-            go_on: Called with the partition when the item is in, while it is still the task's turn there.
+            go_on: Called with the partition when the item is in, while it is still the task's turn
+                there.
 
         Returns:
             False: the queue is shut down.
@@ -146,7 +150,8 @@ class Desk:
                 place.rest()
             raise _time_out(waiting)
         finally:
-            # In a forked child the queue answers with an error, and whatever ended the wait is the one to raise.
+            # In a forked child the queue answers with an error, and whatever ended the wait is the
+            # one to raise.
             with contextlib.suppress(BatchQueueError):
                 waiting.refuse()
             if timer is not None:

@@ -1,7 +1,7 @@
 """Refuses a sub-interpreter. The package imports it before the core, which must not be loaded there at all.
 
-The core's classes, its threads and its list of queues are those of the process: a sub-interpreter would share them, and
-its end would close the queues of all others.
+The core's classes, its threads and its list of queues are those of the process: a sub-interpreter
+would share them, and its end would close the queues of all others.
 """
 
 from importlib import import_module

@@ -11,7 +11,13 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
 from batchqueue import _core
-from batchqueue._coroutines import Homes, error_handler_on_loop, in_thread, inside_handler, methods_on_loop
+from batchqueue._coroutines import (
+    Homes,
+    error_handler_on_loop,
+    in_thread,
+    inside_handler,
+    methods_on_loop,
+)
 from batchqueue._lines import Desk
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
@@ -29,14 +35,15 @@ _PIECE = 1_024
 class AsyncBatchQueue(Generic[T]):
     """A partitioned queue that drains itself, used from an event loop. Nothing in it blocks the loop.
 
-    Items go in on the loop's thread. Where a partition is full and the strategy BLOCKING, the task waits, and the loop
-    runs others. Handlers may be coroutines: they run on the loop that they were registered from, one call at a time,
-    while the drain thread waits. Plain handlers run on the drain thread, as in a `BatchQueue`.
+    Items go in on the loop's thread. Where a partition is full and the strategy BLOCKING, the task
+    waits, and the loop runs others. Handlers may be coroutines: they run on the loop that they were
+    registered from, one call at a time, while the drain thread waits. Plain handlers run on the
+    drain thread, as in a `BatchQueue`.
 
     Args:
         name: For logs, statistics and thread names.
-        config: The settings. Where `consumer`, what `consumer_factory` makes, or `error_handler` is a coroutine
-            function, make the queue in a coroutine.
+        config: The settings. Where `consumer`, what `consumer_factory` makes, or `error_handler` is
+            a coroutine function, make the queue in a coroutine.
 
     Raises:
         ConfigError: A setting cannot be used.
@@ -49,9 +56,9 @@ class AsyncBatchQueue(Generic[T]):
         ...     await asyncio.sleep(0)
         ...     seen.extend(batch)
         >>> async def main():
-        ...     async with AsyncBatchQueue("words", BatchQueueConfig(threads=ThreadPolicy.fixed(1))) as queue:
-        ...         queue.add_handler(str, consume)
-        ...         return await queue.produce_many(["to", "be", "or", "not"])
+        ...     async with AsyncBatchQueue("words", BatchQueueConfig(threads=ThreadPolicy.fixed(1)))
+        as queue: ...         queue.add_handler(str, consume) ...         return await
+        queue.produce_many(["to", "be", "or", "not"])
         >>> asyncio.run(main())
         4
         >>> seen
@@ -64,10 +71,14 @@ class AsyncBatchQueue(Generic[T]):
         check(name, config)
         self.config = config
         self._homes: Homes = weakref.WeakValueDictionary()
-        settings = dataclasses.replace(config, error_handler=error_handler_on_loop(config.error_handler))
+        settings = dataclasses.replace(
+            config, error_handler=error_handler_on_loop(config.error_handler)
+        )
         self._queue = start(_core.Queue, name, settings, self._methods)
         self._by_caller = config.effective_selector.function is not None
-        self._desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
+        self._desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
 
     @property
@@ -89,12 +100,14 @@ class AsyncBatchQueue(Generic[T]):
     ) -> None:
         """Send the items of one type to a handler, in place of the one it had, as `BatchQueue.add_handler` does.
 
-        It never waits: a handler that is replaced may still be busy with its last batch when this returns.
+        It never waits: a handler that is replaced may still be busy with its last batch when this
+        returns.
 
         Args:
             item_type: The class; items match by `type(item)`, subclasses do not.
-            handler: An object with `consume`, or a function that takes a list. What is `async def`, or returns an
-                awaitable, runs on the loop that runs now; a handler that is registered again moves there.
+            handler: An object with `consume`, or a function that takes a list. What is `async def`,
+                or returns an awaitable, runs on the loop that runs now; a handler that is
+                registered again moves there.
             weight: Share of a partition under `PartitionPolicy.adaptive`.
 
         Raises:
@@ -115,7 +128,8 @@ class AsyncBatchQueue(Generic[T]):
             partitions: Partitions, and handlers; from 1 up.
 
         Raises:
-            ConfigError: As `BatchQueue.add_handler_factory`; also a coroutine function where no loop runs.
+            ConfigError: As `BatchQueue.add_handler_factory`; also a coroutine function where no
+                loop runs.
             QueueClosedError: The queue is shut down.
         """
         check_factory(factory, partitions)
@@ -125,7 +139,8 @@ class AsyncBatchQueue(Generic[T]):
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Take a type's handler away: items of the type are unhandled from now on.
 
-        It never waits: the handler gets the batch that a drain thread may have in hand, and then `on_close`, later.
+        It never waits: the handler gets the batch that a drain thread may have in hand, and then
+        `on_close`, later.
 
         Args:
             item_type: The class.
@@ -138,15 +153,16 @@ class AsyncBatchQueue(Generic[T]):
     async def produce(self, item: T, *, timeout: float | None = None) -> bool:
         """Put one item in. The task waits only where the partition is full and the strategy BLOCKING.
 
-        Tasks that wait for one partition get room in order of arrival. One that is cancelled has put nothing in.
+        Tasks that wait for one partition get room in order of arrival. One that is cancelled has
+        put nothing in.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
             timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
 
         Returns:
-            True: accepted. False: refused, because the partition is full and the strategy IF_POSSIBLE, or because the
-            queue is shut down, also while the task waits.
+            True: accepted. False: refused, because the partition is full and the strategy
+            IF_POSSIBLE, or because the queue is shut down, also while the task waits.
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole time-out.
@@ -163,20 +179,23 @@ class AsyncBatchQueue(Generic[T]):
     async def produce_many(self, items: Iterable[T], *, timeout: float | None = None) -> int:
         """Put many items in, in order, up to the first that is refused.
 
-        A task that is cancelled has put in the first so many, and no others. The `CancelledError` that goes through
-        this call says how many in its attribute `accepted`; whoever awaits the task gets another one.
+        A task that is cancelled has put in the first so many, and no others. The `CancelledError`
+        that goes through this call says how many in its attribute `accepted`; whoever awaits the
+        task gets another one.
 
         Args:
-            items: Any iterable. A list or a tuple is taken in large pieces, which is several times faster. The loop
-                gets a turn after some thousand items.
+            items: Any iterable. A list or a tuple is taken in large pieces, which is several times
+                faster. The loop gets a turn after some thousand items.
             timeout: Seconds in all to wait for space with BLOCKING; None waits as long as it takes.
 
         Returns:
             The number of items accepted: the first so many.
 
         Raises:
-            ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are in.
-            ReentrantProduceError: A handler of this queue would wait for itself; it has `accepted` as well.
+            ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are
+                in.
+            ReentrantProduceError: A handler of this queue would wait for itself; it has `accepted`
+                as well.
             QueueForkedError: The queue was made before a fork.
         """
         deadline = _deadline(timeout)
@@ -214,14 +233,16 @@ class AsyncBatchQueue(Generic[T]):
                 "flush was called from a handler, which would wait for itself; call it from another task"
             )
         _check_alive(queue)
-        return await in_thread("batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop))
+        return await in_thread(
+            "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
+        )
 
     async def shutdown(self, timeout: float | None = None) -> int:
         """Refuse every new item, deliver what was accepted, and end the drain threads.
 
-        Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a handler of this queue,
-        it closes and returns; the drain threads end by themselves. Where the task is cancelled, the queue stays closed
-        and goes on delivering.
+        Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a
+        handler of this queue, it closes and returns; the drain threads end by themselves. Where the
+        task is cancelled, the queue stays closed and goes on delivering.
 
         Args:
             timeout: Seconds to wait; None waits as long as it takes.

@@ -42,27 +42,32 @@ class BatchQueueConfig(Generic[T]):
 
     Attributes:
         threads: Drain threads. Exactly one of `threads` and `shared_scheduler` is given.
-        shared_scheduler: Name and size of a pool of threads that several queues share. The first queue that names it
-            decides its size, the last one ends it. Right for many queues with little traffic; such a queue has one
-            drain task, and no balancer.
+        shared_scheduler: Name and size of a pool of threads that several queues share. The first
+            queue that names it decides its size, the last one ends it. Right for many queues with
+            little traffic; such a queue has one drain task, and no balancer.
         partitions: Partitions; fewer than threads reduce the threads, with a warning.
-        selector: Which partition an item goes to; None: by type with handlers, round robin with a consumer.
+        selector: Which partition an item goes to; None: by type with handlers, round robin with a
+            consumer.
         buffer_size: Items per partition, exactly.
         strategy: What a full partition does to its producer.
         consumer: One handler for the items of all types. Wins over handlers.
         consumer_factory: Makes one consumer per drain thread, so that they work in parallel.
-        error_handler: Called with the batch and the exception when a handler without `on_error` raises.
-        retry: How often a batch whose handler raised is tried again before it counts as failed; None: never.
-        min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can form; also between
-            cycles of quick, tiny batches. 0: it never rests.
-        max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between cycles of
-            tiny batches grow up to it while those would take more than a third of the cores.
+        error_handler: Called with the batch and the exception when a handler without `on_error`
+            raises.
+        retry: How often a batch whose handler raised is tried again before it counts as failed;
+            None: never.
+        min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
+            form; also between cycles of quick, tiny batches. 0: it never rests.
+        max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
+            between cycles of tiny batches grow up to it while those would take more than a third of
+            the cores.
         max_batch_items: Items that one drain thread takes in one cycle, rounded up to a segment.
-        balancer: What spreads the partitions over the drain threads by measured load; None: they stay where they are.
-            Without effect on one drain thread and on a shared scheduler.
-        rebalance_interval_ms: Time between two runs of the balancer; 0: it runs only on `BatchQueue.rebalance`.
-        shutdown_timeout: Seconds that leaving a `with` block and the exit of the interpreter wait for accepted items
-            to be handled; None waits as long as it takes.
+        balancer: What spreads the partitions over the drain threads by measured load; None: they
+            stay where they are. Without effect on one drain thread and on a shared scheduler.
+        rebalance_interval_ms: Time between two runs of the balancer; 0: it runs only on
+            `BatchQueue.rebalance`.
+        shutdown_timeout: Seconds that leaving a `with` block and the exit of the interpreter wait
+            for accepted items to be handled; None waits as long as it takes.
 
     Raises:
         ConfigError: A setting cannot be used; the message says which, its limit and the remedy.
@@ -152,7 +157,9 @@ class BatchQueueConfig(Generic[T]):
     def _check_numbers(self) -> None:
         for name in ("buffer_size", "max_batch_items"):
             if not 1 <= getattr(self, name) <= _MAX_ITEMS:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give 1 to {_MAX_ITEMS:_} items")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; give 1 to {_MAX_ITEMS:_} items"
+                )
         for name in ("min_idle_ms", "max_idle_ms", "rebalance_interval_ms", "shutdown_timeout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

@@ -20,11 +20,13 @@ class SupportsConsume(Protocol[H]):
 class HandlerConsumer(Generic[H]):
     """A base class for handlers. Any object with `consume`, or a plain function, serves as well.
 
-    The queue never runs two methods of one instance at the same time, whatever thread they come from, also when
-    the instance serves several types or queues. State inside a handler therefore needs no lock.
+    The queue never runs two methods of one instance at the same time, whatever thread they come
+    from, also when the instance serves several types or queues. State inside a handler therefore
+    needs no lock.
 
-    `on_idle`, `on_error` and `on_close` do nothing here, and the queue does not call what is not overridden: an idle
-    queue with a thousand handlers costs nothing unless some of them ask for `on_idle`.
+    `on_idle`, `on_error` and `on_close` do nothing here, and the queue does not call what is not
+    overridden: an idle queue with a thousand handlers costs nothing unless some of them ask for
+    `on_idle`.
 
     Example:
         >>> class Total(HandlerConsumer[int]):
@@ -120,7 +122,11 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     if consume is None and callable(handler) and not isinstance(handler, type):
         return HandlerMethods(handler, _protected(handler), handler, None, None, None)
     if not callable(consume) or isinstance(handler, type):
-        kind = f"the class {handler.__name__}" if isinstance(handler, type) else f"a {type(handler).__name__}"
+        kind = (
+            f"the class {handler.__name__}"
+            if isinstance(handler, type)
+            else f"a {type(handler).__name__}"
+        )
         raise ConfigError(
             f"{kind} cannot be a handler: it has no method consume(batch); "
             "give an instance that defines it, or a function that takes a list"

@@ -45,10 +45,12 @@ class BatchQueueManager:
     def create_if_absent(name: str, config: BatchQueueConfig[T]) -> BatchQueue[T]:
         """Return the registered queue of this name, or make it.
 
-        Settings that differ from those of the existing queue are logged as a warning that names both values.
+        Settings that differ from those of the existing queue are logged as a warning that names
+        both values.
 
         Raises:
-            ConfigError: One of the two has a consumer and the other has handlers, or a setting cannot be used.
+            ConfigError: One of the two has a consumer and the other has handlers, or a setting
+                cannot be used.
         """
         with _lock:
             existing = _running(name)
@@ -94,8 +96,8 @@ class BatchQueueManager:
     def shutdown_all(timeout: float | None = 30) -> dict[str, int]:
         """Shut all registered queues down, the last created first, so that a stage ends before the one it feeds.
 
-        Every queue refuses outside threads at once; drain threads may produce into a queue until its turn comes, so
-        that what an earlier stage hands on in `on_close` is delivered.
+        Every queue refuses outside threads at once; drain threads may produce into a queue until
+        its turn comes, so that what an earlier stage hands on in `on_close` is delivered.
 
         Args:
             timeout: Seconds in all; None waits as long as it takes.
@@ -137,12 +139,18 @@ def _compare(name: str, existing: BatchQueueConfig[Any], wanted: BatchQueueConfi
         has, asked = getattr(existing, setting), getattr(wanted, setting)
         if has != asked:
             _log.warning(
-                "queue %s exists with %s=%s; the %s asked for now is ignored", name, setting, has, asked
+                "queue %s exists with %s=%s; the %s asked for now is ignored",
+                name,
+                setting,
+                has,
+                asked,
             )
 
 
 def _mode(config: BatchQueueConfig[Any]) -> str:
-    return "handlers" if config.consumer is None and config.consumer_factory is None else "a consumer"
+    return (
+        "handlers" if config.consumer is None and config.consumer_factory is None else "a consumer"
+    )
 
 
 def _forget_queues() -> None:

@@ -39,8 +39,8 @@ class PartitionSelector:
         """A partition of your choice.
 
         Args:
-            select: Takes an item and the number of partitions, returns an index below that number. Another value
-                makes `produce` raise ConfigError.
+            select: Takes an item and the number of partitions, returns an index below that number.
+                Another value makes `produce` raise ConfigError.
         """
         return PartitionSelector("custom", _callable("PartitionSelector.custom", select))
 
@@ -49,9 +49,10 @@ class PartitionSelector:
 class DrainBalancer:
     """What spreads partitions over drain threads by measured load. Make one with the static methods.
 
-    The weighted balancers give every drain thread about the same load with few moves: a repair of today's owners where
-    that comes close to longest-processing-time-first (Graham, 1969), else that assignment, matched to today's owners.
-    Nothing moves while the largest thread load is below `skip_ratio` times the smallest.
+    The weighted balancers give every drain thread about the same load with few moves: a repair of
+    today's owners where that comes close to longest-processing-time-first (Graham, 1969), else that
+    assignment, matched to today's owners. Nothing moves while the largest thread load is below
+    `skip_ratio` times the smallest.
     """
 
     kind: str
@@ -83,15 +84,17 @@ class DrainBalancer:
         return DrainBalancer("cost_weighted", _ratio(skip_ratio))
 
     @staticmethod
-    def custom(assign: Callable[[list[float], list[int], int], list[int] | None]) -> "DrainBalancer":
+    def custom(
+        assign: Callable[[list[float], list[int], int], list[int] | None],
+    ) -> "DrainBalancer":
         """An assignment of your own.
 
         Args:
-            assign: Takes the load per partition (items since the last run), the drain thread per partition, and the
-                number of drain threads; returns the wanted drain thread per partition, or None to leave all where
-                they are. A list of another length, or with a thread that does not exist, is refused with a line in
-                the log. It is called on the control thread, or on the thread that calls `rebalance`; never on a
-                drain thread.
+            assign: Takes the load per partition (items since the last run), the drain thread per
+                partition, and the number of drain threads; returns the wanted drain thread per
+                partition, or None to leave all where they are. A list of another length, or with a
+                thread that does not exist, is refused with a line in the log. It is called on the
+                control thread, or on the thread that calls `rebalance`; never on a drain thread.
 
         Raises:
             ConfigError: `assign` is not callable.
@@ -103,10 +106,10 @@ class DrainBalancer:
 class RetryPolicy:
     """How often a batch whose handler raised is tried again, and when.
 
-    The drain thread waits in between, outside the handler, so the order is kept and the partition fills meanwhile. The
-    batch counts once: as consumed when a try succeeds, as failed when the last one raises; only then `on_error` or
-    `error_handler` is called. Each try gets a new list. A shutdown ends the wait: the tries that are left follow at
-    once.
+    The drain thread waits in between, outside the handler, so the order is kept and the partition
+    fills meanwhile. The batch counts once: as consumed when a try succeeds, as failed when the last
+    one raises; only then `on_error` or `error_handler` is called. Each try gets a new list. A
+    shutdown ends the wait: the tries that are left follow at once.
 
     Attributes:
         attempts: All tries, the first included.
@@ -141,7 +144,9 @@ class RetryPolicy:
                 or isinstance(value, bool)
                 or not least <= value < math.inf
             ):
-                raise ConfigError(f"retry: {name} is {value!r}; give a finite number from {least} up")
+                raise ConfigError(
+                    f"retry: {name} is {value!r}; give a finite number from {least} up"
+                )
         kinds = self.retry_on
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds

@@ -25,8 +25,9 @@ H = TypeVar("H")
 class BatchQueue(_core.Queue, Generic[T]):
     """A partitioned queue that drains itself. It starts at once and belongs to no registry.
 
-    Producers call `produce` from any thread. Native drain threads take the items out, group them by class, and hand
-    each class's batch to its handler as a list. One handler instance is never entered by two threads at once.
+    Producers call `produce` from any thread. Native drain threads take the items out, group them by
+    class, and hand each class's batch to its handler as a list. One handler instance is never
+    entered by two threads at once.
 
     Args:
         name: For logs, statistics and thread names.
@@ -81,19 +82,21 @@ class BatchQueue(_core.Queue, Generic[T]):
     ) -> None:
         """Send the items of one type to a handler, in place of the one it had.
 
-        A type is a class, or a tag: the rows that `produce_arrow` finds with that value in its type column. It keeps
-        its partition for the queue's life. Items that were produced before their type had a handler may end as
-        unhandled, so register first.
+        A type is a class, or a tag: the rows that `produce_arrow` finds with that value in its type
+        column. It keeps its partition for the queue's life. Items that were produced before their
+        type had a handler may end as unhandled, so register first.
 
-        A handler that is replaced gets the batch that a drain thread may have in hand, and then `on_close`, unless it
-        serves another type of this queue. When the call returns, no thread is inside it; called from a drain thread it
-        does not wait for that.
+        A handler that is replaced gets the batch that a drain thread may have in hand, and then
+        `on_close`, unless it serves another type of this queue. When the call returns, no thread is
+        inside it; called from a drain thread it does not wait for that.
 
         Args:
-            item_type: The class; items match by `type(item)`, subclasses do not. Or a str, the tag of rows.
-            handler: An object with `consume`, or a function that takes a list: of items, or of record batches.
-            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such types share one. Counts
-                when the type is registered for the first time.
+            item_type: The class; items match by `type(item)`, subclasses do not. Or a str, the tag
+                of rows.
+            handler: An object with `consume`, or a function that takes a list: of items, or of
+                record batches.
+            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such types
+                share one. Counts when the type is registered for the first time.
 
         Raises:
             ConfigError: Neither class nor tag, no handler, or a weight that is not above 0.
@@ -103,21 +106,28 @@ class BatchQueue(_core.Queue, Generic[T]):
         self._add_handlers(item_type, [blocking_methods(handler)], weight)
 
     def add_handler_factory(
-        self, item_type: type[H] | str, factory: Callable[[], SupportsConsume[H]], *, partitions: int
+        self,
+        item_type: type[H] | str,
+        factory: Callable[[], SupportsConsume[H]],
+        *,
+        partitions: int,
     ) -> None:
         """Send the items of a hot type to several handlers, one for each of as many partitions.
 
-        One type in one partition keeps one drain thread busy at most. Here its items are spread evenly, and as many
-        drain threads as there are partitions can work on them. The order holds per partition only.
+        One type in one partition keeps one drain thread busy at most. Here its items are spread
+        evenly, and as many drain threads as there are partitions can work on them. The order holds
+        per partition only.
 
         Args:
             item_type: The class, or the tag, as in `add_handler`.
             factory: Makes one handler; called once per partition, now.
-            partitions: Partitions, and handlers; from 1 up. With a fixed number of partitions, at most that many.
+            partitions: Partitions, and handlers; from 1 up. With a fixed number of partitions, at
+                most that many.
 
         Raises:
-            ConfigError: Neither class nor tag, no handlers, a number that is out of range, the selector is not by
-                type, or the type was registered before with another number of partitions.
+            ConfigError: Neither class nor tag, no handlers, a number that is out of range, the
+                selector is not by type, or the type was registered before with another number of
+                partitions.
             QueueClosedError: The queue is shut down.
         """
         check_factory(factory, partitions)
@@ -136,7 +146,9 @@ class BatchQueue(_core.Queue, Generic[T]):
         """
 
         def register(handler: Any) -> Any:
-            self.add_handler(item_type, handler() if isinstance(handler, type) else handler, weight=weight)
+            self.add_handler(
+                item_type, handler() if isinstance(handler, type) else handler, weight=weight
+            )
             return handler
 
         return register
@@ -152,7 +164,8 @@ class BatchQueue(_core.Queue, Generic[T]):
     def __exit__(self, *exc: object) -> None:
         """Deliver what was accepted, within `config.shutdown_timeout` seconds.
 
-        In a forked child there is nothing to deliver, and an exit from the block is not made an error.
+        In a forked child there is nothing to deliver, and an exit from the block is not made an
+        error.
         """
         with contextlib.suppress(QueueForkedError):
             self.shutdown(self.config.shutdown_timeout)
@@ -173,7 +186,9 @@ Q = TypeVar("Q", bound=_core.Queue)
 def check(name: object, config: object) -> None:
     """Raise ConfigError for what is no name or no config."""
     if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigError(f"the queue's name is {name!r}; give a str of printable characters, at least one")
+        raise ConfigError(
+            f"the queue's name is {name!r}; give a str of printable characters, at least one"
+        )
     if not isinstance(config, BatchQueueConfig):
         raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
 
@@ -181,7 +196,9 @@ def check(name: object, config: object) -> None:
 def check_weight(weight: float) -> None:
     """Raise ConfigError for a weight that is not above 0."""
     if not 0 < weight < float("inf"):
-        raise ConfigError(f"weight is {weight}; give a number above 0, 1.0 for a partition of its own")
+        raise ConfigError(
+            f"weight is {weight}; give a number above 0, 1.0 for a partition of its own"
+        )
 
 
 def check_factory(factory: object, partitions: object) -> None:
@@ -193,7 +210,9 @@ def check_factory(factory: object, partitions: object) -> None:
     ):
         raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
     if not callable(factory):
-        raise ConfigError(f"factory is {factory!r}; give a function without arguments that returns a handler")
+        raise ConfigError(
+            f"factory is {factory!r}; give a function without arguments that returns a handler"
+        )
 
 
 def start(cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: Methods) -> Q:
@@ -222,7 +241,9 @@ def _consumers(config: BatchQueueConfig[Any], methods: Methods) -> list[HandlerM
         return [methods(config.consumer)]
     if config.consumer_factory is not None:
         # A queue on a shared scheduler has one drain task.
-        count = 1 if config.threads is None else _core.thread_count(config.threads, config.partitions)
+        count = (
+            1 if config.threads is None else _core.thread_count(config.threads, config.partitions)
+        )
         return [methods(config.consumer_factory()) for _ in range(count)]
     return []
 

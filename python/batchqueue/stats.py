@@ -63,7 +63,8 @@ class DrainThreadStats:
 class BatchQueueStats:
     """One queue at one moment. Counts are items and only grow.
 
-    At rest `produced == consumed + failed + unhandled + abandoned` and `attempts == produced + refused`.
+    At rest `produced == consumed + failed + unhandled + abandoned` and `attempts == produced +
+    refused`.
 
     Attributes:
         name: The queue's name.
@@ -83,10 +84,12 @@ class BatchQueueStats:
         in_flight: Items that drain threads have in hand.
         rebalances: Runs of the balancer, skipped and refused plans included.
         moves: Partitions that it gave to another drain thread, those included that were taken back.
-        load_ratio: Largest load of a drain thread over the smallest, in the interval before the balancer's last run;
-            1.0 before the first, infinite when a thread had nothing to do.
-        longest_handoff_ms: Longest time from the decision to move a partition until its new drain thread had it.
-        stuck_handlers: Names of the types whose handler a thread has been inside for more than a second now.
+        load_ratio: Largest load of a drain thread over the smallest, in the interval before the
+            balancer's last run; 1.0 before the first, infinite when a thread had nothing to do.
+        longest_handoff_ms: Longest time from the decision to move a partition until its new drain
+            thread had it.
+        stuck_handlers: Names of the types whose handler a thread has been inside for more than a
+            second now.
         drain_threads: The drain threads, by index.
     """
 
@@ -119,7 +122,12 @@ class BatchQueueStats:
         """Build from what the core returns."""
         partitions = tuple(
             PartitionStats(
-                index, used, _percentage(used, snapshot["buffer_size"]), owner, attempts, tuple(types)
+                index,
+                used,
+                _percentage(used, snapshot["buffer_size"]),
+                owner,
+                attempts,
+                tuple(types),
             )
             for index, used, owner, attempts, types in snapshot.pop("partitions")
         )

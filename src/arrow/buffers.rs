@@ -1,7 +1,8 @@
 //! Buffers of columns that come back when the last slice of the column is dropped.
 //!
-//! A copy of a column takes some hundred KiB, which one thread fills and another drops. The allocator gives such memory back to the
-//! system and gets it again page by page, which costs as much as the copy.
+//! A copy of a column takes some hundred KiB, which one thread fills and another drops. The
+//! allocator gives such memory back to the system and gets it again page by page, which costs as
+//! much as the copy.
 
 use std::fmt;
 
@@ -9,10 +10,12 @@ use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, ScalarBuffer};
 
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that wait for their next use: what six batches need of five columns with as many rows as are split at once.
+/// Bytes that wait for their next use: what six batches need of five columns with as many rows as
+/// are split at once.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller ones.
+/// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller
+/// ones.
 const SIZES: std::ops::RangeInclusive<u32> = 14..=20;
 
 /// The buffers of one user; clones share them.
@@ -39,10 +42,15 @@ impl Buffers {
         let bytes = len * size_of::<N>();
         let size = bytes.next_power_of_two();
         let memory = match place_of(size) {
-            Some(place) => self.0.lock().take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size)),
+            Some(place) => {
+                self.0.lock().take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size))
+            }
             None => MutableBuffer::from_len_zeroed(bytes),
         };
-        Values { buffer: Lent { memory, bytes, home: self.clone() }, native: std::marker::PhantomData }
+        Values {
+            buffer: Lent { memory, bytes, home: self.clone() },
+            native: std::marker::PhantomData,
+        }
     }
 
     fn keep(&self, memory: MutableBuffer) {
@@ -76,7 +84,10 @@ impl Kept {
 
 /// Where buffers of this size are kept, if they are.
 fn place_of(bytes: usize) -> Option<usize> {
-    let size = bytes.is_power_of_two().then(|| bytes.trailing_zeros()).filter(|size| SIZES.contains(size))?;
+    let size = bytes
+        .is_power_of_two()
+        .then(|| bytes.trailing_zeros())
+        .filter(|size| SIZES.contains(size))?;
     Some((size - SIZES.start()) as usize)
 }
 
@@ -152,7 +163,9 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let buffers = Buffers::default();
-        let many = |count: usize, bytes: usize| (0..count).map(|_| buffers.values::<u8>(bytes)).collect::<Vec<_>>();
+        let many = |count: usize, bytes: usize| {
+            (0..count).map(|_| buffers.values::<u8>(bytes)).collect::<Vec<_>>()
+        };
         drop(many(3, SMALLEST));
         assert_eq!((kept(&buffers), buffers.0.lock().bytes), (3, 3 * SMALLEST));
         // Those of another size make room.

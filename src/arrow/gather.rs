@@ -1,5 +1,5 @@
-//! Gathers the rows of a batch in another order. Columns of numbers and texts go into buffers that are used again; the rest is
-//! arrow-select's.
+//! Gathers the rows of a batch in another order. Columns of numbers and texts go into buffers that
+//! are used again; the rest is arrow-select's.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use arrow_array::types::{
     ArrowDictionaryKeyType, ArrowPrimitiveType, ByteArrayType, GenericBinaryType, GenericStringType,
 };
 use arrow_array::{
-    Array, ArrayRef, DictionaryArray, GenericByteArray, PrimitiveArray, RecordBatch, RecordBatchOptions, UInt32Array,
-    downcast_dictionary_array, downcast_primitive_array,
+    Array, ArrayRef, DictionaryArray, GenericByteArray, PrimitiveArray, RecordBatch,
+    RecordBatchOptions, UInt32Array, downcast_dictionary_array, downcast_primitive_array,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow_schema::{ArrowError, DataType};
@@ -20,7 +20,8 @@ use super::buffers::Buffers;
 
 /// The rows of `batch` that `indices` names, in that order.
 ///
-/// In column number `repeated`, all rows in one of the ranges `runs` of the result have the value of its first.
+/// In column number `repeated`, all rows in one of the ranges `runs` of the result have the value
+/// of its first.
 pub(super) fn gather(
     batch: &RecordBatch,
     indices: &[u32],
@@ -79,18 +80,26 @@ impl Gatherer<'_> {
     }
 
     fn numbers<T: ArrowPrimitiveType>(self, column: &PrimitiveArray<T>) -> PrimitiveArray<T> {
-        let (from, mut to) = (column.values(), self.buffers.values::<T::Native>(self.indices.len()));
+        let (from, mut to) =
+            (column.values(), self.buffers.values::<T::Native>(self.indices.len()));
         for (rows, same) in self.pieces() {
             let to = &mut to.as_mut()[rows.clone()];
             match same {
                 Some(row) => to.fill(from[row as usize]),
-                None => to.iter_mut().zip(&self.indices[rows]).for_each(|(to, &row)| *to = from[row as usize]),
+                None => to
+                    .iter_mut()
+                    .zip(&self.indices[rows])
+                    .for_each(|(to, &row)| *to = from[row as usize]),
             }
         }
-        PrimitiveArray::new(to.freeze(), self.nulls(column)).with_data_type(column.data_type().clone())
+        PrimitiveArray::new(to.freeze(), self.nulls(column))
+            .with_data_type(column.data_type().clone())
     }
 
-    fn dictionary<K: ArrowDictionaryKeyType>(self, column: &DictionaryArray<K>) -> Result<ArrayRef, ArrowError> {
+    fn dictionary<K: ArrowDictionaryKeyType>(
+        self,
+        column: &DictionaryArray<K>,
+    ) -> Result<ArrayRef, ArrowError> {
         let indices = self.numbers(column.keys());
         Ok(Arc::new(DictionaryArray::<K>::try_new(indices, column.values().clone())?))
     }
@@ -112,7 +121,8 @@ impl Gatherer<'_> {
             let of_same = same.map(|row| of_row(row).len());
             for (offset, &row) in offsets.iter_mut().zip(&self.indices[rows]) {
                 end += of_same.unwrap_or_else(|| of_row(row).len());
-                *offset = T::Offset::from_usize(end).ok_or_else(|| ArrowError::OffsetOverflowError(end))?;
+                *offset = T::Offset::from_usize(end)
+                    .ok_or_else(|| ArrowError::OffsetOverflowError(end))?;
             }
         }
         let mut bytes = self.buffers.values::<u8>(end);
@@ -128,8 +138,12 @@ impl Gatherer<'_> {
             for &row in &self.indices[rows] {
                 let from = of_row(row);
                 let len = from.len();
-                // A short text as a piece of fixed size, with what stands behind it; the next one is written over that.
-                match (data[from.start..].first_chunk::<SHORT>(), to[end..].first_chunk_mut::<SHORT>()) {
+                // A short text as a piece of fixed size, with what stands behind it; the next one
+                // is written over that.
+                match (
+                    data[from.start..].first_chunk::<SHORT>(),
+                    to[end..].first_chunk_mut::<SHORT>(),
+                ) {
                     (Some(from), Some(to)) if len <= SHORT => *to = *from,
                     _ => to[end..end + len].copy_from_slice(&data[from]),
                 }
@@ -137,7 +151,11 @@ impl Gatherer<'_> {
             }
         }
         let offsets = OffsetBuffer::new(offsets.freeze());
-        Ok(Arc::new(GenericByteArray::<T>::try_new(offsets, bytes.freeze().into_inner(), self.nulls(column))?))
+        Ok(Arc::new(GenericByteArray::<T>::try_new(
+            offsets,
+            bytes.freeze().into_inner(),
+            self.nulls(column),
+        )?))
     }
 
     fn nulls(self, column: &dyn Array) -> Option<NullBuffer> {
@@ -161,26 +179,42 @@ fn repeat(text: &[u8], to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampMicrosecondType};
-    use arrow_array::{BooleanArray, LargeStringArray, ListArray, StringArray, TimestampMicrosecondArray};
+    use arrow_array::{
+        BooleanArray, LargeStringArray, ListArray, StringArray, TimestampMicrosecondArray,
+    };
     use proptest::prelude::*;
 
     use super::*;
 
     /// A column of every kind that is gathered here, and of some that are not.
     fn columns(rows: &[Option<u16>]) -> Vec<ArrayRef> {
-        let texts: Vec<Option<String>> =
-            rows.iter().map(|row| row.map(|row| "ä€x".repeat(usize::from(row % 7)) + &row.to_string())).collect();
+        let texts: Vec<Option<String>> = rows
+            .iter()
+            .map(|row| row.map(|row| "ä€x".repeat(usize::from(row % 7)) + &row.to_string()))
+            .collect();
         let times: TimestampMicrosecondArray = rows.iter().map(|row| row.map(i64::from)).collect();
         vec![
-            Arc::new(rows.iter().map(|row| row.map(f64::from)).collect::<PrimitiveArray<Float64Type>>()),
-            Arc::new(rows.iter().map(|row| row.map(i64::from)).collect::<PrimitiveArray<Int64Type>>()),
-            Arc::new(PrimitiveArray::<TimestampMicrosecondType>::with_timezone(times, "Europe/Berlin")),
+            Arc::new(
+                rows.iter().map(|row| row.map(f64::from)).collect::<PrimitiveArray<Float64Type>>(),
+            ),
+            Arc::new(
+                rows.iter().map(|row| row.map(i64::from)).collect::<PrimitiveArray<Int64Type>>(),
+            ),
+            Arc::new(PrimitiveArray::<TimestampMicrosecondType>::with_timezone(
+                times,
+                "Europe/Berlin",
+            )),
             Arc::new(StringArray::from(texts.clone())),
             Arc::new(LargeStringArray::from(texts.clone())),
-            Arc::new(StringArray::from(texts.clone()).into_iter().collect::<DictionaryArray<Int32Type>>()),
+            Arc::new(
+                StringArray::from(texts.clone())
+                    .into_iter()
+                    .collect::<DictionaryArray<Int32Type>>(),
+            ),
             Arc::new(rows.iter().map(|row| row.map(|row| row % 2 == 0)).collect::<BooleanArray>()),
             Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(
-                rows.iter().map(|row| row.map(|row| vec![Some(i32::from(row)); usize::from(row % 3)])),
+                rows.iter()
+                    .map(|row| row.map(|row| vec![Some(i32::from(row)); usize::from(row % 3)])),
             )),
         ]
     }
@@ -229,8 +263,12 @@ mod tests {
     #[test]
     fn a_batch_without_columns_keeps_its_rows() {
         let rows = RecordBatchOptions::new().with_row_count(Some(3));
-        let batch =
-            RecordBatch::try_new_with_options(Arc::new(arrow_schema::Schema::empty()), Vec::new(), &rows).unwrap();
+        let batch = RecordBatch::try_new_with_options(
+            Arc::new(arrow_schema::Schema::empty()),
+            Vec::new(),
+            &rows,
+        )
+        .unwrap();
         assert_eq!(gather(&batch, &[2, 0], 0, &[], &Buffers::default()).unwrap().num_rows(), 2);
     }
 }

@@ -3,8 +3,8 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowDictionaryKeyType, ArrowPrimitiveType};
 use arrow_array::{
-    Array, ArrayAccessor, DictionaryArray, GenericStringArray, OffsetSizeTrait, PrimitiveArray, StringViewArray,
-    downcast_dictionary_array, downcast_integer_array,
+    Array, ArrayAccessor, DictionaryArray, GenericStringArray, OffsetSizeTrait, PrimitiveArray,
+    StringViewArray, downcast_dictionary_array, downcast_integer_array,
 };
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
@@ -24,7 +24,11 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn of(column: &dyn Array, tags: &Tags, buffers: &Buffers) -> Result<Self, SplitError> {
+    pub(super) fn of(
+        column: &dyn Array,
+        tags: &Tags,
+        buffers: &Buffers,
+    ) -> Result<Self, SplitError> {
         let mut of_row = buffers.values(column.len());
         let mut finder = Finder { keys: Vec::new(), by_key: FxHashMap::default(), tags, buffers };
         finder.column(column, of_row.as_mut())?;
@@ -76,11 +80,16 @@ impl Finder<'_> {
         self.group(Tags::NULL)
     }
 
-    fn texts<'t, A>(&mut self, column: &'t A, of_row: &mut [u32], signature: impl Fn(&A, usize) -> Option<Signature>)
-    where
+    fn texts<'t, A>(
+        &mut self,
+        column: &'t A,
+        of_row: &mut [u32],
+        signature: impl Fn(&A, usize) -> Option<Signature>,
+    ) where
         &'t A: ArrayAccessor<Item = &'t str>,
     {
-        let (mut short, mut long) = (Met::new(Signature::default(), Signature::hash), FxHashMap::default());
+        let (mut short, mut long) =
+            (Met::new(Signature::default(), Signature::hash), FxHashMap::default());
         self.rows(&column, of_row, |finder, row| {
             let mut find = |text| finder.group(finder.tags.key(text));
             match signature(column, row) {
@@ -94,7 +103,8 @@ impl Finder<'_> {
     where
         N::Native: Eq + ToString,
     {
-        let mut met = Met::new(N::Native::default(), |value: N::Native| spread(value.as_usize() as u64));
+        let mut met =
+            Met::new(N::Native::default(), |value: N::Native| spread(value.as_usize() as u64));
         self.rows(&column, of_row, |finder, row| {
             let value = column.value(row);
             met.group(value, || finder.group(finder.tags.key(&value.to_string())))
@@ -102,13 +112,19 @@ impl Finder<'_> {
     }
 
     /// Finds the group of each row.
-    fn rows(&mut self, column: &impl Array, of_row: &mut [u32], mut group_of: impl FnMut(&mut Self, usize) -> u32) {
+    fn rows(
+        &mut self,
+        column: &impl Array,
+        of_row: &mut [u32],
+        mut group_of: impl FnMut(&mut Self, usize) -> u32,
+    ) {
         for (row, group) in of_row.iter_mut().enumerate() {
             *group = if column.is_null(row) { self.null() } else { group_of(self, row) };
         }
     }
 
-    /// Looks each value of the dictionary up once. Nobody has looked at the indices before: they may be another library's.
+    /// Looks each value of the dictionary up once. Nobody has looked at the indices before: they
+    /// may be another library's.
     fn dictionary<K: ArrowDictionaryKeyType>(
         &mut self,
         column: &DictionaryArray<K>,
@@ -130,8 +146,10 @@ impl Finder<'_> {
                 self.null()
             } else {
                 let index = indices.value(row).as_usize();
-                let value =
-                    *of_value.get(index).ok_or_else(|| SplitError::index(&indices.value(row), values))? as usize;
+                let value = *of_value
+                    .get(index)
+                    .ok_or_else(|| SplitError::index(&indices.value(row), values))?
+                    as usize;
                 match groups[value] {
                     Some(group) => group,
                     None => *groups[value].insert(self.group(of_values.keys[value])),
@@ -142,8 +160,8 @@ impl Finder<'_> {
     }
 }
 
-/// The groups of the values that were met: a hash table with linear probing, in which nearly each is where it is looked for
-/// first.
+/// The groups of the values that were met: a hash table with linear probing, in which nearly each
+/// is where it is looked for first.
 struct Met<V, H> {
     places: Vec<(V, u32)>,
     values: usize,
@@ -163,7 +181,12 @@ impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> Met<V, H> {
     }
 
     fn with_places(places: usize, any: V, hash: H) -> Self {
-        Self { places: vec![(any, Self::NONE); places], values: 0, shift: u64::BITS - places.trailing_zeros(), hash }
+        Self {
+            places: vec![(any, Self::NONE); places],
+            values: 0,
+            shift: u64::BITS - places.trailing_zeros(),
+            hash,
+        }
     }
 
     #[inline]
@@ -171,7 +194,11 @@ impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> Met<V, H> {
         #[allow(clippy::cast_possible_truncation)] // it is below the number of places
         let first = ((self.hash)(value) >> self.shift) as usize;
         let (here, group) = self.places[first];
-        if here == value && group != Self::NONE { group } else { self.group_behind(first, value, find) }
+        if here == value && group != Self::NONE {
+            group
+        } else {
+            self.group_behind(first, value, find)
+        }
     }
 
     #[inline(never)]
@@ -228,8 +255,11 @@ impl Signature {
     #[inline]
     fn of(bytes: &[u8], len: usize) -> Option<Self> {
         let masks = Self::MASKS.get(len)?;
-        // A piece of fixed size, of which the rest is then cut off: the length decides about no jump.
-        let both = bytes.first_chunk().map_or_else(|| padded(&bytes[..len]), |&chunk| u128::from_le_bytes(chunk));
+        // A piece of fixed size, of which the rest is then cut off: the length decides about no
+        // jump.
+        let both = bytes
+            .first_chunk()
+            .map_or_else(|| padded(&bytes[..len]), |&chunk| u128::from_le_bytes(chunk));
         Some(Self::cut(both, len, masks))
     }
 
@@ -240,11 +270,13 @@ impl Signature {
         Self { low: low & masks.0, high: high & masks.1 | (len as u64) << 56 }
     }
 
-    /// Folded multiplication, as in wyhash: every byte has a say in every bit, where tags differ in a few digits only.
+    /// Folded multiplication, as in wyhash: every byte has a say in every bit, where tags differ in
+    /// a few digits only.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // both halves
     fn hash(self) -> u64 {
-        let both = u128::from(self.low ^ 0x9e37_79b9_7f4a_7c15) * u128::from(self.high ^ 0xd1b5_4a32_d192_ed03);
+        let both = u128::from(self.low ^ 0x9e37_79b9_7f4a_7c15)
+            * u128::from(self.high ^ 0xd1b5_4a32_d192_ed03);
         both as u64 ^ (both >> u64::BITS) as u64
     }
 }
@@ -259,12 +291,17 @@ fn padded(bytes: &[u8]) -> u128 {
 
 #[inline(always)]
 #[allow(clippy::inline_always)] // else it comes back through memory, which takes as long as the rest
-fn signature_in<O: OffsetSizeTrait>(column: &GenericStringArray<O>, row: usize) -> Option<Signature> {
-    let (start, end) = (column.value_offsets()[row].as_usize(), column.value_offsets()[row + 1].as_usize());
+fn signature_in<O: OffsetSizeTrait>(
+    column: &GenericStringArray<O>,
+    row: usize,
+) -> Option<Signature> {
+    let (start, end) =
+        (column.value_offsets()[row].as_usize(), column.value_offsets()[row + 1].as_usize());
     Signature::of(&column.value_data()[start..], end - start)
 }
 
-/// Bytes of a text that stand in its view, behind their number (Arrow columnar format, variable-size binary views).
+/// Bytes of a text that stand in its view, behind their number (Arrow columnar format,
+/// variable-size binary views).
 const IN_VIEW: usize = 12;
 
 #[inline]
@@ -272,10 +309,15 @@ fn signature_of_view(column: &StringViewArray, row: usize) -> Option<Signature> 
     let view = column.views()[row];
     #[allow(clippy::cast_possible_truncation)] // its first quarter is the length
     let len = view as u32 as usize;
-    if len <= IN_VIEW { Some(Signature::cut(view >> u32::BITS, len, &Signature::MASKS[len])) } else { None }
+    if len <= IN_VIEW {
+        Some(Signature::cut(view >> u32::BITS, len, &Signature::MASKS[len]))
+    } else {
+        None
+    }
 }
 
-/// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits depend on all.
+/// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits depend on
+/// all.
 #[inline]
 pub(super) fn spread(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)

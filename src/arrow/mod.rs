@@ -1,7 +1,9 @@
-//! Columnar data: record batches are split by the values of one column, their tags, into pieces for the handlers of those.
+//! Columnar data: record batches are split by the values of one column, their tags, into pieces for
+//! the handlers of those.
 //!
-//! [`Tags`] gives each tag that has a handler its [`TypeKey`](crate::TypeKey); [`split`] finds the pieces of a batch;
-//! [`Buffers`] keeps memory for its copies. [`aggregate`] groups rows and keeps sums of them.
+//! [`Tags`] gives each tag that has a handler its [`TypeKey`](crate::TypeKey); [`split`] finds the
+//! pieces of a batch; [`Buffers`] keeps memory for its copies. [`aggregate`] groups rows and keeps
+//! sums of them.
 
 pub mod aggregate;
 mod buffers;

@@ -1,4 +1,5 @@
-//! Splits a record batch by tag: a counting sort of its rows, stable, and one copy of them in that order.
+//! Splits a record batch by tag: a counting sort of its rows, stable, and one copy of them in that
+//! order.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,10 +13,12 @@ use super::gather::gather;
 use super::grouping::Groups;
 use crate::flow::handler::TypeKey;
 
-/// The most rows to split at once: five columns of them and their copies stay in the second level cache.
+/// The most rows to split at once: five columns of them and their copies stay in the second level
+/// cache.
 pub const CHUNK_ROWS: usize = 65_536;
 
-/// Rows next to each other, on average, from which on a copy would cost more than the pieces that it saves.
+/// Rows next to each other, on average, from which on a copy would cost more than the pieces that
+/// it saves.
 const LONG_RUN: usize = 256;
 
 /// Why a batch cannot be split.
@@ -31,7 +34,9 @@ impl SplitError {
     /// An index that is not one of its dictionary.
     pub(super) fn index(index: &impl fmt::Debug, values: &dyn Array) -> Self {
         let values = values.len();
-        Self::Arrow(ArrowError::InvalidArgumentError(format!("index {index:?} of a dictionary with {values} values")))
+        Self::Arrow(ArrowError::InvalidArgumentError(format!(
+            "index {index:?} of a dictionary with {values} values"
+        )))
     }
 }
 
@@ -39,9 +44,14 @@ impl fmt::Display for SplitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Column(data_type) => {
-                write!(f, "is of type {data_type}; give a column of strings, of integers, or of a dictionary of them")
+                write!(
+                    f,
+                    "is of type {data_type}; give a column of strings, of integers, or of a dictionary of them"
+                )
             }
-            Self::Arrow(cause) => write!(f, "could not be split: {cause}; check the data where it is made"),
+            Self::Arrow(cause) => {
+                write!(f, "could not be split: {cause}; check the data where it is made")
+            }
         }
     }
 }
@@ -68,17 +78,24 @@ pub struct Pieces {
 
 /// Splits `batch` by the values of column number `column`.
 ///
-/// Cost: one look at each tag, and one copy of each row, into `buffers`; no copy where runs of the same tag are long.
+/// Cost: one look at each tag, and one copy of each row, into `buffers`; no copy where runs of the
+/// same tag are long.
 ///
 /// # Errors
 /// The column cannot be one of tags.
 ///
 /// # Panics
 /// There is no such column.
-pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers) -> Result<Pieces, SplitError> {
+pub fn split(
+    batch: &RecordBatch,
+    column: usize,
+    tags: &Tags,
+    buffers: &Buffers,
+) -> Result<Pieces, SplitError> {
     let groups = Groups::of(batch.column(column), tags, buffers)?;
     let of_row = groups.of_row();
-    let changes = of_row.iter().zip(of_row.iter().skip(1)).filter(|(row, next)| row != next).count();
+    let changes =
+        of_row.iter().zip(of_row.iter().skip(1)).filter(|(row, next)| row != next).count();
     if changes * LONG_RUN <= of_row.len() {
         let mut start = 0;
         let pieces = of_row.chunk_by(|row, next| row == next).map(|run| {
@@ -90,9 +107,11 @@ pub fn split(batch: &RecordBatch, column: usize, tags: &Tags, buffers: &Buffers)
     }
     let (indices, pieces) = in_order(&groups, buffers);
     // Null rows of a dictionary may have any indices: of nothing, and of a null among its values.
-    let with_one_tag = pieces.iter().filter(|piece| ![Tags::UNKNOWN, Tags::NULL].contains(&piece.key));
+    let with_one_tag =
+        pieces.iter().filter(|piece| ![Tags::UNKNOWN, Tags::NULL].contains(&piece.key));
     let runs: Vec<_> = with_one_tag.map(|piece| piece.rows.clone()).collect();
-    let batch = gather(batch, indices.as_slice(), column, &runs, buffers).map_err(SplitError::Arrow)?;
+    let batch =
+        gather(batch, indices.as_slice(), column, &runs, buffers).map_err(SplitError::Arrow)?;
     Ok(Pieces { batch, pieces })
 }
 
@@ -130,7 +149,9 @@ mod tests {
 
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Int32Type, UInt64Type};
-    use arrow_array::{ArrayRef, DictionaryArray, Float64Array, Int32Array, StringArray, UInt64Array};
+    use arrow_array::{
+        ArrayRef, DictionaryArray, Float64Array, Int32Array, StringArray, UInt64Array,
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -163,7 +184,9 @@ mod tests {
             return numbers.iter().map(|number| number.map(|number| number.to_string())).collect();
         }
         let plain = match column.as_dictionary_opt::<Int32Type>() {
-            Some(dictionary) => arrow_select::take::take(dictionary.values(), dictionary.keys(), None).unwrap(),
+            Some(dictionary) => {
+                arrow_select::take::take(dictionary.values(), dictionary.keys(), None).unwrap()
+            }
             None => column.clone(),
         };
         plain.as_string::<i32>().iter().map(|text| text.map(str::to_owned)).collect()
@@ -227,7 +250,8 @@ mod tests {
         let whole = batch(Arc::new(StringArray::from(vec!["a"; 1_000])));
         let pieces = split(&whole, 0, &known, &Buffers::default()).unwrap();
         assert_eq!(pieces.pieces, [Piece { key, rows: 0..1_000 }]);
-        let address = |batch: &RecordBatch| batch.column(1).as_primitive::<UInt64Type>().values().as_ptr();
+        let address =
+            |batch: &RecordBatch| batch.column(1).as_primitive::<UInt64Type>().values().as_ptr();
         assert_eq!(address(&pieces.batch), address(&whole));
     }
 
@@ -239,13 +263,21 @@ mod tests {
         let indices = Int32Array::from(vec![Some(900), Some(7), None, Some(900)]);
         let tags = DictionaryArray::<Int32Type>::try_new(indices, Arc::new(values)).unwrap();
         let pieces = split(&batch(Arc::new(tags)), 0, &known, &Buffers::default()).unwrap();
-        assert_eq!(rows_by_key(&pieces), [(keys.1, vec![0, 3]), (keys.0, vec![1]), (Tags::NULL, vec![2])]);
+        assert_eq!(
+            rows_by_key(&pieces),
+            [(keys.1, vec![0, 3]), (keys.0, vec![1]), (Tags::NULL, vec![2])]
+        );
     }
 
     #[test]
     fn a_column_of_numbers_with_a_point_is_refused() {
-        let error = split(&batch(Arc::new(Float64Array::from(vec![1.5]))), 0, &Tags::default(), &Buffers::default())
-            .unwrap_err();
+        let error = split(
+            &batch(Arc::new(Float64Array::from(vec![1.5]))),
+            0,
+            &Tags::default(),
+            &Buffers::default(),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("Float64"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! Tags: the values of the column by which batches are split, and the type keys that they stand for.
+//! Tags: the values of the column by which batches are split, and the type keys that they stand
+//! for.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of `ownership/README.md`.
+//! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of
+//! `ownership/README.md`.
 
 use crate::control::balance::control_thread;
 use crate::control::waits::WaitForEnd;
@@ -33,7 +34,8 @@ impl<T: Item> Shared<T> {
     /// Closes for everybody and sends the drain threads to their end. Idempotent; does not wait.
     pub(crate) fn close(&self) {
         if self.restrict(Access::Closed) {
-            // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds every gate closed.
+            // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
+            // every gate closed.
             self.closing.store(true, Ordering::Release);
             self.wake_all();
             self.tell_closed();
@@ -50,9 +52,10 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        // On a drain thread it waits where that can end: not for its own queue, nor for one that needs the handler which
-        // it is inside, nor for one that waits for its own.
-        let waits = drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
+        // On a drain thread it waits where that can end: not for its own queue, nor for one that
+        // needs the handler which it is inside, nor for one that waits for its own.
+        let waits =
+            drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
         let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
         if (may_wait || faults::off(Fault::ShutdownWaitsForItself))
             && let Ok(_standing_in) = self.stand_in()
@@ -87,11 +90,15 @@ impl<T: Item> Shared<T> {
         self.retirements.give_up();
         if abandoned == 0 && !self.running.is_none() {
             let name = &self.name;
-            self.host.log(&format!("queue {name}: shutdown ran out of time while handlers were closing"));
+            self.host.log(&format!(
+                "queue {name}: shutdown ran out of time while handlers were closing"
+            ));
         }
         if abandoned > 0 {
             let name = &self.name;
-            self.host.log(&format!("queue {name}: shutdown ran out of time and abandoned {abandoned} items"));
+            self.host.log(&format!(
+                "queue {name}: shutdown ran out of time and abandoned {abandoned} items"
+            ));
         }
         abandoned
     }

@@ -1,8 +1,8 @@
 //! Growth: how the types come to their partitions, and their handlers to the types.
 //!
-//! A new type gets partitions for the queue's life: its own while the policy allows as many, else the one with the
-//! fewest types. Growth shares what is there, copies nothing, holds the control lock, and is refused once the queue is
-//! closing (rule 11 of `ownership/README.md`).
+//! A new type gets partitions for the queue's life: its own while the policy allows as many, else
+//! the one with the fewest types. Growth shares what is there, copies nothing, holds the control
+//! lock, and is refused once the queue is closing (rule 11 of `ownership/README.md`).
 
 use crate::config::{Config, MAX_PARTITIONS, PartitionPolicy, Selector};
 use crate::control::ownership::{Handoffs, Owner};
@@ -43,7 +43,8 @@ impl Growth {
         }
     }
 
-    /// Partitions for a type that is new and is spread over `spread` of them; adds some if the policy says so.
+    /// Partitions for a type that is new and is spread over `spread` of them; adds some if the
+    /// policy says so.
     fn place<T>(
         &mut self,
         route: &Route<T>,
@@ -55,7 +56,9 @@ impl Growth {
         #[allow(clippy::cast_precision_loss)] // at most the number of partitions
         let copies = spread as f64;
         self.weight += weight * copies;
-        if let (Selector::ByType, policy @ PartitionPolicy::Adaptive { .. }) = (config.selector, config.partitions) {
+        if let (Selector::ByType, policy @ PartitionPolicy::Adaptive { .. }) =
+            (config.selector, config.partitions)
+        {
             let wanted = policy.resolve(threads, self.weight).max(spread);
             route.grow(config, threads, wanted);
         }
@@ -63,10 +66,13 @@ impl Growth {
         let mut chosen: Vec<usize> = Vec::with_capacity(spread);
         let mut used_threads = vec![0_usize; threads];
         for _ in 0..spread {
-            // The fewest types; then a thread that has none of this type yet, so that its instances run in parallel.
+            // The fewest types; then a thread that has none of this type yet, so that its instances
+            // run in parallel.
             let free = (0..self.types_per_partition.len()).filter(|index| !chosen.contains(index));
             let thread = |index: usize| route.owner(index).load().wanted();
-            let best = free.min_by_key(|&index| (used_threads[thread(index)], self.types_per_partition[index], index));
+            let best = free.min_by_key(|&index| {
+                (used_threads[thread(index)], self.types_per_partition[index], index)
+            });
             let Some(best) = best else { break };
             used_threads[thread(best)] += 1;
             self.types_per_partition[best] += 1;
@@ -88,14 +94,16 @@ fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigE
         )));
     }
     if !(weight.is_finite() && *weight > 0.0) {
-        return Err(ConfigError(format!("{name}: weight is {weight}; give a finite number above 0")));
+        return Err(ConfigError(format!(
+            "{name}: weight is {weight}; give a finite number above 0"
+        )));
     }
     Ok(())
 }
 
 impl<T: Item> Shared<T> {
-    /// Gives a type its handler, or its handlers, one for each of as many partitions. Where it had some before: what to
-    /// wait for until no thread can be inside them.
+    /// Gives a type its handler, or its handlers, one for each of as many partitions. Where it had
+    /// some before: what to wait for until no thread can be inside them.
     pub(crate) fn register<E>(
         &self,
         item_type: &HandledType,
@@ -109,7 +117,8 @@ impl<T: Item> Shared<T> {
         let route = &self.route;
         let known = route.find(item_type.key);
         let number = known.map_or(route.type_count(), |known| known.number);
-        let registered = Arc::new(Registered::new(item_type.key, number, &item_type.name, handlers));
+        let registered =
+            Arc::new(Registered::new(item_type.key, number, &item_type.name, handlers));
         if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
@@ -120,12 +129,18 @@ impl<T: Item> Shared<T> {
                 ))));
             }
             let before = known.registered();
-            control.growth.count_hosted(route, &known.partitions, before.as_deref(), Some(&registered));
+            control.growth.count_hosted(
+                route,
+                &known.partitions,
+                before.as_deref(),
+                Some(&registered),
+            );
             route.add_idlers(&registered, &known.partitions);
             known.publish(Some(registered));
             return Ok(before.map(|before| self.retire(before, &known.partitions)));
         }
-        let (config, threads, spread) = (&self.config, self.threads.len(), registered.handlers.len());
+        let (config, threads, spread) =
+            (&self.config, self.threads.len(), registered.handlers.len());
         self.check_spread(&item_type.name, spread).map_err(AddHandlerError::Config)?;
         if faults::off(Fault::GrowthForgetsOwners) {
             self.forget_moves(&mut control);
@@ -137,14 +152,16 @@ impl<T: Item> Shared<T> {
         Ok(None)
     }
 
-    /// Only for a switched-off rule: what has moved is on its way for ever, and nobody is asked to hand it over.
+    /// Only for a switched-off rule: what has moved is on its way for ever, and nobody is asked to
+    /// hand it over.
     fn forget_moves(&self, control: &mut Control) {
         control.handoffs = Handoffs::default();
         for partition in 0..self.route.partition_count() {
             let word = self.route.owner(partition);
             let owner = word.load().inside();
             if owner != partition % self.threads.len() {
-                let _ = word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
+                let _ =
+                    word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
             }
         }
     }
@@ -170,13 +187,15 @@ impl<T: Item> Shared<T> {
         Err(ConfigError(problem))
     }
 
-    /// Takes a type's handler away. `None`: it had none. Else what to wait for until no thread can be inside it.
+    /// Takes a type's handler away. `None`: it had none. Else what to wait for until no thread can
+    /// be inside it.
     pub(crate) fn unregister(&self, key: TypeKey) -> Option<Arc<Retired>> {
         let mut control = self.control.lock();
         let known = self.route.find(key)?;
         let before = known.registered()?;
         if control.access == Access::Closed {
-            // The drain threads are on their way out, and they close every handler that is still there.
+            // The drain threads are on their way out, and they close every handler that is still
+            // there.
             return None;
         }
         control.growth.count_hosted(&self.route, &known.partitions, Some(&before), None);

@@ -1,8 +1,9 @@
-//! Retirement: what becomes of a handler that was replaced or removed (rule 12 of `ownership/README.md`).
+//! Retirement: what becomes of a handler that was replaced or removed (rule 12 of
+//! `ownership/README.md`).
 //!
-//! A drain thread may be inside it, or hold a batch for it, when its type already goes elsewhere. Each thread that can be
-//! in that position passes a quiescent point first; the last of them calls `on_close` and ends the retirement. Nobody
-//! else waits, unless it asked to.
+//! A drain thread may be inside it, or hold a batch for it, when its type already goes elsewhere.
+//! Each thread that can be in that position passes a quiescent point first; the last of them calls
+//! `on_close` and ends the retirement. Nobody else waits, unless it asked to.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -91,7 +92,8 @@ impl<T> Retirements<T> {
     /// Whether `thread` has to pass for somebody. The caller has fenced.
     pub(crate) fn wait_for(&self, thread: usize) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
-        self.pending.load(Ordering::Relaxed) > 0 && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
+        self.pending.load(Ordering::Relaxed) > 0
+            && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
     }
 
     /// At a quiescent point of `thread`. Whether some retirement waits for nobody any more.
@@ -107,7 +109,8 @@ impl<T> Retirements<T> {
         list.iter().any(|one| one.waiting.is_empty())
     }
 
-    /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from now on.
+    /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from
+    /// now on.
     pub(crate) fn give_up(&self) {
         for retirement in &*self.list.lock() {
             retirement.retired.end();
@@ -117,8 +120,13 @@ impl<T> Retirements<T> {
 
 impl<T: Item> Shared<T> {
     /// After the type was published without `registered`, under the control lock.
-    pub(crate) fn retire(&self, registered: Arc<Registered<T>>, partitions: &[usize]) -> Arc<Retired> {
-        let gone: Vec<HandlerRef<T>> = registered.handlers.iter().filter(|one| !self.serves(one)).cloned().collect();
+    pub(crate) fn retire(
+        &self,
+        registered: Arc<Registered<T>>,
+        partitions: &[usize],
+    ) -> Arc<Retired> {
+        let gone: Vec<HandlerRef<T>> =
+            registered.handlers.iter().filter(|one| !self.serves(one)).cloned().collect();
         let homes: Vec<usize> = self
             .route
             .idlers()
@@ -127,21 +135,26 @@ impl<T: Item> Shared<T> {
             .map(|one| one.home)
             .collect();
         self.route.drop_idlers(&gone);
-        // SeqCst: pairs with the fence of a take, between its look at the owner word and its look at the handler. A
-        // thread that becomes the owner after this looks at the word finds the handler gone.
+        // SeqCst: pairs with the fence of a take, between its look at the owner word and its look
+        // at the handler. A thread that becomes the owner after this looks at the word finds the
+        // handler gone.
         fence(Ordering::SeqCst);
         let mut waiting: Vec<usize> = if self.any_thread_delivers() {
             (0..self.threads.len()).collect()
         } else {
             let owners = partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load());
-            let inside = if faults::off(Fault::RetireInside) { Owner::wanted } else { Owner::inside };
+            let inside =
+                if faults::off(Fault::RetireInside) { Owner::wanted } else { Owner::inside };
             owners.map(inside).collect()
         };
         let retired = Arc::new(Retired::new());
         {
             let mut list = self.retirements.list.lock();
-            // Of an instance that lost another type just now: its batches may still be in hand elsewhere.
-            let related = list.iter().filter(|one| registered.handlers.iter().any(|handler| one.has(handler)));
+            // Of an instance that lost another type just now: its batches may still be in hand
+            // elsewhere.
+            let related = list
+                .iter()
+                .filter(|one| registered.handlers.iter().any(|handler| one.has(handler)));
             waiting.extend(related.flat_map(|one| &one.waiting));
             waiting.sort_unstable();
             waiting.dedup();
@@ -163,18 +176,20 @@ impl<T: Item> Shared<T> {
         if !self.retirements.pass(thread) {
             return Vec::new();
         }
-        // Under the control lock nobody loses a type: an instance that serves none, and is in no other retirement, has
-        // had its last batch, and nobody else will find so.
+        // Under the control lock nobody loses a type: an instance that serves none, and is in no
+        // other retirement, has had its last batch, and nobody else will find so.
         let _control = self.control.lock();
         let mut list = self.retirements.list.lock();
-        let (mut ended, left): (Vec<_>, Vec<_>) = list.drain(..).partition(|one| one.waiting.is_empty());
+        let (mut ended, left): (Vec<_>, Vec<_>) =
+            list.drain(..).partition(|one| one.waiting.is_empty());
         *list = left;
         // Relaxed: who has to see it takes the lock.
         self.retirements.pending.store(list.len(), Ordering::Relaxed);
         let mut closed: Vec<HandlerRef<T>> = Vec::new();
         for retirement in &mut ended {
             for handler in &retirement.registered.handlers {
-                let elsewhere = list.iter().any(|one| one.has(handler)) || closed.iter().any(|one| one.is(handler));
+                let elsewhere = list.iter().any(|one| one.has(handler))
+                    || closed.iter().any(|one| one.is(handler));
                 if !elsewhere && !self.serves(handler) {
                     closed.push(handler.clone());
                     retirement.to_close.push(handler.clone());
@@ -186,7 +201,8 @@ impl<T: Item> Shared<T> {
 
     /// Whether a handler instance still serves some type of this queue.
     pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
-        let has = |registered: Arc<Registered<T>>| registered.handlers.iter().any(|one| one.is(handler));
+        let has =
+            |registered: Arc<Registered<T>>| registered.handlers.iter().any(|one| one.is(handler));
         self.consumes_all(handler) || self.route.types().filter_map(TypeRoute::registered).any(has)
     }
 
@@ -195,7 +211,9 @@ impl<T: Item> Shared<T> {
         match &self.consumption {
             Consumption::ByHandler => false,
             Consumption::OneConsumer(consumer) => consumer.handlers[0].is(handler),
-            Consumption::PerThread(consumers) => consumers.iter().any(|one| one.handlers[0].is(handler)),
+            Consumption::PerThread(consumers) => {
+                consumers.iter().any(|one| one.handlers[0].is(handler))
+            }
         }
     }
 }

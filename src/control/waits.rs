@@ -1,11 +1,13 @@
-//! Which queue waits for the end of which: a drain thread that shuts another queue down waits for it, and two that do so to
-//! each other would wait for ever. The one that comes second does not wait.
+//! Which queue waits for the end of which: a drain thread that shuts another queue down waits for
+//! it, and two that do so to each other would wait for ever. The one that comes second does not
+//! wait.
 
 use crate::sync::{Forgettable, Mutex};
 
 static WAITS: Forgettable<Waits> = Forgettable::new();
 
-/// Pairs of queues, as addresses: the first cannot end before the second, because one of its drain threads waits.
+/// Pairs of queues, as addresses: the first cannot end before the second, because one of its drain
+/// threads waits.
 #[derive(Default)]
 struct Waits(Mutex<Vec<(usize, usize)>>);
 
@@ -39,7 +41,8 @@ impl Drop for WaitForEnd {
     fn drop(&mut self) {
         let all = WAITS.get();
         let mut waits = all.0.lock();
-        if let Some(place) = waits.iter().position(|&(waiter, of)| (waiter, of) == (self.0, self.1)) {
+        if let Some(place) = waits.iter().position(|&(waiter, of)| (waiter, of) == (self.0, self.1))
+        {
             waits.swap_remove(place);
         }
     }

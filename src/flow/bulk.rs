@@ -1,8 +1,9 @@
 //! Produce, many at once: in order, with one hold of a gate for many items.
 //!
-//! Items of several types, in any mixture, go to several partitions. The gates of those met last stay held meanwhile, so
-//! each is taken once for many items and not once for each. Two such producers would wait for each other if one held a gate
-//! that the other wants: so with a gate in its hands a producer only tries the next one, and lets all go before it waits.
+//! Items of several types, in any mixture, go to several partitions. The gates of those met last
+//! stay held meanwhile, so each is taken once for many items and not once for each. Two such
+//! producers would wait for each other if one held a gate that the other wants: so with a gate in
+//! its hands a producer only tries the next one, and lets all go before it waits.
 
 use crate::config::Selector;
 use crate::error::ProduceError;
@@ -27,7 +28,8 @@ const PUTS: usize = 1_024;
 /// Items of a spread type that go to one of its partitions in a row.
 const SPREAD_RUN: usize = 64;
 
-/// Where many items come from. It is asked for them inside gates, so it must run no foreign code and wait for nobody.
+/// Where many items come from. It is asked for them inside gates, so it must run no foreign code
+/// and wait for nobody.
 pub(crate) trait Source<T>: Iterator<Item = T> {
     /// How many are left. Asked outside the gates, where others may have changed that.
     fn left(&mut self) -> usize;
@@ -40,7 +42,8 @@ impl<T> Source<T> for std::vec::IntoIter<T> {
 }
 
 impl<T: Item> Shared<T> {
-    /// Puts items in, in order, up to the first that is refused, which comes back. The rest stays in `items`.
+    /// Puts items in, in order, up to the first that is refused, which comes back. The rest stays
+    /// in `items`.
     pub(crate) fn produce_many<P: Pause>(
         self: &Arc<Self>,
         items: &mut impl Source<T>,
@@ -53,16 +56,23 @@ impl<T: Item> Shared<T> {
         Ok(())
     }
 
-    /// Puts items in, in order, up to the first that finds no room, which has been counted as a late attempt: where, and why.
+    /// Puts items in, in order, up to the first that finds no room, which has been counted as a
+    /// late attempt: where, and why.
     #[inline]
-    pub(super) fn put_many<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+    pub(super) fn put_many<'a>(
+        self: &'a Arc<Self>,
+        items: &mut impl Source<T>,
+    ) -> Option<(T, &'a Partition<T>, Stop)> {
         match self.config.selector {
             Selector::ByType => self.put_by_type(items),
             _ => self.put_in_turn(items),
         }
     }
 
-    fn put_by_type<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+    fn put_by_type<'a>(
+        self: &'a Arc<Self>,
+        items: &mut impl Source<T>,
+    ) -> Option<(T, &'a Partition<T>, Stop)> {
         while items.left() > 0 {
             let mut runs = Runs::new(self);
             for item in items.by_ref().take(PUTS) {
@@ -78,7 +88,10 @@ impl<T: Item> Shared<T> {
     }
 
     /// Each partition in turn gets its share of the items in a row, but not more than [`PUTS`].
-    fn put_in_turn<'a>(self: &'a Arc<Self>, items: &mut impl Source<T>) -> Option<(T, &'a Partition<T>, Stop)> {
+    fn put_in_turn<'a>(
+        self: &'a Arc<Self>,
+        items: &mut impl Source<T>,
+    ) -> Option<(T, &'a Partition<T>, Stop)> {
         let share = items.left().div_ceil(self.route.partition_count()).min(PUTS);
         while items.left() > 0 {
             let partition = self.select(TypeKey(0));
@@ -101,7 +114,8 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// The gates that are held, each where the index of its partition says, and the types whose items go through them.
+/// The gates that are held, each where the index of its partition says, and the types whose items
+/// go through them.
 struct Runs<'a, T: Item> {
     shared: &'a Arc<Shared<T>>,
     inside_pool: bool,
@@ -142,18 +156,24 @@ impl<'a, T: Item> Runs<'a, T> {
     #[inline]
     fn of(&mut self, key: TypeKey) -> &mut Run<'a, T> {
         let known = &self.known[slot_of(key)];
-        let place = if known.key == key && known.left == Known::ALL { known.place } else { self.look_up(key) };
+        let place = if known.key == key && known.left == Known::ALL {
+            known.place
+        } else {
+            self.look_up(key)
+        };
         match &mut self.held[place % HELD] {
             Some(run) => run,
             None => unreachable!("it is held"),
         }
     }
 
-    /// The same for a type that is not where it is looked for first: it is new, or spread, or beside that.
+    /// The same for a type that is not where it is looked for first: it is new, or spread, or
+    /// beside that.
     #[inline(never)]
     fn look_up(&mut self, key: TypeKey) -> usize {
         let first = &self.known[slot_of(key)];
-        let slot = if first.key == key || first.left == 0 { slot_of(key) } else { slot_of(key) ^ 1 };
+        let slot =
+            if first.key == key || first.left == 0 { slot_of(key) } else { slot_of(key) ^ 1 };
         let known = &mut self.known[slot];
         if known.key == key && known.left > 0 {
             if known.left < Known::ALL {
@@ -175,7 +195,11 @@ impl<'a, T: Item> Runs<'a, T> {
         let place = partition.index % HELD;
         if !self.held[place].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
             self.end(place);
-            let tried = if faults::off(Fault::TryNextGate) { None } else { partition.try_run(self.inside_pool) };
+            let tried = if faults::off(Fault::TryNextGate) {
+                None
+            } else {
+                partition.try_run(self.inside_pool)
+            };
             let run = tried.unwrap_or_else(|| {
                 if !faults::off(Fault::TryNextGate) {
                     self.end_all();
@@ -255,7 +279,8 @@ mod loom_tests {
         });
     }
 
-    /// What is put in while the gate is held is announced once, when it is let go: a sleeper hears of it.
+    /// What is put in while the gate is held is announced once, when it is let go: a sleeper hears
+    /// of it.
     #[test]
     fn loom_many_while_the_owner_goes_to_sleep() {
         model(3, || {
@@ -275,7 +300,8 @@ mod loom_tests {
     fn loom_space_while_a_producer_of_many_goes_to_wait() {
         model(2, || {
             let seen = Arc::new(Seen::default());
-            let queue = BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+            let queue =
+                BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
             queue.add_handler(ONE, seen.handler()).unwrap();
             let mut items = vec![Number(ONE, 1), Number(ONE, 2)].into_iter();
             queue.produce_many(&mut items, None, &mut Wait).unwrap();

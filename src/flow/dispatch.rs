@@ -1,4 +1,5 @@
-//! Dispatch: what one cycle took, grouped by type and handed to the handlers, one thread at a time in each.
+//! Dispatch: what one cycle took, grouped by type and handed to the handlers, one thread at a time
+//! in each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -28,7 +29,8 @@ pub(crate) struct Group<T> {
     batch: Batch<T>,
 }
 
-/// Groups by type, in the order in which the types were met; by partition as well where a type is spread.
+/// Groups by type, in the order in which the types were met; by partition as well where a type is
+/// spread.
 ///
 /// `known_before`: the types with a higher number count as unknown.
 pub(crate) fn group_by_type<T: Item>(
@@ -42,7 +44,8 @@ pub(crate) fn group_by_type<T: Item>(
     let mut known = Known::default();
     for Taken { partition, segments } in taken {
         if selector == Selector::ByType {
-            // The partitions of a type are its own, or shared with types that are not spread: no group gathers from two.
+            // The partitions of a type are its own, or shared with types that are not spread: no
+            // group gathers from two.
             known.forget();
         }
         let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
@@ -100,13 +103,20 @@ impl Known {
 }
 
 /// One group for the one consumer of the queue.
-pub(crate) fn group_for<T: Item>(consumer: &Arc<Registered<T>>, taken: Vec<Taken<T>>) -> Vec<Group<T>> {
+pub(crate) fn group_for<T: Item>(
+    consumer: &Arc<Registered<T>>,
+    taken: Vec<Taken<T>>,
+) -> Vec<Group<T>> {
     let mut batch = Batch::default();
     for segment in taken.into_iter().flat_map(|taken| taken.segments) {
         let weight = weight_of(&segment);
         batch.push_segment(segment, weight);
     }
-    if batch.is_empty() { Vec::new() } else { vec![Group { target: Some(Target::only(consumer.clone())), batch }] }
+    if batch.is_empty() {
+        Vec::new()
+    } else {
+        vec![Group { target: Some(Target::only(consumer.clone())), batch }]
+    }
 }
 
 /// Log lines that are due at most once per type and minute.
@@ -150,7 +160,8 @@ impl DispatchLog {
 pub(crate) struct Dispatcher<'a, T: Item> {
     pub(crate) shared: &'a Shared<T>,
     pub(crate) tally: &'a ThreadTally,
-    /// Lines to log once the thread has left the host: a logging handler may be slow, or produce into a queue.
+    /// Lines to log once the thread has left the host: a logging handler may be slow, or produce
+    /// into a queue.
     pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
     pub(crate) spares: &'a mut Spares<T>,
@@ -159,8 +170,9 @@ pub(crate) struct Dispatcher<'a, T: Item> {
 }
 
 impl<T: Item> Dispatcher<'_, T> {
-    /// Dispatches every group: first those whose handler is free, then those that another thread is inside. The
-    /// thread holds one entry token at a time, so threads that wait for each other's handlers cannot lock up.
+    /// Dispatches every group: first those whose handler is free, then those that another thread is
+    /// inside. The thread holds one entry token at a time, so threads that wait for each other's
+    /// handlers cannot lock up.
     pub(crate) fn dispatch(&mut self, groups: Vec<Group<T>>) {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
@@ -183,7 +195,12 @@ impl<T: Item> Dispatcher<'_, T> {
     }
 
     /// With the host if the handler needs it.
-    fn hand_over_in_its_world<'t>(&mut self, target: &'t Target<T>, batch: Batch<T>, entered: Option<Entered<'t>>) {
+    fn hand_over_in_its_world<'t>(
+        &mut self,
+        target: &'t Target<T>,
+        batch: Batch<T>,
+        entered: Option<Entered<'t>>,
+    ) {
         if target.handler().handler.needs_host() {
             self.in_host(|this| this.hand_over(target, batch, entered));
         } else {
@@ -205,18 +222,33 @@ impl<T: Item> Dispatcher<'_, T> {
         self.inside_host = false;
     }
 
-    /// One batch to its handler, as often as the retry policy allows; then the count of what became of it.
-    fn hand_over<'t>(&mut self, target: &'t Target<T>, mut batch: Batch<T>, mut entered: Option<Entered<'t>>) {
+    /// One batch to its handler, as often as the retry policy allows; then the count of what became
+    /// of it.
+    fn hand_over<'t>(
+        &mut self,
+        target: &'t Target<T>,
+        mut batch: Batch<T>,
+        mut entered: Option<Entered<'t>>,
+    ) {
         let (registered, items) = (&target.registered, batch.len() as u64);
         let attempts = self.shared.config.retry.as_ref().map_or(1, |retry| retry.attempts);
         let mut took = Duration::ZERO;
         let mut attempt = 1;
         let result = loop {
             batch.set_last_attempt(attempt >= attempts);
-            let Some(result) = self.try_once(target, &mut batch, &mut took, entered.take()) else { return };
+            let Some(result) = self.try_once(target, &mut batch, &mut took, entered.take()) else {
+                return;
+            };
             match result {
-                Err(failure) if failure.retry && attempt < attempts && batch.len() as u64 == items => {
-                    let delay = self.shared.config.retry.as_ref().map_or(Duration::ZERO, |retry| retry.delay(attempt));
+                Err(failure)
+                    if failure.retry && attempt < attempts && batch.len() as u64 == items =>
+                {
+                    let delay = self
+                        .shared
+                        .config
+                        .retry
+                        .as_ref()
+                        .map_or(Duration::ZERO, |retry| retry.delay(attempt));
                     self.tally.side_call(None);
                     // Outside the token and the host: whoever else needs them goes on meanwhile.
                     self.shared.host.leave(&mut || self.shared.back_off(delay));
@@ -234,10 +266,12 @@ impl<T: Item> Dispatcher<'_, T> {
         }
         if let Err(failure) = result
             && !failure.reported
-            && let Some(failed) = self.shared.dispatch_log.failed.note(registered.key, items, Instant::now())
+            && let Some(failed) =
+                self.shared.dispatch_log.failed.note(registered.key, items, Instant::now())
         {
             let (queue, name) = (&self.shared.name, &registered.name);
-            self.lines.push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
+            self.lines
+                .push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
         }
         for mut segment in batch.into_segments() {
             segment.clear();
@@ -245,7 +279,8 @@ impl<T: Item> Dispatcher<'_, T> {
         }
     }
 
-    /// Inside the handler's entry token: `consume`. `None`: the time is over, and nobody is called any more.
+    /// Inside the handler's entry token: `consume`. `None`: the time is over, and nobody is called
+    /// any more.
     fn try_once<'t>(
         &mut self,
         target: &'t Target<T>,
@@ -281,12 +316,17 @@ impl<T: Item> Dispatcher<'_, T> {
         let items = batch.len() as u64;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
-        if let Some(unhandled) = shared.dispatch_log.unhandled.note(first.type_key(), items, Instant::now()) {
+        if let Some(unhandled) =
+            shared.dispatch_log.unhandled.note(first.type_key(), items, Instant::now())
+        {
             let (queue, name) = (&shared.name, shared.host.type_name(first));
-            let has_handler = |key| shared.route.find(key).is_some_and(|one| one.registered().is_some());
+            let has_handler =
+                |key| shared.route.find(key).is_some_and(|one| one.registered().is_some());
             let hint = shared.host.unhandled_hint(first, &has_handler);
-            let hint = hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
-            self.lines.push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
+            let hint =
+                hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
+            self.lines
+                .push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
         }
     }
 }
@@ -299,7 +339,10 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let cause = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let cause = cause.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Failure::last(format!("{name} panicked: {}", cause.unwrap_or_else(|| "no message".to_owned()))))
+        Err(Failure::last(format!(
+            "{name} panicked: {}",
+            cause.unwrap_or_else(|| "no message".to_owned())
+        )))
     })
 }
 
@@ -311,7 +354,8 @@ mod loom_tests {
     use crate::queue::BatchQueue;
     use crate::sync::Arc;
 
-    /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does not get it.
+    /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does
+    /// not get it.
     #[test]
     fn loom_stranger_while_the_owner_takes() {
         model(2, || {

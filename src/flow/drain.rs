@@ -21,8 +21,9 @@ use crate::flow::take::Segments;
 use crate::shared::{Consumption, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
 
-/// How long a drain thread with work stays with its host: a fifth of the time after which the interpreter asks a thread to let
-/// others go on, and which nobody asks while a handler runs that is no Python code.
+/// How long a drain thread with work stays with its host: a fifth of the time after which the
+/// interpreter asks a thread to let others go on, and which nobody asks while a handler runs that
+/// is no Python code.
 const STAY: Duration = Duration::from_millis(1);
 
 /// The same in cycles, for loom, which has no clock.
@@ -83,7 +84,8 @@ impl<T: Item> DrainTask<T> {
         &self.shared
     }
 
-    /// Takes from the ready partitions of this thread and dispatches, or tells idle handlers; then the quiescent point.
+    /// Takes from the ready partitions of this thread and dispatches, or tells idle handlers; then
+    /// the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
         if self.shared.is_over() {
             return Cycle::Over;
@@ -91,7 +93,11 @@ impl<T: Item> DrainTask<T> {
         // Acquire: pairs with the Release of the closer, after which every gate is closed.
         let closing = self.shared.closing.load(Ordering::Acquire);
         // Only for a switched-off rule: the types that are known before the cycle takes anything.
-        let known = if faults::off(Fault::RouteAfterTake) { self.shared.route.types().count() } else { usize::MAX };
+        let known = if faults::off(Fault::RouteAfterTake) {
+            self.shared.route.types().count()
+        } else {
+            usize::MAX
+        };
         let first = self.partitions_to_take(closing).next();
         let (mut served, mut items, mut began) = (Vec::new(), 0, None);
         if let Some(first) = first {
@@ -135,7 +141,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Cycles up to the first that is not followed by another one at once; while there is work, some in one stay with the host.
+    /// Cycles up to the first that is not followed by another one at once; while there is work,
+    /// some in one stay with the host.
     pub(crate) fn work(&mut self) -> Cycle {
         let mut last = self.cycle();
         if last == Cycle::Worked && self.was_hosted {
@@ -153,10 +160,11 @@ impl<T: Item> DrainTask<T> {
         last
     }
 
-    // ---- take and dispatch -----------------------------------------------------------------------------------
+    // ---- take and dispatch
+    // -----------------------------------------------------------------------------------
 
-    /// The partitions of this thread that are ready, from the one after the last served. Ready bits never decide about
-    /// the end: once the queue is closing, every partition is looked at.
+    /// The partitions of this thread that are ready, from the one after the last served. Ready bits
+    /// never decide about the end: once the queue is closing, every partition is looked at.
     fn partitions_to_take(&self, closing: bool) -> impl Iterator<Item = usize> + use<'_, T> {
         to_take(&self.shared, self.index, self.last_served, closing)
     }
@@ -173,7 +181,8 @@ impl<T: Item> DrainTask<T> {
         let mut items = 0;
         let mut taken = Vec::new();
         let (thread, hosted) = (self.index, self.was_hosted);
-        let others = to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
+        let others =
+            to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
             if !closing && is_hostless(&shared, thread, index) == hosted {
@@ -183,7 +192,8 @@ impl<T: Item> DrainTask<T> {
             }
             let mut segments = Segments::new();
             let budget = shared.config.max_batch_items - items;
-            let from_here = shared.route.partition(index).take(budget, &mut segments, &mut self.spares);
+            let from_here =
+                shared.route.partition(index).take(budget, &mut segments, &mut self.spares);
             if from_here == 0 {
                 continue;
             }
@@ -198,11 +208,16 @@ impl<T: Item> DrainTask<T> {
             }
         }
         let slot = &shared.threads[self.index];
-        // The handlers are looked up after the last take: an item is in a partition only after its handler was published.
+        // The handlers are looked up after the last take: an item is in a partition only after its
+        // handler was published.
         let groups = match &shared.consumption {
-            Consumption::ByHandler => {
-                group_by_type(&shared.route, shared.config.selector, taken, known_before, &mut self.spares)
-            }
+            Consumption::ByHandler => group_by_type(
+                &shared.route,
+                shared.config.selector,
+                taken,
+                known_before,
+                &mut self.spares,
+            ),
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
@@ -217,20 +232,24 @@ impl<T: Item> DrainTask<T> {
         items
     }
 
-    // ---- the quiescent point ---------------------------------------------------------------------------------
+    // ---- the quiescent point
+    // ---------------------------------------------------------------------------------
 
     /// Nothing is in hand any more. The order of these steps is rule 7.
     fn quiescent_point(&mut self, served: &[usize], closing: bool) {
         let shared = self.shared.clone();
-        let complete = || served.iter().for_each(|&partition| shared.route.partition(partition).complete());
+        let complete =
+            || served.iter().for_each(|&partition| shared.route.partition(partition).complete());
         if !faults::off(Fault::CompleteFirst) {
             complete();
         }
-        // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at `completed`.
+        // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at
+        // `completed`.
         fence(Ordering::SeqCst);
         shared.tell_flush();
         let slot = self.slot();
-        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who sees the number.
+        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who
+        // sees the number.
         slot.cycles.store(slot.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
         let here = QuiescentPoint::of(self.index);
         if closing {
@@ -258,7 +277,8 @@ impl<T: Item> DrainTask<T> {
         self.shared.route.owner(partition).load().inside() == self.index
     }
 
-    // ---- rest and sleep --------------------------------------------------------------------------------------
+    // ---- rest and sleep
+    // --------------------------------------------------------------------------------------
 
     /// The task had left its worker asleep, and runs again.
     pub(crate) fn wake_up(&self) {
@@ -287,7 +307,8 @@ impl<T: Item> DrainTask<T> {
         }
         let attempt = self.sleeper.prepare(kind);
         // Not without pressure: the look takes every gate, mostly from a producer.
-        self.is_pressed = (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
+        self.is_pressed =
+            (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
         if !faults::off(Fault::LookAgain) && self.has_reason_to_stay_awake(kind) {
             return None;
         }
@@ -295,7 +316,8 @@ impl<T: Item> DrainTask<T> {
     }
 
     fn has_half_full_partition(&self) -> bool {
-        self.partitions_to_take(false).any(|index| self.shared.route.partition(index).is_half_full())
+        self.partitions_to_take(false)
+            .any(|index| self.shared.route.partition(index).is_half_full())
     }
 
     /// The second look, after the thread has said that it sleeps.
@@ -315,7 +337,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    // ---- the end ---------------------------------------------------------------------------------------------
+    // ---- the end
+    // ---------------------------------------------------------------------------------------------
 
     /// Everything is handled: the last act of this task.
     pub(crate) fn end(&mut self) {
@@ -326,8 +349,8 @@ impl<T: Item> DrainTask<T> {
         self.note_cpu_time();
     }
 
-    /// After an expired shutdown: what is left was counted as abandoned. It dies in the host, here and now, because an
-    /// item may hold the queue that holds it.
+    /// After an expired shutdown: what is left was counted as abandoned. It dies in the host, here
+    /// and now, because an item may hold the queue that holds it.
     fn discard_abandoned(&mut self) {
         let shared = self.shared.clone();
         if !shared.expired.load(Ordering::Acquire) {
@@ -343,7 +366,8 @@ impl<T: Item> DrainTask<T> {
         });
     }
 
-    // ---- what others see -------------------------------------------------------------------------------------
+    // ---- what others see
+    // -------------------------------------------------------------------------------------
 
     pub(super) fn slot(&self) -> &ThreadSlot {
         &self.shared.threads[self.index]
@@ -360,7 +384,8 @@ impl<T: Item> DrainTask<T> {
     }
 }
 
-/// The partitions of drain thread `index` that are ready, or all of them: from the one after the last served.
+/// The partitions of drain thread `index` that are ready, or all of them: from the one after the
+/// last served.
 fn to_take<T: Item>(
     shared: &Shared<T>,
     index: usize,
@@ -372,20 +397,29 @@ fn to_take<T: Item>(
         let count = route.partition_count();
         (1..=count).map(move |step| (last_served + step) % count)
     });
-    let ready = (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), last_served));
-    all.into_iter().flatten().chain(ready.into_iter().flatten()).filter(move |&one| owns(shared, index, one))
+    let ready =
+        (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), last_served));
+    all.into_iter()
+        .flatten()
+        .chain(ready.into_iter().flatten())
+        .filter(move |&one| owns(shared, index, one))
 }
 
 fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     let owner = shared.route.owner(partition).load();
-    if faults::off(Fault::TakeWhenWanted) { owner.wanted() == index } else { owner == Owner::Owned(index) }
+    if faults::off(Fault::TakeWhenWanted) {
+        owner.wanted() == index
+    } else {
+        owner == Owner::Owned(index)
+    }
 }
 
 /// Whether what comes out of a partition can do without the host.
 fn is_hostless<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     match &shared.consumption {
         Consumption::ByHandler => {
-            shared.config.selector == Selector::ByType && shared.route.partition(partition).is_hostless()
+            shared.config.selector == Selector::ByType
+                && shared.route.partition(partition).is_hostless()
         }
         Consumption::OneConsumer(consumer) => !consumer.needs_host(),
         Consumption::PerThread(consumers) => !consumers[index].needs_host(),

@@ -1,15 +1,17 @@
-//! What the gate of a partition guards: the open segment, the bound, the access, and the plan of the next puts.
+//! What the gate of a partition guards: the open segment, the bound, the access, and the plan of
+//! the next puts.
 
 use crate::faults::{self, Fault};
 
 /// Slots of the channel of the largest buffers, 24 bytes and a stamp each.
 const MOST_SEGMENTS: usize = 8_192;
 
-/// Items per sealed segment: small enough for the bound and the batch limit, large enough that even a huge buffer has
-/// a channel of a few hundred slots.
+/// Items per sealed segment: small enough for the bound and the batch limit, large enough that even
+/// a huge buffer has a channel of a few hundred slots.
 pub(crate) fn segment_size(buffer_size: usize, max_batch_items: usize) -> usize {
     let for_buffer = (buffer_size / 128).next_power_of_two().clamp(256, 4096);
-    // The floor wins over a small batch limit: the channel of a huge buffer stays at a few thousand slots.
+    // The floor wins over a small batch limit: the channel of a huge buffer stays at a few thousand
+    // slots.
     for_buffer.min(buffer_size.div_ceil(4)).min(max_batch_items).max(buffer_size / MOST_SEGMENTS)
 }
 
@@ -31,14 +33,16 @@ pub(super) struct Gate<T> {
     pub(super) open: Vec<T>,
     /// Items put in before the first of the open segment.
     pub(super) before_open: u64,
-    /// `taken` at the last look: never more than it is now. While the partition has room by this, and an open segment, a
-    /// put need not look at the line that the thread inside writes.
+    /// `taken` at the last look: never more than it is now. While the partition has room by this,
+    /// and an open segment, a put need not look at the line that the thread inside writes.
     pub(super) taken_seen: u64,
     pub(super) buffer_size: u32,
     pub(super) segment_size: u16,
-    /// While the open segment is shorter than this, a put has nothing to look at and nothing to tell. 0 while it is empty.
+    /// While the open segment is shorter than this, a put has nothing to look at and nothing to
+    /// tell. 0 while it is empty.
     pub(super) plain_until: u16,
-    /// Segments in the channel, less those that the thread inside received since it last held the gate.
+    /// Segments in the channel, less those that the thread inside received since it last held the
+    /// gate.
     pub(super) sealed: u32,
     pub(super) access: Access,
 }
@@ -72,8 +76,9 @@ impl<T> Gate<T> {
         (self.buffer_size as usize).div_ceil(2)
     }
 
-    /// After a put: how far the next ones are plain. The first item of a segment, its last one and the half of the bound are
-    /// looked at when they come; whoever takes the open segment or changes the access takes the plan back.
+    /// After a put: how far the next ones are plain. The first item of a segment, its last one and
+    /// the half of the bound are looked at when they come; whoever takes the open segment or
+    /// changes the access takes the plan back.
     pub(super) fn plan(&mut self) {
         let ahead = usize::try_from(self.before_open - self.taken_seen).unwrap_or(usize::MAX);
         let below_half = (self.half() - 1).saturating_sub(ahead);

@@ -17,7 +17,8 @@ pub struct HandledType {
     pub key: TypeKey,
     /// Its name in logs and statistics.
     pub name: String,
-    /// Its share of a partition under [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
+    /// Its share of a partition under
+    /// [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
     pub weight: f64,
 }
 
@@ -31,8 +32,8 @@ impl From<TypeKey> for HandledType {
 /// What a queue may hold.
 ///
 /// An item may stand for several, as a block of rows does: it weighs so many, and goes in by
-/// [`produce_heavy`](crate::BatchQueue::produce_heavy). The bound and all counts are by weight. A batch is then limited by the
-/// buffer's size, and not by `max_batch_items`.
+/// [`produce_heavy`](crate::BatchQueue::produce_heavy). The bound and all counts are by weight. A
+/// batch is then limited by the buffer's size, and not by `max_batch_items`.
 pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;
@@ -84,7 +85,8 @@ impl<T> Batch<T> {
         self.len == 0
     }
 
-    /// Whether a failure now is final. Else a handler that fails and leaves all items in the batch is called again.
+    /// Whether a failure now is final. Else a handler that fails and leaves all items in the batch
+    /// is called again.
     pub fn is_last_attempt(&self) -> bool {
         self.last_attempt
     }
@@ -204,8 +206,8 @@ impl fmt::Display for Failure {
 
 /// Handles the batches of one type, or of a whole queue.
 ///
-/// **Exclusive (P1):** no two calls into one [`HandlerRef`] overlap, whatever thread, type or queue they come from.
-/// A panic fails its own batch only.
+/// **Exclusive (P1):** no two calls into one [`HandlerRef`] overlap, whatever thread, type or queue
+/// they come from. A panic fails its own batch only.
 pub trait Handler<T>: Send + Sync {
     /// Handles one batch: 1 to `max_batch_items` items, rounded up to a segment.
     ///
@@ -213,13 +215,14 @@ pub trait Handler<T>: Send + Sync {
     /// The batch could not be handled; all of it is counted as failed.
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
 
-    /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). Where no handler of a partition needs that, its
-    /// drain thread does not enter for it.
+    /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). Where no handler of a
+    /// partition needs that, its drain thread does not enter for it.
     fn needs_host(&self) -> bool {
         true
     }
 
-    /// Whether [`on_idle`](Self::on_idle) does anything. A handler that says no costs an idle queue nothing.
+    /// Whether [`on_idle`](Self::on_idle) does anything. A handler that says no costs an idle queue
+    /// nothing.
     fn has_on_idle(&self) -> bool {
         false
     }
@@ -240,8 +243,8 @@ pub trait Handler<T>: Send + Sync {
         Ok(())
     }
 
-    /// Whether another thread does the work, like an event loop, while the drain thread waits for it. On a shared pool another
-    /// worker takes the place of the one that waits.
+    /// Whether another thread does the work, like an event loop, while the drain thread waits for
+    /// it. On a shared pool another worker takes the place of the one that waits.
     fn works_elsewhere(&self) -> bool {
         false
     }
@@ -269,8 +272,8 @@ pub struct EntryToken {
 #[derive(Debug, Default)]
 struct Door {
     held: bool,
-    /// Threads that wait for the token. While there are none, which is nearly always, nobody is told that it is free:
-    /// that would be a system call for each batch.
+    /// Threads that wait for the token. While there are none, which is nearly always, nobody is
+    /// told that it is free: that would be a system call for each batch.
     waiting: usize,
 }
 
@@ -302,7 +305,8 @@ impl EntryToken {
     }
 }
 
-/// Proof that this thread holds an entry token. Unlike a lock guard it may cross the host's `enter` and `leave`.
+/// Proof that this thread holds an entry token. Unlike a lock guard it may cross the host's `enter`
+/// and `leave`.
 #[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a EntryToken);
 
@@ -316,8 +320,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A handler instance with its entry token. Clones are the same instance: register one under several types or on
-/// several queues, and still only one thread is inside at a time.
+/// A handler instance with its entry token. Clones are the same instance: register one under
+/// several types or on several queues, and still only one thread is inside at a time.
 pub struct HandlerRef<T> {
     pub(crate) handler: Arc<dyn Handler<T>>,
     pub(crate) token: Arc<EntryToken>,

@@ -1,4 +1,5 @@
-//! Produce, one item that stands for many, like a block of rows: by its weight, cut where only a piece finds room.
+//! Produce, one item that stands for many, like a block of rows: by its weight, cut where only a
+//! piece finds room.
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
@@ -13,9 +14,10 @@ use crate::sync::{Arc, Instant, Ordering};
 impl<T: Item> Shared<T> {
     /// Puts an item in by its weight. What was refused comes back: all of it, or the rest.
     ///
-    /// With `Blocking` an item goes in whole, or in pieces of half a buffer, so that a busy partition does not grind it to dust.
-    /// But each try that finds no such room is content with half of that: lighter producers may take all that comes free.
-    /// With `IfPossible` what finds room goes in.
+    /// With `Blocking` an item goes in whole, or in pieces of half a buffer, so that a busy
+    /// partition does not grind it to dust. But each try that finds no such room is content with
+    /// half of that: lighter producers may take all that comes free. With `IfPossible` what finds
+    /// room goes in.
     pub(crate) fn produce_heavy<P: Pause>(
         self: &Arc<Self>,
         mut item: T,
@@ -38,7 +40,9 @@ impl<T: Item> Shared<T> {
             if !faults::off(Fault::SmallerPieces) {
                 piece = piece.div_ceil(2);
             }
-            if let Err(refusal) = self.wait_or_refuse(partition, least, stop, deadline, pause, &mut standing_in) {
+            if let Err(refusal) =
+                self.wait_or_refuse(partition, least, stop, deadline, pause, &mut standing_in)
+            {
                 return Err(self.refuse(&rest, refusal, partition).with(rest, partition));
             }
             item = rest;
@@ -47,8 +51,8 @@ impl<T: Item> Shared<T> {
 }
 
 impl<T: Item> Partition<T> {
-    /// Puts an item in by its weight. What does not fit comes back: the whole item, unless there is room for a piece of
-    /// at least `least`.
+    /// Puts an item in by its weight. What does not fit comes back: the whole item, unless there is
+    /// room for a piece of at least `least`.
     pub(crate) fn put_heavy(
         &self,
         item: T,
@@ -62,7 +66,8 @@ impl<T: Item> Partition<T> {
             return (Signal::Nothing, Some((item, stop)));
         }
         let was_empty = self.is_empty(&mut gate);
-        let (room, weight) = ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
+        let (room, weight) =
+            ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
         let (put, rest) = if weight <= room || faults::off(Fault::Bound) {
             (Some(item), None)
         } else if room >= least.max(1) {

@@ -9,8 +9,8 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
-    /// Runs everything that looks into items or calls handlers: once per cycle with work, unless no handler
-    /// [needs](crate::Handler::needs_host) it. May be called inside itself.
+    /// Runs everything that looks into items or calls handlers: once per cycle with work, unless no
+    /// handler [needs](crate::Handler::needs_host) it. May be called inside itself.
     fn enter(&self, body: &mut dyn FnMut()) {
         body();
     }
@@ -20,8 +20,8 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
-    /// Runs what needs no host: a wait for another thread, a handler that can do without. Mostly from inside
-    /// [`enter`](Self::enter).
+    /// Runs what needs no host: a wait for another thread, a handler that can do without. Mostly
+    /// from inside [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();
     }
@@ -36,12 +36,14 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         log::info!(target: "batchqueue", "{line}");
     }
 
-    /// Why an item may have no handler although there are some, for the log. Called inside [`enter`](Self::enter).
+    /// Why an item may have no handler although there are some, for the log. Called inside
+    /// [`enter`](Self::enter).
     fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
         None
     }
 
-    /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a producer.
+    /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a
+    /// producer.
     fn type_name(&self, item: &T) -> String {
         format!("type {}", item.type_key().0)
     }

@@ -1,4 +1,5 @@
-//! Produce for callers that must not wait, like an event loop: what found no room is kept, and tried again by the caller.
+//! Produce for callers that must not wait, like an event loop: what found no room is kept, and
+//! tried again by the caller.
 //!
 //! ```text
 //!  try_produce ──no room──▶ Late ──listen──▶ room? ──yes──▶ try_again ──▶ in
@@ -6,8 +7,9 @@
 //!                                             └──▶ hears of it ◀┘
 //! ```
 //!
-//! Room that comes between the first try and `listen` is told to nobody: so the caller looks once more after it listens, and
-//! from then on whenever it hears. The attempt is counted with the first try, and the refusal when the caller gives up.
+//! Room that comes between the first try and `listen` is told to nobody: so the caller looks once
+//! more after it listens, and from then on whenever it hears. The attempt is counted with the first
+//! try, and the refusal when the caller gives up.
 
 use std::fmt;
 
@@ -54,7 +56,8 @@ impl<T: Item> Late<T> {
         self.item.as_ref()
     }
 
-    /// Lets `listener` hear of room in the partition. It may have come before: look at it, or try, after this.
+    /// Lets `listener` hear of room in the partition. It may have come before: look at it, or try,
+    /// after this.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
         self.place().space.listen(listener.clone(), self.partition);
         Listening { shared: self.shared.clone(), partition: self.partition, listener }
@@ -139,8 +142,8 @@ impl<T: Item> fmt::Debug for Listening<T> {
 }
 
 impl<T: Item> Shared<T> {
-    /// Puts one item in, without waiting. `is_awaited`: whether others wait for that partition, whom the caller does not want
-    /// to overtake.
+    /// Puts one item in, without waiting. `is_awaited`: whether others wait for that partition,
+    /// whom the caller does not want to overtake.
     pub(crate) fn try_produce(
         self: &Arc<Self>,
         item: T,
@@ -166,7 +169,10 @@ impl<T: Item> Shared<T> {
     }
 
     /// Puts items in, in order, up to the first that is not in at once. The rest stays in `items`.
-    pub(crate) fn try_produce_many(self: &Arc<Self>, items: &mut impl Source<T>) -> Result<(), NotIn<T>> {
+    pub(crate) fn try_produce_many(
+        self: &Arc<Self>,
+        items: &mut impl Source<T>,
+    ) -> Result<(), NotIn<T>> {
         match self.put_many(items) {
             Some((item, partition, stop)) => Err(Late::new(self, partition, item).stopped(stop)),
             None => Ok(()),
@@ -234,7 +240,8 @@ mod loom_tests {
     fn loom_space_while_a_loop_begins_to_listen() {
         model(2, || {
             let seen = Arc::new(Seen::default());
-            let queue = BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+            let queue =
+                BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
             queue.add_handler(ONE, seen.handler()).unwrap();
             assert!(put(&queue, 1));
             assert!(put(&queue, 2));
@@ -247,7 +254,9 @@ mod loom_tests {
     #[test]
     fn loom_close_while_a_loop_listens() {
         model(2, || {
-            let queue = Arc::new(BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap());
+            let queue = Arc::new(
+                BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap(),
+            );
             let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
             let handler = {
                 let (entered, release) = (entered.clone(), release.clone());

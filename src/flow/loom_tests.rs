@@ -1,8 +1,10 @@
-//! What drain threads meet beside items, under loom: an interpreter, waits that end by themselves, tries that fail.
+//! What drain threads meet beside items, under loom: an interpreter, waits that end by themselves,
+//! tries that fail.
 //!
-//! The interpreter of the model is a lock that one thread at a time holds, as an attached thread does: a drain thread takes it
-//! for a cycle with work, a producer holds it while it puts, and both let it go for a wait. loom reports a deadlock where
-//! somebody waits for another thread and keeps it. Bounds: two or three preemptions with one drain thread, one with two.
+//! The interpreter of the model is a lock that one thread at a time holds, as an attached thread
+//! does: a drain thread takes it for a cycle with work, a producer holds it while it puts, and both
+//! let it go for a wait. loom reports a deadlock where somebody waits for another thread and keeps
+//! it. Bounds: two or three preemptions with one drain thread, one with two.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -106,7 +108,8 @@ fn loom_attached_producer_waits_for_space() {
     });
 }
 
-/// The same for a flush. The handler comes after the item, while the drain thread waits to attach, or before.
+/// The same for a flush. The handler comes after the item, while the drain thread waits to attach,
+/// or before.
 #[test]
 fn loom_attached_thread_flushes() {
     model(2, || {
@@ -122,7 +125,8 @@ fn loom_attached_thread_flushes() {
     });
 }
 
-/// Notes a batch while the interpreter is somebody else's, as a handler does that sleeps or reads a file.
+/// Notes a batch while the interpreter is somebody else's, as a handler does that sleeps or reads a
+/// file.
 fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number> + use<> {
     let (seen, interpreter) = (seen.clone(), interpreter.clone());
     move |batch: &mut Batch<Number>| {
@@ -131,8 +135,8 @@ fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number
     }
 }
 
-/// Two drain threads meet at a handler that lets the interpreter go and wants it back: who waits for the handler must not
-/// be attached.
+/// Two drain threads meet at a handler that lets the interpreter go and wants it back: who waits
+/// for the handler must not be attached.
 #[test]
 fn loom_attached_owners_meet_at_one_handler() {
     model(1, || {
@@ -149,7 +153,8 @@ fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
-        let other = HandlerRef::with_token(Arc::new(|_: &mut Batch<Number>| ()), slow.token.clone());
+        let other =
+            HandlerRef::with_token(Arc::new(|_: &mut Batch<Number>| ()), slow.token.clone());
         queue.add_handler(ONE, slow).unwrap();
         queue.add_handler(TWO, other).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
@@ -182,7 +187,8 @@ fn loom_put_while_a_sleep_times_out() {
 fn loom_put_while_a_rest_ends() {
     model(3, || {
         let seen = Arc::new(Seen::default());
-        let queue = BatchQueue::builder("q", Config { min_idle: MOMENT, ..config(1) }).start().unwrap();
+        let queue =
+            BatchQueue::builder("q", Config { min_idle: MOMENT, ..config(1) }).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         seen.wait_for(1);
@@ -203,8 +209,8 @@ impl Handler<Number> for Stubborn {
     }
 }
 
-/// A close ends the wait between two tries of a batch, whichever of the two begins first. Who closes is attached, so the
-/// thread that waits must not be.
+/// A close ends the wait between two tries of a batch, whichever of the two begins first. Who
+/// closes is attached, so the thread that waits must not be.
 #[test]
 fn loom_close_while_a_batch_waits_for_its_next_try() {
     model(2, || {

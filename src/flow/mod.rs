@@ -24,8 +24,9 @@
 //!  rest.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stand `space.rs`, the wait in front of a full partition; `spares.rs`, emptied segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`,
-//! the world that the handlers live in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
+//! Beside the way stand `space.rs`, the wait in front of a full partition; `spares.rs`, emptied
+//! segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`, the world that the handlers live
+//! in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
 
 pub(crate) mod bulk;
 pub(crate) mod dispatch;

@@ -1,8 +1,9 @@
 //! One partition: a crossbeam channel of sealed segments, and one open segment behind a lock.
 //!
-//! The lock, called the gate, guards the open segment together with the bound, the closed mark and the counts, so that
-//! a put decides and acts in one step. Full segments leave it through the channel: the thread inside receives them
-//! without the lock, and the price of the channel is paid per segment and not per item.
+//! The lock, called the gate, guards the open segment together with the bound, the closed mark and
+//! the counts, so that a put decides and acts in one step. Full segments leave it through the
+//! channel: the thread inside receives them without the lock, and the price of the channel is paid
+//! per segment and not per item.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -22,7 +23,8 @@ use crate::flow::ready::ReadyBit;
 use crate::flow::space::Space;
 use crate::flow::spares::SparePool;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex, SegmentChannel,
+    Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
+    SegmentChannel,
 };
 
 /// What a put reads and writes when it does not succeed at once. Under the gate.
@@ -81,7 +83,8 @@ pub(crate) struct Partition<T> {
     spares: Arc<SparePool<T>>,
     /// An item that weighs more than 1 has been here.
     pub(super) has_heavy: AtomicBool,
-    /// The handlers of its types need no host, as far as that is known: their thread takes from here without one.
+    /// The handlers of its types need no host, as far as that is known: their thread takes from
+    /// here without one.
     hostless: AtomicBool,
     /// It may hold items of more than one type, under the selector `ByType`.
     mixed: AtomicBool,
@@ -100,7 +103,8 @@ pub(super) struct Inside {
 }
 
 impl<T> Partition<T> {
-    /// Asked about what was taken. Relaxed: the gate or the channel that brought an item brought its mark, too.
+    /// Asked about what was taken. Relaxed: the gate or the channel that brought an item brought
+    /// its mark, too.
     pub(crate) fn is_mixed(&self) -> bool {
         self.mixed.load(Ordering::Relaxed)
     }
@@ -128,7 +132,8 @@ impl<T> Partition<T> {
         segment_size: usize,
         spares: Arc<SparePool<T>>,
     ) -> Self {
-        // A put touches one cache line of the partition: its lock and all that it guards. loom's locks are larger.
+        // A put touches one cache line of the partition: its lock and all that it guards. loom's
+        // locks are larger.
         const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
             gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
@@ -146,11 +151,17 @@ impl<T> Partition<T> {
         }
     }
 
-    // ---- producers -------------------------------------------------------------------------------------------
+    // ---- producers
+    // -------------------------------------------------------------------------------------------
 
-    /// Puts one item in. What does not fit comes back. Most puts need not know whether this is a drain thread.
+    /// Puts one item in. What does not fit comes back. Most puts need not know whether this is a
+    /// drain thread.
     #[inline]
-    pub(crate) fn put(&self, item: T, inside_pool: impl FnOnce() -> bool) -> Result<Signal, (T, Stop)> {
+    pub(crate) fn put(
+        &self,
+        item: T,
+        inside_pool: impl FnOnce() -> bool,
+    ) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
         // Most puts: only the item and one length are stored.
         if gate.open.len() < usize::from(gate.plain_until) {
@@ -185,7 +196,8 @@ impl<T> Partition<T> {
         Ok(self.announce(&mut gate, was_empty, 1))
     }
 
-    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed; may return early.
+    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed; may
+    /// return early.
     pub(crate) fn wait_for_room(&self, weight: usize, limit: Option<Duration>, inside_pool: bool) {
         self.space.wait(limit, || {
             let mut gate = self.gate.lock();
@@ -195,7 +207,8 @@ impl<T> Partition<T> {
         });
     }
 
-    /// How many items find room; all that may be when none is taken any more, so that whoever waits for room looks again.
+    /// How many items find room; all that may be when none is taken any more, so that whoever waits
+    /// for room looks again.
     pub(crate) fn room(&self) -> usize {
         let mut gate = self.gate.lock();
         if gate.access == Access::Closed {
@@ -211,7 +224,8 @@ impl<T> Partition<T> {
         self.count_slow(Attempt::New, 1, 0);
     }
 
-    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at last.
+    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
+    /// last.
     pub(super) fn count_slow(&self, attempt: Attempt, late: usize, put: usize) {
         match attempt {
             Attempt::New => add(&self.slow.late, late),
@@ -227,7 +241,8 @@ impl<T> Partition<T> {
 
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
         // Relaxed: under the gate.
-        gate.pushed() - self.slow.late_pushed.load(Ordering::Relaxed) + self.slow.late.load(Ordering::Relaxed)
+        gate.pushed() - self.slow.late_pushed.load(Ordering::Relaxed)
+            + self.slow.late.load(Ordering::Relaxed)
     }
 
     /// Counts `items` attempts that gave up.
@@ -261,7 +276,8 @@ impl<T> Partition<T> {
     }
 
     pub(super) fn look_at_taken(&self, gate: &mut Gate<T>) {
-        // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition look fuller.
+        // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition
+        // look fuller.
         gate.taken_seen = self.inside.taken.load(Ordering::Acquire);
     }
 
@@ -284,20 +300,22 @@ impl<T> Partition<T> {
         let next = self.spares.segment();
         let full = std::mem::replace(&mut gate.open, next);
         let items = full.len() as u64;
-        // Sealed segments are full ones and count against the bound until `taken` is stored, so that more than
-        // `buffer_size / segment_size` are never in the channel.
+        // Sealed segments are full ones and count against the bound until `taken` is stored, so
+        // that more than `buffer_size / segment_size` are never in the channel.
         let most = gate.buffer_size as usize / usize::from(gate.segment_size) + 2;
         match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => {
                 gate.sealed += 1;
                 gate.before_open += items;
             }
-            // The bound makes this unreachable; without the bound (a switched-off rule) nothing may be lost.
+            // The bound makes this unreachable; without the bound (a switched-off rule) nothing may
+            // be lost.
             Err(segment) => gate.open = segment,
         }
     }
 
-    /// Under the gate, after `put` items went in: sets the ready bit on the step from empty to non-empty.
+    /// Under the gate, after `put` items went in: sets the ready bit on the step from empty to
+    /// non-empty.
     #[inline]
     pub(super) fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
         if put == 0 {
@@ -322,7 +340,8 @@ impl<T> Partition<T> {
         }
     }
 
-    // ---- control and statistics ------------------------------------------------------------------------------
+    // ---- control and statistics
+    // ------------------------------------------------------------------------------
 
     /// Whether the ready bit is set. The caller has fenced.
     pub(crate) fn is_ready(&self) -> bool {
@@ -332,7 +351,9 @@ impl<T> Partition<T> {
     /// Before the owner word says so: when the partition was revoked, since the queue's start.
     pub(crate) fn note_revoked(&self, at: Duration) {
         // Relaxed: published by the exchange of the owner word.
-        self.inside.revoked_at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.inside
+            .revoked_at_ns
+            .store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn revoked_at(&self) -> Duration {
@@ -362,8 +383,9 @@ impl<T> Partition<T> {
         self.inside.completed.load(Ordering::Acquire)
     }
 
-    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between two equal readings of
-    /// `completed` belongs to it. A drain thread that is too fast for that for long makes in flight look larger.
+    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between
+    /// two equal readings of `completed` belongs to it. A drain thread that is too fast for that
+    /// for long makes in flight look larger.
     pub(crate) fn counts(&self) -> PartitionCounts {
         const TRIES: usize = 16;
         let gate = self.gate.lock();

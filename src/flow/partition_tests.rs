@@ -1,4 +1,5 @@
-//! One partition against a model of it, call by call: signals, stops, order, counts, the ready bit, the bound.
+//! One partition against a model of it, call by call: signals, stops, order, counts, the ready bit,
+//! the bound.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -42,7 +43,8 @@ fn one(number: u64) -> Numbers {
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// So many single puts, from a drain thread or from outside; the first that finds no room is tried again after a take.
+    /// So many single puts, from a drain thread or from outside; the first that finds no room is
+    /// tried again after a take.
     Put(usize, bool),
     /// So many at once.
     PutRun(usize, bool),
@@ -174,7 +176,8 @@ impl Both {
         self.attempts += put as u64 + u64::from(stopped.is_some());
     }
 
-    /// One item that weighs so much, or the part of it that finds room; what is left goes in after a take, or is given up.
+    /// One item that weighs so much, or the part of it that finds room; what is left goes in after
+    /// a take, or is given up.
     fn put_heavy(&mut self, weight: usize, least: usize, inside: bool) {
         let whole = Numbers(self.next..self.next + weight as u64);
         let stop = self.stop(inside).filter(|stop| *stop == Stop::Closed);
@@ -219,10 +222,19 @@ impl Both {
 
     fn compare(&self) {
         let counts = self.partition.counts();
-        assert_eq!((counts.attempts, counts.pushed, counts.taken), (self.attempts, self.pushed, self.taken));
+        assert_eq!(
+            (counts.attempts, counts.pushed, counts.taken),
+            (self.attempts, self.pushed, self.taken)
+        );
         assert_eq!(counts.refused, self.refused);
-        assert!(self.queued.is_empty() || self.partition.is_ready(), "an item, and no bit that says so");
-        assert_eq!(self.partition.is_half_full(), self.queued.len() >= self.buffer_size.div_ceil(2));
+        assert!(
+            self.queued.is_empty() || self.partition.is_ready(),
+            "an item, and no bit that says so"
+        );
+        assert_eq!(
+            self.partition.is_half_full(),
+            self.queued.len() >= self.buffer_size.div_ceil(2)
+        );
     }
 }
 

@@ -1,10 +1,11 @@
 //! Places: type → partition, as producers look it up.
 //!
-//! A hash table with open addressing that only grows: a place is written once and stays, and a table that is too full is
-//! followed by one of twice the size that holds all places. A look-up is a chain of plain loads: each needs the address that
-//! the one before brings, and the lock of the put waits for the last of them. So the chain is short, and a place leads to its
-//! partition without an index on the way. A published pointer with a reference count, as for the rarely read parts of the
-//! route, would cost two read-modify-writes: about as much as the whole rest of a put.
+//! A hash table with open addressing that only grows: a place is written once and stays, and a
+//! table that is too full is followed by one of twice the size that holds all places. A look-up is
+//! a chain of plain loads: each needs the address that the one before brings, and the lock of the
+//! put waits for the last of them. So the chain is short, and a place leads to its partition
+//! without an index on the way. A published pointer with a reference count, as for the rarely read
+//! parts of the route, would cost two read-modify-writes: about as much as the whole rest of a put.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -33,7 +34,12 @@ pub(crate) struct Place<T> {
 }
 
 impl<T> Place<T> {
-    pub(crate) fn new(key: TypeKey, type_number: usize, partition: Arc<Partition<T>>, is_spread: bool) -> Self {
+    pub(crate) fn new(
+        key: TypeKey,
+        type_number: usize,
+        partition: Arc<Partition<T>>,
+        is_spread: bool,
+    ) -> Self {
         let Ok(number) = u32::try_from(type_number) else {
             panic!("{type_number} types are more than a queue can hold")
         };
@@ -65,14 +71,18 @@ struct Table<T> {
 
 impl<T> Table<T> {
     fn with_slots(slots: usize) -> Self {
-        Self { slots: (0..slots).map(|_| Slot(SetOnce::new())).collect(), shift: u64::BITS - slots.trailing_zeros() }
+        Self {
+            slots: (0..slots).map(|_| Slot(SetOnce::new())).collect(),
+            shift: u64::BITS - slots.trailing_zeros(),
+        }
     }
 
-    /// The slots from the one where `key` belongs, round and round: a quarter of them is free, so that a search ends.
+    /// The slots from the one where `key` belongs, round and round: a quarter of them is free, so
+    /// that a search ends.
     #[inline]
     fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<Place<T>>> {
-        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits of the product spread numbers
-        // and addresses evenly.
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits of
+        // the product spread numbers and addresses evenly.
         let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mask = self.slots.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // it is below the number of slots
@@ -114,12 +124,14 @@ impl<T> Places<T> {
         self.tables[self.newest.load(Ordering::Acquire)].get()?.find(key)
     }
 
-    /// Adds a type that is not there. Under the control lock. Types are numbered from 0 in the order in which they come, so
-    /// the number says how many are there.
+    /// Adds a type that is not there. Under the control lock. Types are numbered from 0 in the
+    /// order in which they come, so the number says how many are there.
     pub(crate) fn insert(&self, place: Place<T>) {
         // Relaxed: only the holder of the control lock writes it.
         let newest = self.newest.load(Ordering::Relaxed);
-        let Some(table) = self.tables[newest].get() else { unreachable!("published before its number") };
+        let Some(table) = self.tables[newest].get() else {
+            unreachable!("published before its number")
+        };
         let slots = table.slots.len();
         if (place.type_number() + 1) * 4 <= slots * 3 {
             table.insert(place);
@@ -144,15 +156,16 @@ mod loom_tests {
     use crate::flow::spares::SparePool;
     use crate::loom_tests::model;
 
-    /// Growth while a producer looks types up: what it finds is complete, also behind a larger table, and what it has found
-    /// it finds again.
+    /// Growth while a producer looks types up: what it finds is complete, also behind a larger
+    /// table, and what it has found it finds again.
     #[test]
     fn loom_look_up_while_the_table_grows() {
         model(3, || {
             let places = Arc::new(Places::<u64>::new());
             let insert = |number: usize| {
                 let spares = Arc::new(SparePool::new(1));
-                let partition = Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, spares);
+                let partition =
+                    Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, spares);
                 places.insert(Place::new(TypeKey(number), number, Arc::new(partition), false));
             };
             insert(0);
@@ -161,15 +174,18 @@ mod loom_tests {
                 thread::spawn(move || {
                     let is_there = |&key: &usize| {
                         let place = places.find(TypeKey(key));
-                        place.is_some_and(|place| place.partition.index == key && place.partition.completed() == 0)
+                        place.is_some_and(|place| {
+                            place.partition.index == key && place.partition.completed() == 0
+                        })
                     };
                     let found: Vec<usize> = [3, 0, 2].into_iter().filter(is_there).collect();
                     assert!(found.contains(&0));
                     assert!(found.iter().all(is_there));
                 })
             };
-            // Three places in the first table of four slots, the fourth in the second one. In this thread, which loom runs
-            // first: it would not try a look-up before a store that follows a look of the same thread.
+            // Three places in the first table of four slots, the fourth in the second one. In this
+            // thread, which loom runs first: it would not try a look-up before a store that follows
+            // a look of the same thread.
             (1..4).for_each(insert);
             producer.join().unwrap();
         });
@@ -184,7 +200,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn partition(index: usize) -> Arc<Partition<u64>> {
-        Arc::new(Partition::new(index, ReadyBit::new(new_word(), index), 1, 1, Arc::new(SparePool::new(1))))
+        Arc::new(Partition::new(
+            index,
+            ReadyBit::new(new_word(), index),
+            1,
+            1,
+            Arc::new(SparePool::new(1)),
+        ))
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::marks::on_drain_thread;
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering};
 
-/// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter go meanwhile and
-/// looks for signals between slices.
+/// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter
+/// go meanwhile and looks for signals between slices.
 pub trait Pause {
     /// Why a pause can end the wait for good.
     type Interrupt;
@@ -22,7 +22,10 @@ pub trait Pause {
     ///
     /// # Errors
     /// The caller does not want to wait any longer.
-    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Self::Interrupt>;
+    fn pause(
+        &mut self,
+        wait: &mut (dyn FnMut(Option<Duration>) + Send),
+    ) -> Result<(), Self::Interrupt>;
 }
 
 /// Just waits.
@@ -83,7 +86,9 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         let mut standing_in = None;
         loop {
-            if let Err(refusal) = self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut standing_in) {
+            if let Err(refusal) =
+                self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut standing_in)
+            {
                 return Err(self.refuse(&item, refusal, partition).with(item, partition));
             }
             match partition.put_again(item, inside_pool) {
@@ -97,13 +102,20 @@ impl<T: Item> Shared<T> {
     }
 
     /// Counts a refused item, and says so once per type and minute.
-    pub(super) fn refuse<E>(&self, item: &T, refusal: Refusal<E>, partition: &Partition<T>) -> Refusal<E> {
+    pub(super) fn refuse<E>(
+        &self,
+        item: &T,
+        refusal: Refusal<E>,
+        partition: &Partition<T>,
+    ) -> Refusal<E> {
         partition.refuse(item.weight());
         if let Some(refused) = self.dispatch_log.note_refused(item.type_key(), item.weight()) {
             let (index, size) = (partition.index, partition.buffer_size);
             let why = match &refusal {
                 Refusal::Closed => "the queue is shut down".to_owned(),
-                _ => format!("partition {index} is full ({size}/{size}): raise buffer_size or add drain threads"),
+                _ => format!(
+                    "partition {index} is full ({size}/{size}): raise buffer_size or add drain threads"
+                ),
             };
             let (queue, name) = (&self.name, self.host.type_name(item));
             self.host.log(&format!("queue {queue}: {refused} items of {name} were refused, {why}"));
@@ -134,11 +146,16 @@ impl<T: Item> Shared<T> {
     }
 
     /// The partition did not take the item: whether to wait for room is asked for and can help.
-    pub(super) fn may_wait<E>(self: &Arc<Self>, partition: &Partition<T>, stop: Stop) -> Result<(), Refusal<E>> {
+    pub(super) fn may_wait<E>(
+        self: &Arc<Self>,
+        partition: &Partition<T>,
+        stop: Stop,
+    ) -> Result<(), Refusal<E>> {
         if stop == Stop::Closed {
             return Err(Refusal::Closed);
         }
-        // A resting drain thread must hear of the full partition: it rests only while no producer has to wait.
+        // A resting drain thread must hear of the full partition: it rests only while no producer
+        // has to wait.
         self.wake_inside(partition, Signal::Pressure);
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
@@ -164,13 +181,16 @@ impl<T: Item> Shared<T> {
             return Err(Refusal::TimedOut);
         }
         if standing_in.is_none() {
-            // Held over the whole wait: what was given back after each slice might not be had again.
+            // Held over the whole wait: what was given back after each slice might not be had
+            // again.
             let Ok(worker) = self.stand_in() else { return Err(Refusal::Reentrant) };
             *standing_in = worker;
         }
         let inside_pool = on_drain_thread();
         pause
-            .pause(&mut |limit| partition.wait_for_room(weight, slice(limit, deadline), inside_pool))
+            .pause(&mut |limit| {
+                partition.wait_for_room(weight, slice(limit, deadline), inside_pool)
+            })
             .map_err(Refusal::Interrupted)
     }
 }

@@ -1,8 +1,9 @@
 //! The ready set: one bit per partition says that it may have items.
 //!
-//! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and by the thread inside
-//! the partition (clear before a take, set again when a take stops at its budget). Read by drain threads that look for
-//! work. 64 partitions share one word; growth adds words and never moves one.
+//! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and
+//! by the thread inside the partition (clear before a take, set again when a take stops at its
+//! budget). Read by drain threads that look for work. 64 partitions share one word; growth adds
+//! words and never moves one.
 
 use crossbeam_utils::CachePadded;
 
@@ -30,7 +31,8 @@ impl ReadyBit {
     }
 
     pub(crate) fn set(&self) {
-        // Release: pairs with the Acquire of the scan in `ready_in`; publishes nothing by itself, the gate does.
+        // Release: pairs with the Acquire of the scan in `ready_in`; publishes nothing by itself,
+        // the gate does.
         self.word.fetch_or(self.mask, Ordering::Release);
     }
 
@@ -42,14 +44,17 @@ impl ReadyBit {
 
     /// Only for the thread inside. The caller fences before it takes.
     pub(crate) fn clear(&self) {
-        // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another bit of the word.
+        // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another
+        // bit of the word.
         self.word.fetch_and(!self.mask, Ordering::AcqRel);
     }
 }
 
-/// The partitions whose bit is set, from the one after `after`, once around; `after` itself comes last.
+/// The partitions whose bit is set, from the one after `after`, once around; `after` itself comes
+/// last.
 ///
-/// The words are read when the scan comes to them: a scan that stops early has cost only what it looked at.
+/// The words are read when the scan comes to them: a scan that stops early has cost only what it
+/// looked at.
 pub(crate) fn ready_after<'a>(
     word: impl Fn(usize) -> Option<&'a ReadyWord>,
     words: usize,
@@ -92,7 +97,8 @@ mod tests {
         for partition in [0, 5, 63, 64, 70, 130, 191] {
             ReadyBit::new(words[partition / BITS].clone(), partition).set();
         }
-        let scan = |after| ready_after(|index| words.get(index), words.len(), after).collect::<Vec<_>>();
+        let scan =
+            |after| ready_after(|index| words.get(index), words.len(), after).collect::<Vec<_>>();
         assert_eq!(scan(5), [63, 64, 70, 130, 191, 0, 5]);
         assert_eq!(scan(63), [64, 70, 130, 191, 0, 5, 63]);
         assert_eq!(scan(191), [0, 5, 63, 64, 70, 130, 191]);

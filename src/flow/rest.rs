@@ -11,8 +11,9 @@ const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// What to do after the `empty_cycles`-th empty cycle in a row, counted from 0.
 ///
-/// The first one rests `min_idle`, so that items gather and go to their handlers as one batch. Later ones sleep until
-/// the first item, at most `min(max(min_idle, 1 ms) · 2^n, max_idle)`, after which `on_idle` is called again.
+/// The first one rests `min_idle`, so that items gather and go to their handlers as one batch.
+/// Later ones sleep until the first item, at most `min(max(min_idle, 1 ms) · 2^n, max_idle)`, after
+/// which `on_idle` is called again.
 pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKind, Duration) {
     if empty_cycles == 0 && !config.min_idle.is_zero() {
         return (SleepKind::Rest, config.min_idle);
@@ -28,14 +29,16 @@ const THIN_BATCH_ITEMS: usize = 256;
 /// A handler that takes longer than this for a batch sets the pace itself.
 const QUICK_BATCH: Duration = Duration::from_micros(50);
 
-/// The rest after a cycle that handed over `items` in `batches` within `took`; `before`: the rest after the thin cycle
-/// before, or zero. `None`: the next cycle follows at once.
+/// The rest after a cycle that handed over `items` in `batches` within `took`; `before`: the rest
+/// after the thin cycle before, or zero. `None`: the next cycle follows at once.
 ///
-/// Many types with a steady trickle each keep a drain thread in cycles of tiny batches, each with the full price of a
-/// batch, and take the processor and the cache lines from the producers. After a rest the batches are larger. It begins
-/// with `min_idle` and doubles, up to `max_idle`, while such cycles would take more than a third of the cores, of which
-/// each has `threads_per_core` drain threads. Longer rests do not pay: what waits has left the caches when it is taken.
-/// Handlers that are slow for their few items are not made to wait: that would only add to the latency.
+/// Many types with a steady trickle each keep a drain thread in cycles of tiny batches, each with
+/// the full price of a batch, and take the processor and the cache lines from the producers. After
+/// a rest the batches are larger. It begins with `min_idle` and doubles, up to `max_idle`, while
+/// such cycles would take more than a third of the cores, of which each has `threads_per_core`
+/// drain threads. Longer rests do not pay: what waits has left the caches when it is taken.
+/// Handlers that are slow for their few items are not made to wait: that would only add to the
+/// latency.
 pub(crate) fn after_thin_cycle(
     config: &Config,
     threads_per_core: u32,
@@ -48,7 +51,8 @@ pub(crate) fn after_thin_cycle(
     if config.min_idle.is_zero() || items >= batches * THIN_BATCH_ITEMS || took >= quick {
         return None;
     }
-    let rest = if took.saturating_mul(2 * threads_per_core) > before { before * 2 } else { before / 2 };
+    let rest =
+        if took.saturating_mul(2 * threads_per_core) > before { before * 2 } else { before / 2 };
     Some(rest.clamp(config.min_idle, config.max_idle))
 }
 
@@ -69,7 +73,9 @@ mod tests {
     #[test]
     fn small_quick_cycles_rest_and_slow_or_full_ones_do_not() {
         let (config, quick) = (Config::default(), Duration::from_micros(49));
-        let rest = |items, batches, took| after_thin_cycle(&config, 1, items, batches, took, Duration::ZERO);
+        let rest = |items, batches, took| {
+            after_thin_cycle(&config, 1, items, batches, took, Duration::ZERO)
+        };
         let fat = THIN_BATCH_ITEMS;
         assert_eq!(rest(fat - 1, 1, quick), Some(config.min_idle));
         assert_eq!(rest(fat * 10, 11, quick * 11), Some(config.min_idle));
@@ -82,8 +88,9 @@ mod tests {
     #[test]
     fn rests_grow_while_thin_cycles_take_the_threads_time() {
         let config = Config::default();
-        let after =
-            |took: u64, before| after_thin_cycle(&config, 1, 1_000, 500, Duration::from_millis(took), before).unwrap();
+        let after = |took: u64, before| {
+            after_thin_cycle(&config, 1, 1_000, 500, Duration::from_millis(took), before).unwrap()
+        };
         let mut rest = Duration::ZERO;
         let grown: Vec<_> = (0..7)
             .map(|_| {
@@ -91,9 +98,20 @@ mod tests {
                 rest.as_millis()
             })
             .collect();
-        assert_eq!(grown, [5, 10, 20, 40, 20, 40, 20], "20 ms are a third of the time at a rest of 40");
+        assert_eq!(
+            grown,
+            [5, 10, 20, 40, 20, 40, 20],
+            "20 ms are a third of the time at a rest of 40"
+        );
         assert_eq!(after(0, config.min_idle), config.min_idle);
-        let crowded = after_thin_cycle(&config, 4, 1_000, 500, Duration::from_millis(20), Duration::from_millis(100));
+        let crowded = after_thin_cycle(
+            &config,
+            4,
+            1_000,
+            500,
+            Duration::from_millis(20),
+            Duration::from_millis(100),
+        );
         assert_eq!(crowded.unwrap(), config.max_idle);
         assert_eq!(after(20, config.max_idle), config.max_idle / 2);
     }

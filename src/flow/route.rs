@@ -1,10 +1,10 @@
 //! The route: partitions, type → partition, type → handler.
 //!
-//! All of it only grows, in place, and what is in it never moves: growth shares the old partitions with their counters,
-//! their owner words and their words of the ready set, and a type keeps its partition for the queue's life, so growth
-//! never reorders it and never lets a second thread into its handler. Producers look a type up without any
-//! read-modify-write. Only the handler of a type can change; it is published on its own, and a drain thread reads it
-//! after the cycle's last take.
+//! All of it only grows, in place, and what is in it never moves: growth shares the old partitions
+//! with their counters, their owner words and their words of the ready set, and a type keeps its
+//! partition for the queue's life, so growth never reorders it and never lets a second thread into
+//! its handler. Producers look a type up without any read-modify-write. Only the handler of a type
+//! can change; it is published on its own, and a drain thread reads it after the cycle's last take.
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
@@ -39,7 +39,12 @@ pub(crate) struct Registered<T> {
 }
 
 impl<T> Registered<T> {
-    pub(crate) fn new(key: TypeKey, number: usize, name: &str, handlers: Vec<HandlerRef<T>>) -> Self {
+    pub(crate) fn new(
+        key: TypeKey,
+        number: usize,
+        name: &str,
+        handlers: Vec<HandlerRef<T>>,
+    ) -> Self {
         Self { key, number, name: name.into(), handlers, tally: HandlerTally::default() }
     }
 
@@ -100,8 +105,8 @@ impl<T> Clone for Idler<T> {
 }
 
 pub(crate) struct Route<T> {
-    /// Shared with the places of the types. The list of pointers is dense and never written again, and each partition keeps
-    /// to its own cache lines.
+    /// Shared with the places of the types. The list of pointers is dense and never written again,
+    /// and each partition keeps to its own cache lines.
     partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,
@@ -125,10 +130,11 @@ impl<T> Route<T> {
         }
     }
 
-    // ---- producers -------------------------------------------------------------------------------------------
+    // ---- producers
+    // -------------------------------------------------------------------------------------------
 
-    /// The partition of a type's next item. A type without a place gets one by its key, and nothing there will handle
-    /// it.
+    /// The partition of a type's next item. A type without a place gets one by its key, and nothing
+    /// there will handle it.
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.places.find(key) {
@@ -150,7 +156,10 @@ impl<T> Route<T> {
     fn next_of(&self, place: &Place<T>) -> &Partition<T> {
         let spread = self.type_route(place);
         // Relaxed: any even spread will do.
-        self.partition(spread.partitions[spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()])
+        self.partition(
+            spread.partitions
+                [spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()],
+        )
     }
 
     /// Whether the items of a type go to several partitions.
@@ -158,13 +167,16 @@ impl<T> Route<T> {
         self.places.find(key).is_some_and(|place| place.is_spread)
     }
 
-    // ---- partitions ------------------------------------------------------------------------------------------
+    // ---- partitions
+    // ------------------------------------------------------------------------------------------
 
     #[inline]
     pub(crate) fn partition(&self, index: usize) -> &Partition<T> {
         match self.partitions.get(index) {
             Some(partition) => partition,
-            None => panic!("partition {index} does not exist; there are {}", self.partition_count()),
+            None => {
+                panic!("partition {index} does not exist; there are {}", self.partition_count())
+            }
         }
     }
 
@@ -179,7 +191,9 @@ impl<T> Route<T> {
     pub(crate) fn owner(&self, partition: usize) -> &OwnerWord {
         match self.owners.get(partition) {
             Some(owner) => owner,
-            None => panic!("partition {partition} does not exist; there are {}", self.partition_count()),
+            None => {
+                panic!("partition {partition} does not exist; there are {}", self.partition_count())
+            }
         }
     }
 
@@ -191,12 +205,14 @@ impl<T> Route<T> {
         self.words.len()
     }
 
-    // ---- drain threads ---------------------------------------------------------------------------------------
+    // ---- drain threads
+    // ---------------------------------------------------------------------------------------
 
     /// The handler for items of a type that stood in `partition`.
     ///
-    /// With the selector `ByType` a partition delivers only to the types routed to it: an item that was put in before its
-    /// type had a handler may stand in another partition, and delivering it from there would break the order of its type.
+    /// With the selector `ByType` a partition delivers only to the types routed to it: an item that
+    /// was put in before its type had a handler may stand in another partition, and delivering it
+    /// from there would break the order of its type.
     pub(crate) fn target(
         &self,
         key: TypeKey,
@@ -210,7 +226,10 @@ impl<T> Route<T> {
             return type_route.registered().map(Target::only);
         }
         if !place.is_spread {
-            return type_route.registered().filter(|_| place.partition.index == partition).map(Target::only);
+            return type_route
+                .registered()
+                .filter(|_| place.partition.index == partition)
+                .map(Target::only);
         }
         let registered = type_route.registered()?;
         let position = type_route.partitions.iter().position(|&one| one == partition)?;
@@ -222,7 +241,8 @@ impl<T> Route<T> {
         self.idlers.load()
     }
 
-    // ---- types -----------------------------------------------------------------------------------------------
+    // ---- types
+    // -----------------------------------------------------------------------------------------------
 
     pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
         self.places.find(key).map(|place| self.type_route(place))
@@ -263,7 +283,8 @@ impl<T> Route<T> {
         instances
     }
 
-    // ---- growth, under the control lock ----------------------------------------------------------------------
+    // ---- growth, under the control lock
+    // ----------------------------------------------------------------------
 
     /// Adds partitions until there are `wanted`.
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
@@ -272,10 +293,13 @@ impl<T> Route<T> {
             if index / BITS == self.word_count() {
                 self.words.push(new_word());
             }
-            let Some(word) = self.words.get(index / BITS).cloned() else { unreachable!("just added") };
+            let Some(word) = self.words.get(index / BITS).cloned() else {
+                unreachable!("just added")
+            };
             self.owners.push(OwnerWord::owned(index % threads));
             let ready = ReadyBit::new(word, index);
-            let partition = Partition::new(index, ready, config.buffer_size, segment, self.spares.clone());
+            let partition =
+                Partition::new(index, ready, config.buffer_size, segment, self.spares.clone());
             self.partitions.push(Arc::new(partition));
         }
     }
@@ -283,10 +307,18 @@ impl<T> Route<T> {
     /// Adds a type that was never there, with its partitions for life.
     pub(crate) fn add_type(&self, registered: Arc<Registered<T>>, partitions: Vec<usize>) {
         let (key, number, name) = (registered.key, registered.number, registered.name.clone());
-        let Some(first) = self.partitions.get(partitions[0]).cloned() else { unreachable!("growth came first") };
+        let Some(first) = self.partitions.get(partitions[0]).cloned() else {
+            unreachable!("growth came first")
+        };
         let place = Place::new(key, number, first, partitions.len() > 1);
         let registered = PublishedOption::new(registered);
-        self.types.push(TypeRoute { partitions, next: AtomicUsize::new(0), registered, name, number });
+        self.types.push(TypeRoute {
+            partitions,
+            next: AtomicUsize::new(0),
+            registered,
+            name,
+            number,
+        });
         self.places.insert(place);
     }
 

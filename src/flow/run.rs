@@ -18,13 +18,25 @@ impl<T> Partition<T> {
         self.gate.try_lock().map(|gate| self.run_behind(gate, inside_pool))
     }
 
-    fn run_behind<'a>(&'a self, mut gate: QuickGuard<'a, Gate<T>>, inside_pool: bool) -> Run<'a, T> {
+    fn run_behind<'a>(
+        &'a self,
+        mut gate: QuickGuard<'a, Gate<T>>,
+        inside_pool: bool,
+    ) -> Run<'a, T> {
         let was_empty = self.is_empty(&mut gate);
-        Run { partition: self, pushed_before: gate.pushed(), gate, inside_pool, was_empty, plain_until: 0 }
+        Run {
+            partition: self,
+            pushed_before: gate.pushed(),
+            gate,
+            inside_pool,
+            was_empty,
+            plain_until: 0,
+        }
     }
 }
 
-/// Puts that follow each other under one hold of the gate. Nobody knows of them before its [`end`](Self::end).
+/// Puts that follow each other under one hold of the gate. Nobody knows of them before its
+/// [`end`](Self::end).
 pub(crate) struct Run<'a, T> {
     pub(super) partition: &'a Partition<T>,
     gate: QuickGuard<'a, Gate<T>>,
@@ -48,7 +60,8 @@ impl<T> Run<'_, T> {
         self.partition.check(&mut self.gate, self.inside_pool)?;
         let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
         let room = if faults::off(Fault::Bound) { usize::MAX } else { room };
-        self.plain_until = self.gate.open.len().saturating_add(room).min(self.gate.segment_size.into());
+        self.plain_until =
+            self.gate.open.len().saturating_add(room).min(self.gate.segment_size.into());
         Ok(())
     }
 

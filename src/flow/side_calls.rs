@@ -1,4 +1,5 @@
-//! The calls into handlers that carry no items: `on_idle` after an empty cycle, `on_close` once, after the last batch.
+//! The calls into handlers that carry no items: `on_idle` after an empty cycle, `on_close` once,
+//! after the last batch.
 
 use rustc_hash::FxHashSet;
 
@@ -11,7 +12,8 @@ use crate::shared::Consumption;
 use crate::sync::{Instant, Ordering, fence};
 
 impl<T: Item> DrainTask<T> {
-    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to pass.
+    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to
+    /// pass.
     pub(super) fn retire_handlers(&mut self) {
         let mut ended = self.shared.ended_retirements(self.index);
         if ended.is_empty() {
@@ -47,15 +49,21 @@ impl<T: Item> DrainTask<T> {
         if let Consumption::ByHandler = self.shared.consumption {
             let route = &self.shared.route;
             let homes: Vec<usize> = route.idlers().iter().map(|one| one.home).collect();
-            let mine: FxHashSet<usize> = homes.into_iter().filter(|&home| self.is_inside(home)).collect();
+            let mine: FxHashSet<usize> =
+                homes.into_iter().filter(|&home| self.is_inside(home)).collect();
             if mine.is_empty() {
                 return Vec::new();
             }
-            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a handler that was removed
-            // while another thread owned its home is not on it, or its home was not this thread's.
+            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a
+            // handler that was removed while another thread owned its home is not on it, or its
+            // home was not this thread's.
             fence(Ordering::SeqCst);
             let idlers = route.idlers();
-            return idlers.iter().filter(|one| mine.contains(&one.home)).map(|one| one.handler.clone()).collect();
+            return idlers
+                .iter()
+                .filter(|one| mine.contains(&one.home))
+                .map(|one| one.handler.clone())
+                .collect();
         }
         self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
     }
@@ -64,7 +72,9 @@ impl<T: Item> DrainTask<T> {
     fn consumer(&self) -> Option<HandlerRef<T>> {
         match &self.shared.consumption {
             Consumption::ByHandler => None,
-            Consumption::OneConsumer(consumer) => (self.index == 0).then(|| consumer.handlers[0].clone()),
+            Consumption::OneConsumer(consumer) => {
+                (self.index == 0).then(|| consumer.handlers[0].clone())
+            }
             Consumption::PerThread(consumers) => {
                 let mine = &consumers[self.index].handlers[0];
                 // One instance for several threads: the first of them speaks to it.
@@ -74,8 +84,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// The last call into each handler. The threads that are left take one after the other from a common list, so none
-    /// of them waits for a thread that hangs.
+    /// The last call into each handler. The threads that are left take one after the other from a
+    /// common list, so none of them waits for a thread that hangs.
     pub(super) fn close_handlers(&mut self) {
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
@@ -96,7 +106,8 @@ impl<T: Item> DrainTask<T> {
             return; // Somebody is inside, so the handler is not idle.
         }
         let _entered = entered.or_else(|| self.shared.enter_in_turn(&token));
-        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before, may have closed it.
+        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before,
+        // may have closed it.
         if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
             return;
         }
@@ -116,7 +127,9 @@ impl<T: Item> DrainTask<T> {
             && let Some(times) = self.shared.dispatch_log.note_side_call(method, &name)
         {
             let queue = &self.shared.name;
-            self.lines.push(format!("queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"));
+            self.lines.push(format!(
+                "queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"
+            ));
         }
     }
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use crate::faults::{self, Fault};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
-/// Hears of space in full partitions in place of a thread that waits, for callers that must not wait, like an event loop.
+/// Hears of space in full partitions in place of a thread that waits, for callers that must not
+/// wait, like an event loop.
 pub trait Listener: Send + Sync {
-    /// The partition has room again, or takes nothing more: whoever found it full looks again. May come for nothing.
+    /// The partition has room again, or takes nothing more: whoever found it full looks again. May
+    /// come for nothing.
     ///
-    /// Called by drain threads and by whoever closes the queue, under a lock of the partition: it must neither wait nor call
-    /// the queue.
+    /// Called by drain threads and by whoever closes the queue, under a lock of the partition: it
+    /// must neither wait nor call the queue.
     fn hear(&self, partition: usize);
 }
 
@@ -25,12 +27,16 @@ struct Told {
 
 impl fmt::Debug for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("times", &self.times).field("listeners", &self.listeners.len()).finish()
+        f.debug_struct("Told")
+            .field("times", &self.times)
+            .field("listeners", &self.listeners.len())
+            .finish()
     }
 }
 
-/// Counts how often waiting producers were told to look again. The gate cannot be waited on: who lets it go tells nobody.
-/// Nor is it held here, so that no thread waits for it behind one that the system has put aside.
+/// Counts how often waiting producers were told to look again. The gate cannot be waited on: who
+/// lets it go tells nobody. Nor is it held here, so that no thread waits for it behind one that the
+/// system has put aside.
 #[derive(Debug)]
 pub(super) struct Space {
     told: Mutex<Told>,
@@ -44,14 +50,15 @@ impl Space {
         Self { told: Mutex::default(), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Waits, if the partition `is_full`, until somebody tells or `limit` has passed; may return early.
+    /// Waits, if the partition `is_full`, until somebody tells or `limit` has passed; may return
+    /// early.
     pub(super) fn wait(&self, limit: Option<Duration>, is_full: impl FnOnce() -> bool) {
         // Before the look: who changes something after the look tells after this.
         let before = self.told.lock().times;
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`, or that one sees it
-        // waiting and tells it.
+        // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`,
+        // or that one sees it waiting and tells it.
         fence(Ordering::SeqCst);
         if is_full() {
             let told = self.told.lock();
@@ -74,7 +81,8 @@ impl Space {
         self.changed.notify_all();
     }
 
-    /// Tells `listener` from now on. A look after this misses nothing: either it sees the space, or the listener hears of it.
+    /// Tells `listener` from now on. A look after this misses nothing: either it sees the space, or
+    /// the listener hears of it.
     pub(super) fn listen(&self, listener: Arc<dyn Listener>, partition: usize) {
         self.told.lock().listeners.push((listener, partition));
         // Relaxed: ordered by the fence.
@@ -88,7 +96,8 @@ impl Space {
     /// Tells `listener` no more.
     pub(super) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
         let mut told = self.told.lock();
-        let same = |one: &Arc<dyn Listener>| std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(listener));
+        let same =
+            |one: &Arc<dyn Listener>| std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(listener));
         if let Some(place) = told.listeners.iter().position(|(one, _)| same(one)) {
             told.listeners.swap_remove(place);
             // Relaxed: who still counts it tells once for nothing.
@@ -96,8 +105,9 @@ impl Space {
         }
     }
 
-    /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one, unless there are heavy items:
-    /// it has at most a quarter of the bound, so that whoever finds no room for half of it has a sealed segment before it.
+    /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one,
+    /// unless there are heavy items: it has at most a quarter of the bound, so that whoever finds
+    /// no room for half of it has a sealed segment before it.
     pub(super) fn tell_waiting(&self) {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Spare segments: emptied ones, kept for later takes and puts.
 //!
-//! A drain thread empties segments, takes and producers need new ones. Memory that goes back and forth through the allocator
-//! goes back to the system in between, and comes again page by page.
+//! A drain thread empties segments, takes and producers need new ones. Memory that goes back and
+//! forth through the allocator goes back to the system in between, and comes again page by page.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -10,13 +10,15 @@
 
 use crate::sync::{Arc, OnceLock, SegmentChannel};
 
-/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for 16-byte items.
+/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for
+/// 16-byte items.
 pub(crate) const KEPT_CAPACITY: usize = 256;
 
 /// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
 const MOST_OWN: usize = 128;
 
-/// Emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items. Of large ones fewer, with as much room.
+/// Emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items. Of large
+/// ones fewer, with as much room.
 const MOST_POOLED: usize = 512;
 
 /// Whole segments that drain threads do not need, for the producers of their queue.
@@ -62,7 +64,8 @@ impl<T> Spares<T> {
         Self { own: Vec::new(), pool }
     }
 
-    /// Keeps an emptied segment, if it is of the size that takes leave behind, or that producers fill.
+    /// Keeps an emptied segment, if it is of the size that takes leave behind, or that producers
+    /// fill.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
         if (1..=KEPT_CAPACITY).contains(&segment.capacity()) && self.own.len() < MOST_OWN {
             self.own.push(segment);
@@ -115,7 +118,9 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        for (size, most) in [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)] {
+        for (size, most) in
+            [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)]
+        {
             let mut spares = spares(size);
             for _ in 0..MOST_OWN + most + 10 {
                 spares.keep(Vec::with_capacity(size));

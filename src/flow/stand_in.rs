@@ -1,6 +1,8 @@
-//! The waits that a thread may do while somebody counts on it: in a handler, in a drain thread, between two tries.
+//! The waits that a thread may do while somebody counts on it: in a handler, in a drain thread,
+//! between two tries.
 //!
-//! On a shared pool another worker takes the place of the one that waits, for what it waits for may need one.
+//! On a shared pool another worker takes the place of the one that waits, for what it waits for may
+//! need one.
 
 use crate::control::scheduler::{Compensation, Limit};
 use crate::faults::{self, Fault};
@@ -15,33 +17,39 @@ use crate::sync::{Arc, Duration, Instant, Ordering, wait_for};
 pub(crate) struct NoWorkerLeft;
 
 impl<T: Item> Shared<T> {
-    /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this queue, or is inside
-    /// a handler that this queue needs.
+    /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this
+    /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
         let held = held_token();
         let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.token) as usize) == held;
         let needs = |registered: &Arc<Registered<T>>| registered.handlers.iter().any(holds);
         let needed = held.is_some()
             && match &self.consumption {
-                Consumption::ByHandler => self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one)),
+                Consumption::ByHandler => {
+                    self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one))
+                }
                 Consumption::OneConsumer(consumer) => needs(consumer),
                 Consumption::PerThread(consumers) => consumers.iter().any(needs),
             };
         needed || self.on_own_drain_thread()
     }
 
-    /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this queue drains on,
-    /// another one takes its place meanwhile. `Err`: none can, so it must not wait.
+    /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this
+    /// queue drains on, another one takes its place meanwhile. `Err`: none can, so it must not
+    /// wait.
     pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
-            Some(pool) if pool.runs_current_thread() => pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft),
+            Some(pool) if pool.runs_current_thread() => {
+                pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft)
+            }
             _ => Ok(None),
         }
     }
 
-    /// Waits for a handler that another thread is inside, and that may need the host to come out. On a shared pool that
-    /// thread may itself wait for a drain there, so another worker takes this one's place; at most one for each queue of
-    /// the pool. Called inside the host. `None`: the host has not run the wait.
+    /// Waits for a handler that another thread is inside, and that may need the host to come out.
+    /// On a shared pool that thread may itself wait for a drain there, so another worker takes this
+    /// one's place; at most one for each queue of the pool. Called inside the host. `None`: the
+    /// host has not run the wait.
     pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Option<Entered<'a>> {
         let mut entered = None;
         let mut wait = || {

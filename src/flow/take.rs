@@ -1,7 +1,7 @@
 //! Take: the side of a partition that its drain thread sees, and that nobody else may touch.
 //!
-//! Only the thread inside calls what stands here: it has read `Owned(me)` from the owner word, or it has been revoked and
-//! has not handed over yet.
+//! Only the thread inside calls what stands here: it has read `Owned(me)` from the owner word, or
+//! it has been revoked and has not handed over yet.
 
 use smallvec::SmallVec;
 
@@ -24,11 +24,17 @@ enum Opened<T> {
 pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 
 impl<T: Item> Partition<T> {
-    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An emptied segment from
-    /// `spares` takes the place of the open one.
-    pub(crate) fn take(&self, budget: usize, segments: &mut Segments<T>, spares: &mut Spares<T>) -> usize {
+    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An
+    /// emptied segment from `spares` takes the place of the open one.
+    pub(crate) fn take(
+        &self,
+        budget: usize,
+        segments: &mut Segments<T>,
+        spares: &mut Spares<T>,
+    ) -> usize {
         self.ready.clear();
-        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit cleared and sets it.
+        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit
+        // cleared and sets it.
         fence(Ordering::SeqCst);
         let mut taken = 0;
         while taken < budget {
@@ -37,7 +43,9 @@ impl<T: Item> Partition<T> {
                     taken += self.weight_of(&open);
                     if !open.is_empty() {
                         // Relaxed: as in `weight_of`.
-                        if self.has_heavy.load(Ordering::Relaxed) && !faults::off(Fault::TellBehindHeavy) {
+                        if self.has_heavy.load(Ordering::Relaxed)
+                            && !faults::off(Fault::TellBehindHeavy)
+                        {
                             self.space.tell_waiting();
                         }
                         segments.push(open);
@@ -47,9 +55,13 @@ impl<T: Item> Partition<T> {
                 Opened::After(sealed) => sealed,
             };
             for _ in 0..sealed {
-                let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else { break };
+                let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else {
+                    break;
+                };
                 // Relaxed: only the thread inside touches it.
-                self.inside.received.store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.inside
+                    .received
+                    .store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let weight = self.weight_of(&segment);
                 self.store_taken(weight);
                 self.space.tell_waiting();
@@ -60,7 +72,8 @@ impl<T: Item> Partition<T> {
                 }
             }
         }
-        // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and set no bit.
+        // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and
+        // set no bit.
         if !faults::off(Fault::BudgetBit) {
             self.ready.set();
         }
@@ -83,8 +96,8 @@ impl<T: Item> Partition<T> {
         let open = std::mem::replace(&mut gate.open, spares.segment(kept));
         gate.before_open += open.len() as u64;
         gate.take_plan_back();
-        // Before the gate opens: a put that then still saw the old `taken` would find the partition not empty, and set
-        // no bit.
+        // Before the gate opens: a put that then still saw the old `taken` would find the partition
+        // not empty, and set no bit.
         if faults::off(Fault::TakenLate) {
             drop(gate);
         }
@@ -93,13 +106,17 @@ impl<T: Item> Partition<T> {
     }
 
     fn weight_of(&self, segment: &[T]) -> usize {
-        // Relaxed: set under the gate before the first heavy item went in, and the gate or the channel brought that item.
+        // Relaxed: set under the gate before the first heavy item went in, and the gate or the
+        // channel brought that item.
         if self.has_heavy.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
     }
 
     fn store_taken(&self, items: usize) {
-        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `look_at_taken`.
-        self.inside.taken.store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
+        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in
+        // `look_at_taken`.
+        self.inside
+            .taken
+            .store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
     /// Whether a producer waits or soon will: the partition is half full.
@@ -111,7 +128,8 @@ impl<T: Item> Partition<T> {
 
     /// At the quiescent point: everything taken so far is handled.
     pub(crate) fn complete(&self) {
-        // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in `completed`.
+        // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in
+        // `completed`.
         self.inside.completed.store(self.inside.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
@@ -132,7 +150,8 @@ impl<T: Item> Partition<T> {
 
     /// Whether [`finish`](Self::finish) has said so.
     pub(crate) fn is_finished(&self) -> bool {
-        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one that did.
+        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one
+        // that did.
         self.inside.finished.load(Ordering::Relaxed)
     }
 }

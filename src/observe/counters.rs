@@ -1,7 +1,8 @@
 //! The counts of dispatched items, kept per drain thread and per handler.
 //!
-//! They change once per dispatch and not per item, so a quick lock is the cheapest way to let a snapshot see them
-//! whole, and to let a shutdown that ran out of time draw the line between *handled* and *abandoned*.
+//! They change once per dispatch and not per item, so a quick lock is the cheapest way to let a
+//! snapshot see them whole, and to let a shutdown that ran out of time draw the line between
+//! *handled* and *abandoned*.
 
 use crate::faults::{self, Fault};
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
@@ -45,7 +46,8 @@ impl ThreadTally {
         Self(QuickMutex::new(ThreadCounts::default()))
     }
 
-    /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be entered.
+    /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be
+    /// entered.
     pub(crate) fn begin_call(&self, calling: Calling, now: Instant) -> bool {
         let mut counts = self.0.lock();
         if counts.expired {
@@ -110,8 +112,11 @@ impl HandlerTally {
     pub(crate) fn settle(&self, outcome: Outcome, items: u64, took: Duration) {
         let mut counts = self.0.lock();
         let newest = took.as_nanos() as f64 / items as f64;
-        counts.ns_per_item =
-            if counts.batches == 0 { newest } else { counts.ns_per_item + EWMA_ALPHA * (newest - counts.ns_per_item) };
+        counts.ns_per_item = if counts.batches == 0 {
+            newest
+        } else {
+            counts.ns_per_item + EWMA_ALPHA * (newest - counts.ns_per_item)
+        };
         counts.batches += 1;
         match outcome {
             Outcome::Consumed => counts.consumed += items,

@@ -20,7 +20,9 @@ impl<T: Item> Shared<T> {
             (Calling::Type(number), Consumption::ByHandler) => self.route.name_of(*number),
             // A consumer's number is its place among them.
             (Calling::Type(_), Consumption::OneConsumer(consumer)) => consumer.name.to_string(),
-            (Calling::Type(number), Consumption::PerThread(consumers)) => consumers[*number].name.to_string(),
+            (Calling::Type(number), Consumption::PerThread(consumers)) => {
+                consumers[*number].name.to_string()
+            }
         }
     }
 
@@ -92,8 +94,11 @@ impl<T: Item> Shared<T> {
             stats.attempts += counts.attempts;
             stats.produced += counts.pushed;
             stats.refused += counts.refused;
-            let (queued, mut in_flight) =
-                if expired { (0, 0) } else { (counts.pushed - counts.taken, counts.taken - counts.completed) };
+            let (queued, mut in_flight) = if expired {
+                (0, 0)
+            } else {
+                (counts.pushed - counts.taken, counts.taken - counts.completed)
+            };
             if faults::off(Fault::UsageWithoutInFlight) {
                 in_flight = 0;
             }

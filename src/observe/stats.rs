@@ -5,7 +5,8 @@ use crate::sync::Duration;
 
 /// One queue at one moment. Counts are items and only grow.
 ///
-/// At rest `produced = consumed + failed + unhandled + abandoned` and `attempts = produced + refused`.
+/// At rest `produced = consumed + failed + unhandled + abandoned` and `attempts = produced +
+/// refused`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
     /// Items per partition.
@@ -32,7 +33,8 @@ pub struct Stats {
     pub rebalances: u64,
     /// Partitions that it gave to another drain thread, those included that were taken back.
     pub moves: u64,
-    /// Largest load of a drain thread over the smallest, in the interval before the last run; 1 before the first.
+    /// Largest load of a drain thread over the smallest, in the interval before the last run; 1
+    /// before the first.
     pub load_ratio: f64,
     /// The longest time from the decision to move a partition to its new owner.
     pub longest_handoff: Duration,

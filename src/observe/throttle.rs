@@ -23,7 +23,8 @@ impl<K: Eq + Hash> Throttle<K> {
         Self(Mutex::new(FxHashMap::default()))
     }
 
-    /// Notes `items` more about `subject`. `Some`: a line is due, and this is the number since the last one.
+    /// Notes `items` more about `subject`. `Some`: a line is due, and this is the number since the
+    /// last one.
     pub(crate) fn note(&self, subject: K, items: u64, now: Instant) -> Option<u64> {
         match self.0.lock().entry(subject) {
             Entry::Vacant(first) => {

@@ -21,12 +21,12 @@ impl From<AggregateError> for PyErr {
         let text = error.to_string();
         match error {
             AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
-            AggregateError::TooManyGroups { .. } | AggregateError::TooLarge | AggregateError::Arrow(_) => {
-                BatchQueueError::new_err(text)
-            }
-            AggregateError::NoColumn { .. } | AggregateError::Type { .. } | AggregateError::Partials(_) => {
-                ConfigError::new_err(text)
-            }
+            AggregateError::TooManyGroups { .. }
+            | AggregateError::TooLarge
+            | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
+            AggregateError::NoColumn { .. }
+            | AggregateError::Type { .. }
+            | AggregateError::Partials(_) => ConfigError::new_err(text),
         }
     }
 }
@@ -86,7 +86,8 @@ impl Aggregating {
         }
     }
 
-    /// Hands all groups to the next worker, if there is one, and starts a new period. What it does not take stays.
+    /// Hands all groups to the next worker, if there is one, and starts a new period. What it does
+    /// not take stays.
     fn flush(&self) -> PyResult<()> {
         let Some(next_worker) = &self.next_worker else { return Ok(()) };
         let partials = {
@@ -106,13 +107,21 @@ impl Aggregating {
             None => 0,
         };
         if taken < partials.num_rows() {
-            self.kept.lock().aggregator.take_back(partials.slice(taken, partials.num_rows() - taken))?;
+            self.kept
+                .lock()
+                .aggregator
+                .take_back(partials.slice(taken, partials.num_rows() - taken))?;
         }
         Ok(())
     }
 
     /// Returns how many it took, from the front.
-    fn hand_on(&self, py: Python<'_>, next_worker: &Held, partials: &RecordBatch) -> PyResult<usize> {
+    fn hand_on(
+        &self,
+        py: Python<'_>,
+        next_worker: &Held,
+        partials: &RecordBatch,
+    ) -> PyResult<usize> {
         let args = PyTuple::new(py, [to_pyarrow(py, partials.clone(), self.pyarrow)?])?;
         let result = call_handler(next_worker.bind(py), &args);
         release(args.into_any());
@@ -156,7 +165,9 @@ impl Aggregating {
 /// A measure as the facade describes it: name, kind, column, second column, quantiles, n.
 type Described = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
 
-fn measure_of((name, kind, column, second, quantiles, n): Described) -> PyResult<(String, Measure)> {
+fn measure_of(
+    (name, kind, column, second, quantiles, n): Described,
+) -> PyResult<(String, Measure)> {
     let Some(column) = column else { return Ok((name, Measure::Count { column: None })) };
     let measure = match (kind.as_str(), second) {
         ("count", _) => Measure::Count { column: Some(column) },
@@ -168,7 +179,11 @@ fn measure_of((name, kind, column, second, quantiles, n): Described) -> PyResult
         ("last", Some(by)) => Measure::Last { column, by },
         ("quantiles", _) => Measure::Quantiles { column, quantiles },
         ("top_n", label) => Measure::TopN { column, n, label },
-        _ => return Err(ConfigError::new_err(format!("measure {name:?} is a {kind:?}, which is none"))),
+        _ => {
+            return Err(ConfigError::new_err(format!(
+                "measure {name:?} is a {kind:?}, which is none"
+            )));
+        }
     };
     Ok((name, measure))
 }
@@ -202,27 +217,34 @@ impl PyAggregator {
         let window = window.map(|(column, name, width_ns)| Window { column, name, width_ns });
         let measures = measures.into_iter().map(measure_of).collect::<PyResult<_>>()?;
         let aggregation = Aggregation { keys, window, measures, max_groups, text };
-        let flush_period = Duration::try_from_secs_f64(flush_period_s)
-            .map_err(|_| ConfigError::new_err(format!("flush_period is {flush_period_s} s; give 0 or more")))?;
+        let flush_period = Duration::try_from_secs_f64(flush_period_s).map_err(|_| {
+            ConfigError::new_err(format!("flush_period is {flush_period_s} s; give 0 or more"))
+        })?;
         let due_at = Instant::now().checked_add(flush_period);
-        let due_at =
-            due_at.ok_or_else(|| ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less")))?;
+        let due_at = due_at.ok_or_else(|| {
+            ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less"))
+        })?;
         let kept = KeptGroups { aggregator: Aggregator::new(aggregation), due_at, dropped: 0 };
         let next_worker = next_worker.map(Held::new);
         let pyarrow = has_pyarrow(py)?;
-        let aggregating = Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };
+        let aggregating =
+            Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };
         Ok(Self { aggregating: Arc::new(aggregating), generation: generation() })
     }
 
-    /// Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this without the interpreter.
+    /// Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this
+    /// without the interpreter.
     ///
     /// Args:
-    ///     batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or none.
+    ///     batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or
+    ///     none.
     ///
     /// Raises:
-    ///     ConfigError: A column is missing or has another type than it can have or had before, or the partials are of
+    ///     ConfigError: A column is missing or has another type than it can have or had before, or
+    ///     the partials are of
     ///         another aggregation.
-    ///     BatchQueueError: There would be more than `max_groups` groups, and there is no next worker; or the data is
+    ///     BatchQueueError: There would be more than `max_groups` groups, and there is no next
+    ///     worker; or the data is
     ///         broken.
     #[pyo3(signature = (batch: "list[Any]"))]
     fn consume(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -263,10 +285,12 @@ impl PyAggregator {
         py.detach(|| own.close())
     }
 
-    /// Take all groups out, as a record batch of partials that an equal aggregator can take in, here or elsewhere.
+    /// Take all groups out, as a record batch of partials that an equal aggregator can take in,
+    /// here or elsewhere.
     ///
     /// Returns:
-    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
+    ///     if there are no groups.
     #[pyo3(signature = () -> "Any")]
     fn partials(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let own = self.own()?;
@@ -274,13 +298,16 @@ impl PyAggregator {
         partials.map(|partials| Ok(to_pyarrow(py, partials, own.pyarrow)?.unbind())).transpose()
     }
 
-    /// The keys and the measures of all groups, in the order in which the groups were met. They stay.
+    /// The keys and the measures of all groups, in the order in which the groups were met. They
+    /// stay.
     ///
     /// Returns:
-    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+    ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
+    ///     if there are no groups.
     ///
     /// Raises:
-    ///     OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a decimal.
+    ///     OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a
+    ///     decimal.
     #[pyo3(signature = () -> "Any")]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let own = self.own()?;
@@ -320,7 +347,8 @@ impl PyAggregator {
 }
 
 impl PyAggregator {
-    /// In a forked child a drain thread that does not exist there may hold the lock, and have left half of a batch.
+    /// In a forked child a drain thread that does not exist there may hold the lock, and have left
+    /// half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
         if self.generation == generation() {
             return Ok(&self.aggregating);
@@ -337,10 +365,9 @@ impl PyAggregator {
             let schema = batches.schema();
             let before = into.len();
             for batch in &mut batches {
-                into.push(
-                    batch
-                        .map_err(|error| BatchQueueError::new_err(format!("the stream of batches failed: {error}")))?,
-                );
+                into.push(batch.map_err(|error| {
+                    BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
+                })?);
             }
             if into.len() == before {
                 // No rows, but columns that can be wrong.

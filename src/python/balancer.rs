@@ -40,8 +40,12 @@ thread_local! {
     static INTERRUPT: Cell<Option<Result<(), PyErr>>> = const { Cell::new(None) };
 }
 
-/// Runs a balancer on behalf of a Python caller, who gets an interrupt in a custom one, like `KeyboardInterrupt`.
-pub(super) fn run_for_caller(py: Python<'_>, run: impl FnOnce() -> usize + Send) -> PyResult<usize> {
+/// Runs a balancer on behalf of a Python caller, who gets an interrupt in a custom one, like
+/// `KeyboardInterrupt`.
+pub(super) fn run_for_caller(
+    py: Python<'_>,
+    run: impl FnOnce() -> usize + Send,
+) -> PyResult<usize> {
     let outer = INTERRUPT.replace(Some(Ok(())));
     let moved = py.detach(run);
     let interrupt = INTERRUPT.replace(outer);
@@ -57,7 +61,8 @@ fn keep_interrupt(py: Python<'_>, error: &PyErr) {
     });
 }
 
-/// An assignment written in Python. Called attached, on the control thread or on a thread that asked for a run.
+/// An assignment written in Python. Called attached, on the control thread or on a thread that
+/// asked for a run.
 pub(super) struct PyAssign(Held);
 
 impl PyAssign {
@@ -67,28 +72,42 @@ impl PyAssign {
 }
 
 impl Assign for PyAssign {
-    fn assign(&self, load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        load: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         Python::attach(|py| {
             let given = || {
                 let assign = py.import("batchqueue._callbacks")?.getattr("assign")?;
                 let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
                 let (function, threads) = (self.0.bind(py), threads.into_pyobject(py)?);
-                Ok((assign, PyTuple::new(py, [function, load.as_any(), owner.as_any(), threads.as_any()])?))
+                Ok((
+                    assign,
+                    PyTuple::new(py, [function, load.as_any(), owner.as_any(), threads.as_any()])?,
+                ))
             };
             let (assign, args) = given().map_err(|memory: PyErr| memory.to_string())?;
-            // The user's code, and the conversion of what it returns, which may be the user's code as well.
+            // The user's code, and the conversion of what it returns, which may be the user's code
+            // as well.
             let result = call_handler(&assign, &args);
             release(args.into_any());
             let plan = result.map_err(|error| {
                 keep_interrupt(py, &error);
-                format!("the custom balancer raised {}", describe(py, error.into_value(py).into_bound(py).into_any()))
+                format!(
+                    "the custom balancer raised {}",
+                    describe(py, error.into_value(py).into_bound(py).into_any())
+                )
             })?;
             if let Ok(problem) = plan.extract::<String>() {
                 return Err(problem);
             }
             // What is no thread stays none: the core refuses the plan, and says why.
             let plan = plan.extract::<Option<Vec<i64>>>().map_err(|error| error.to_string())?;
-            Ok(plan.map(|plan| plan.into_iter().map(|one| usize::try_from(one).unwrap_or(usize::MAX)).collect()))
+            Ok(plan.map(|plan| {
+                plan.into_iter().map(|one| usize::try_from(one).unwrap_or(usize::MAX)).collect()
+            }))
         })
     }
 }

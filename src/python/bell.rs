@@ -19,8 +19,8 @@ use crate::{Listener, Listening};
 struct Hearing {
     write: UnixStream,
     read: UnixStream,
-    /// The partitions that were told since the loop last asked. While there are any, a byte is on its way, or the loop is
-    /// about to look here.
+    /// The partitions that were told since the loop last asked. While there are any, a byte is on
+    /// its way, or the loop is about to look here.
     told: sync::Mutex<HashSet<usize>>,
 }
 
@@ -45,9 +45,11 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Whether others than the caller, whose turn it is in the partition `ahead`, wait for this one.
+    /// Whether others than the caller, whose turn it is in the partition `ahead`, wait for this
+    /// one.
     pub(super) fn is_awaited(bell: Option<&Self>, ahead: Option<usize>, partition: usize) -> bool {
-        ahead != Some(partition) && bell.is_some_and(|bell| bell.listening.lock().contains_key(&partition))
+        ahead != Some(partition)
+            && bell.is_some_and(|bell| bell.listening.lock().contains_key(&partition))
     }
 
     /// Whether they wait for any.
@@ -78,7 +80,9 @@ impl Bell {
 
     /// Hear of room in the partition that an item waits for, from now on.
     fn listen(&self, waiting: &Waiting) -> PyResult<()> {
-        let Some((partition, listening)) = waiting.listen(self.hearing.clone())? else { return Ok(()) };
+        let Some((partition, listening)) = waiting.listen(self.hearing.clone())? else {
+            return Ok(());
+        };
         // Bound first, so that what was there is dropped after the lock is free.
         let before = self.listening.lock().insert(partition, listening);
         drop(before);

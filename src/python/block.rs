@@ -1,4 +1,5 @@
-//! A block of rows in a queue: a piece of a record batch, which becomes a record batch of Python when a handler gets it.
+//! A block of rows in a queue: a piece of a record batch, which becomes a record batch of Python
+//! when a handler gets it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ pub(super) struct Whole {
     column: usize,
     /// There is pyarrow.
     pyarrow: bool,
-    /// The method `slice` of the batch as an object of pyarrow: a slice costs much less than an import of its own. It is made
-    /// for the first handler that is in Python.
+    /// The method `slice` of the batch as an object of pyarrow: a slice costs much less than an
+    /// import of its own. It is made for the first handler that is in Python.
     slice: PyOnceLock<Held>,
 }
 
@@ -50,7 +51,8 @@ impl Block {
         Self { whole, rows, key }
     }
 
-    /// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind `__arrow_c_array__`.
+    /// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
+    /// `__arrow_c_array__`.
     pub(super) fn to_record_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if self.whole.pyarrow {
             let args = (self.rows.start, self.rows.len()).into_pyobject(py)?;
@@ -76,7 +78,8 @@ impl Block {
         if self.key == Tags::NULL {
             return "no tag (null)".to_owned();
         }
-        let tag = array_value_to_string(self.whole.batch.column(self.whole.column), self.rows.start);
+        let tag =
+            array_value_to_string(self.whole.batch.column(self.whole.column), self.rows.start);
         format!("tag {:?}", tag.unwrap_or_default())
     }
 }

@@ -1,10 +1,11 @@
 //! Steps into Python code that survive the end of the interpreter.
 //!
-//! A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14, the next step that
-//! needs the interpreter ends the thread by a forced unwind. Rust frames abort the process on that. Here the unwind
-//! meets a guard, which parks the thread for ever, as Python 3.14 does by itself; the process then ends normally. So
-//! on a drain thread everything that may run the user's Python code goes through this file: calls, and the release of
-//! objects whose `__del__` may be the user's.
+//! A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14,
+//! the next step that needs the interpreter ends the thread by a forced unwind. Rust frames abort
+//! the process on that. Here the unwind meets a guard, which parks the thread for ever, as Python
+//! 3.14 does by itself; the process then ends normally. So on a drain thread everything that may
+//! run the user's Python code goes through this file: calls, and the release of objects whose
+//! `__del__` may be the user's.
 
 use std::ops::Deref;
 
@@ -14,8 +15,11 @@ use pyo3::types::PyTuple;
 
 use crate::faults::{self, Fault};
 
-type Call =
-    unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+type Call = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
 
 type Release = unsafe extern "C-unwind" fn(*mut ffi::PyObject);
 
@@ -23,7 +27,8 @@ mod libpython {
     use super::ffi;
 
     unsafe extern "C-unwind" {
-        /// The function of the stable ABI; declared once more because it can unwind, which `pyo3::ffi` does not say.
+        /// The function of the stable ABI; declared once more because it can unwind, which
+        /// `pyo3::ffi` does not say.
         pub(super) fn PyObject_Call(
             callable: *mut ffi::PyObject,
             args: *mut ffi::PyObject,
@@ -35,8 +40,8 @@ mod libpython {
     }
 }
 
-/// Read as volatile before each call: where the compiler knows which function it calls, it trusts the other
-/// declaration, that nothing unwinds, and drops the guard.
+/// Read as volatile before each call: where the compiler knows which function it calls, it trusts
+/// the other declaration, that nothing unwinds, and drops the guard.
 static CALL: Call = libpython::PyObject_Call;
 static RELEASE: Release = libpython::Py_DecRef;
 
@@ -60,9 +65,9 @@ pub(crate) fn call_handler<'py>(
         return callable.call1(args);
     }
     let guard = HangThread;
-    // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this interpreter and
-    // `args` is a tuple, for as long as the borrows last; the thread is attached, as the `Bound`s prove. Null `kwargs`
-    // are allowed.
+    // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this
+    // interpreter and `args` is a tuple, for as long as the borrows last; the thread is attached,
+    // as the `Bound`s prove. Null `kwargs` are allowed.
     let result = unsafe {
         let call = std::ptr::read_volatile(&raw const CALL);
         call(callable.as_ptr(), args.as_ptr(), std::ptr::null_mut())
@@ -77,8 +82,8 @@ pub(crate) fn call_handler<'py>(
 pub(crate) fn release(object: Bound<'_, PyAny>) {
     let object = object.into_ptr();
     let guard = HangThread;
-    // SAFETY: `into_ptr` gave this function the reference that it drops, and the thread is attached, as the `Bound`
-    // proved.
+    // SAFETY: `into_ptr` gave this function the reference that it drops, and the thread is
+    // attached, as the `Bound` proved.
     unsafe {
         let release = std::ptr::read_volatile(&raw const RELEASE);
         release(object);

@@ -59,7 +59,8 @@ impl Columnar<'_> {
     fn all(&mut self, py: Python<'_>, batches: &mut Batches) -> PyResult<()> {
         let schema = batches.schema();
         let Ok(column) = schema.index_of(self.type_column) else {
-            let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+            let names: Vec<&str> =
+                schema.fields().iter().map(|field| field.name().as_str()).collect();
             return Err(ConfigError::new_err(format!(
                 "type_column is {:?}; the data has the columns {names:?}",
                 self.type_column
@@ -68,8 +69,9 @@ impl Columnar<'_> {
         let pyarrow = has_pyarrow(py)?;
         // Detached: a stream may do its work only now, with threads that need the interpreter.
         while let Some(batch) = py.detach(|| batches.next()) {
-            let batch =
-                batch.map_err(|error| BatchQueueError::new_err(format!("the stream of batches failed: {error}")))?;
+            let batch = batch.map_err(|error| {
+                BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
+            })?;
             for start in (0..batch.num_rows()).step_by(CHUNK_ROWS) {
                 let rows = CHUNK_ROWS.min(batch.num_rows() - start);
                 self.chunk(py, &batch.slice(start, rows), column, pyarrow)?;
@@ -83,12 +85,19 @@ impl Columnar<'_> {
         Ok(())
     }
 
-    fn chunk(&mut self, py: Python<'_>, batch: &RecordBatch, column: usize, pyarrow: bool) -> PyResult<()> {
+    fn chunk(
+        &mut self,
+        py: Python<'_>,
+        batch: &RecordBatch,
+        column: usize,
+        pyarrow: bool,
+    ) -> PyResult<()> {
         // Anew for each chunk: a stream may last.
         let tags = self.registered.lock().tags.clone();
-        let pieces = py
-            .detach(|| split(batch, column, &tags, self.buffers))
-            .map_err(|problem| ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column)))?;
+        let pieces =
+            py.detach(|| split(batch, column, &tags, self.buffers)).map_err(|problem| {
+                ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column))
+            })?;
         let whole = Arc::new(Whole::new(pieces.batch, column, pyarrow));
         for piece in pieces.pieces {
             let rows = piece.rows.len();
@@ -101,8 +110,14 @@ impl Columnar<'_> {
         Ok(())
     }
 
-    /// A full partition or a closed queue refuses rows, and the others of the chunk are still tried.
-    fn refuse(&mut self, py: Python<'_>, rows: usize, refusal: ProduceError<PyItem, PyErr>) -> PyResult<()> {
+    /// A full partition or a closed queue refuses rows, and the others of the chunk are still
+    /// tried.
+    fn refuse(
+        &mut self,
+        py: Python<'_>,
+        rows: usize,
+        refusal: ProduceError<PyItem, PyErr>,
+    ) -> PyResult<()> {
         let left = match &refusal {
             ProduceError::Full(item)
             | ProduceError::Closed(item)
@@ -122,8 +137,9 @@ pub(super) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
         if data.hasattr(method)? {
             let batches = data.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader);
             return batches.map_err(|error| {
-                let problem =
-                    ConfigError::new_err(format!("batch is a {kind} that is no record batch or table: {error}"));
+                let problem = ConfigError::new_err(format!(
+                    "batch is a {kind} that is no record batch or table: {error}"
+                ));
                 problem.set_cause(data.py(), Some(error));
                 problem
             });
@@ -144,8 +160,13 @@ pub(super) fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
     }
 }
 
-/// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind `__arrow_c_array__`.
-pub(super) fn to_pyarrow(py: Python<'_>, batch: RecordBatch, pyarrow: bool) -> PyResult<Bound<'_, PyAny>> {
+/// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
+/// `__arrow_c_array__`.
+pub(super) fn to_pyarrow(
+    py: Python<'_>,
+    batch: RecordBatch,
+    pyarrow: bool,
+) -> PyResult<Bound<'_, PyAny>> {
     let batch = PyRecordBatch::new(batch);
     if pyarrow { batch.into_pyarrow(py) } else { Ok(batch.into_pyobject(py)?.into_any()) }
 }

@@ -20,7 +20,8 @@ use crate::{Batch, EntryToken, Failure, Handler};
 /// holds the object, so an address is never looked up for another one.
 static TOKENS: Mutex<Option<HashMap<usize, Weak<EntryToken>>>> = Mutex::new(None);
 
-/// The token of `instance`, which is what P1 protects: the same one for every queue and type that it serves.
+/// The token of `instance`, which is what P1 protects: the same one for every queue and type that
+/// it serves.
 pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
     let mut tokens = TOKENS.lock();
     let tokens = tokens.get_or_insert_with(HashMap::new);
@@ -39,7 +40,8 @@ pub(crate) fn forget_tokens() {
     std::mem::forget(TOKENS.lock().take());
 }
 
-/// One handler instance on one queue. The methods were looked up when it was registered; `None`: not defined.
+/// One handler instance on one queue. The methods were looked up when it was registered; `None`:
+/// not defined.
 pub(crate) struct PyHandler {
     /// The object given as the handler.
     pub(crate) instance: Held,
@@ -62,12 +64,15 @@ pub(crate) struct PyHandler {
 }
 
 impl PyHandler {
-    /// Each of these references is owned here and nowhere else, so the garbage collector may count them.
+    /// Each of these references is owned here and nowhere else, so the garbage collector may count
+    /// them.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         for object in [&self.instance, &self.protected, &self.consume] {
             visit.call(&**object)?;
         }
-        for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler, &self.retry_on] {
+        for object in
+            [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler, &self.retry_on]
+        {
             visit.call(object.as_deref())?;
         }
         Ok(())
@@ -76,12 +81,16 @@ impl PyHandler {
     fn call0(method: Option<&Held>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
         Python::attach(|py| {
-            let result = call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
-            result.map_err(|error| Failure::new(describe(py, error.into_value(py).into_bound(py).into_any())))
+            let result =
+                call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
+            result.map_err(|error| {
+                Failure::new(describe(py, error.into_value(py).into_bound(py).into_any()))
+            })
         })
     }
 
-    /// `on_error(batch, error)` or `error_handler(batch, error)`, or else the failure that the queue logs.
+    /// `on_error(batch, error)` or `error_handler(batch, error)`, or else the failure that the
+    /// queue logs.
     fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
@@ -116,7 +125,8 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
         return Ok(());
     }
     // Closed, it does not warn that nobody awaited it.
-    let closed = result.getattr("close").and_then(|close| call_handler(&close, &PyTuple::empty(py)));
+    let closed =
+        result.getattr("close").and_then(|close| call_handler(&close, &PyTuple::empty(py)));
     release(result);
     release(closed?);
     Err(ConfigError::new_err(
@@ -127,7 +137,8 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
 
 /// All items of a batch, which gives them away.
 fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
-    // One call fills the list, and each item then takes the place of a None: no iterator has to be asked in between.
+    // One call fills the list, and each item then takes the place of a None: no iterator has to be
+    // asked in between.
     let items = batch.iter().count();
     let list = PyList::new(py, [py.None()])?.as_sequence().repeat(items)?.cast_into::<PyList>()?;
     let (mut problem, mut index) = (Ok(()), 0);
@@ -153,7 +164,11 @@ fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &Block) -> PyResult<()
 
 impl PyHandler {
     /// A batch of rows, in Rust; its errors are reported in Python.
-    fn aggregate(&self, aggregating: &Aggregating, batch: &mut Batch<PyItem>) -> Result<(), Failure> {
+    fn aggregate(
+        &self,
+        aggregating: &Aggregating,
+        batch: &mut Batch<PyItem>,
+    ) -> Result<(), Failure> {
         let rows: Option<Vec<_>> = batch.iter().map(PyItem::batch).collect();
         let result = match rows {
             Some(rows) => aggregating.consume(&rows),
@@ -182,20 +197,24 @@ impl Handler<PyItem> for PyHandler {
             return self.aggregate(aggregating, batch);
         }
         Python::attach(|py| {
-            // While another try may follow, the batch keeps its items: the list belongs to the handler.
+            // While another try may follow, the batch keeps its items: the list belongs to the
+            // handler.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
             let list = match again {
                 Some(_) => {
-                    let objects = batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>();
+                    let objects =
+                        batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>();
                     objects.and_then(|objects| PyList::new(py, objects))
                 }
                 None => list_of(py, batch),
             };
-            let (list, args) = match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
-                Ok(made) => made,
-                Err(memory) => return Err(Failure::last(memory.to_string())),
-            };
-            let result = match call_handler(self.consume.bind(py), &args).and_then(refuse_coroutine) {
+            let (list, args) =
+                match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
+                    Ok(made) => made,
+                    Err(memory) => return Err(Failure::last(memory.to_string())),
+                };
+            let result = match call_handler(self.consume.bind(py), &args).and_then(refuse_coroutine)
+            {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())

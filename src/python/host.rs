@@ -25,15 +25,17 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
 }
 
 impl Host<PyItem> for Interpreter {
-    /// One thread state for the thread's whole life: attaching afresh for each batch would cost several times more.
+    /// One thread state for the thread's whole life: attaching afresh for each batch would cost
+    /// several times more.
     fn live(&self, body: &mut (dyn FnMut() + Send)) {
         Python::try_attach(|py| py.detach(body));
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {
         if Python::try_attach(|_| marked(true, body)).is_none() {
-            // The interpreter finalizes. The queue was closed before, so this thread was given up: it must not return
-            // to code that believes in the interpreter, and the process ends without it.
+            // The interpreter finalizes. The queue was closed before, so this thread was given up:
+            // it must not return to code that believes in the interpreter, and the process ends
+            // without it.
             loop {
                 std::thread::park();
             }
@@ -60,12 +62,19 @@ impl Host<PyItem> for Interpreter {
         say("inform", line);
     }
 
-    fn unhandled_hint(&self, item: &PyItem, has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
+    fn unhandled_hint(
+        &self,
+        item: &PyItem,
+        has_handler: &dyn Fn(TypeKey) -> bool,
+    ) -> Option<String> {
         Python::attach(|py| {
             let bases = item.class(py)?.mro();
-            let base = bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
+            let base =
+                bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
             let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
-            Some(format!("it is a subclass of {name}, which has one, but types match exactly: register it as well"))
+            Some(format!(
+                "it is a subclass of {name}, which has one, but types match exactly: register it as well"
+            ))
         })
     }
 
@@ -74,8 +83,8 @@ impl Host<PyItem> for Interpreter {
     }
 }
 
-/// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code; what they raise is shown
-/// and goes no further.
+/// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code;
+/// what they raise is shown and goes no further.
 fn say(how: &str, line: &str) {
     Python::try_attach(|py| {
         let result = py.import("batchqueue._callbacks").and_then(|module| {

@@ -27,8 +27,13 @@ impl<'py> Indexed<'py> {
         let Ok(list) = items.cast_exact::<PyList>() else {
             return items.cast_exact().ok().cloned().map(Self::Tuple);
         };
-        // Without a GIL, whoever reads a list may wait for another thread, and inside the gates nobody may wait.
-        Some(if has_gil(items.py()) { Self::List(list.clone()) } else { Self::Tuple(list.to_tuple()) })
+        // Without a GIL, whoever reads a list may wait for another thread, and inside the gates
+        // nobody may wait.
+        Some(if has_gil(items.py()) {
+            Self::List(list.clone())
+        } else {
+            Self::Tuple(list.to_tuple())
+        })
     }
 
     /// Puts all items in, up to the first that is refused; how many.
@@ -44,7 +49,8 @@ impl<'py> Indexed<'py> {
         result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
     }
 
-    /// Puts the items from `start` on in without waiting, up to the first that is not in at once; how many of all are in then.
+    /// Puts the items from `start` on in without waiting, up to the first that is not in at once;
+    /// how many of all are in then.
     pub(super) fn try_produce(
         &self,
         py: Python<'_>,
@@ -82,12 +88,14 @@ impl<'py> Indexed<'py> {
 /// Whether threads with the interpreter take turns.
 fn has_gil(py: Python<'_>) -> bool {
     static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
-    let ask = || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
+    let ask =
+        || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
     // A Python that cannot be asked always has one.
     *HAS_GIL.get_or_init(py, || ask().unwrap_or(true))
 }
 
-/// The items of a list or a tuple, by index: another thread may change a list while this one waits for space.
+/// The items of a list or a tuple, by index: another thread may change a list while this one waits
+/// for space.
 struct Items<'a, 'py> {
     from: &'a Indexed<'py>,
     /// Items read so far, with those before the first.

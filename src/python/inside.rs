@@ -1,4 +1,5 @@
-//! `Inside`: that a coroutine runs inside a handler, which the loop's thread does not know of itself.
+//! `Inside`: that a coroutine runs inside a handler, which the loop's thread does not know of
+//! itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,8 +7,8 @@ use pyo3::prelude::*;
 
 use crate::marks::{Assumed, Marks};
 
-/// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the coroutine asks of a queue
-/// meanwhile is answered as if the drain thread had asked.
+/// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the
+/// coroutine asks of a queue meanwhile is answered as if the drain thread had asked.
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct Inside {
     marks: Marks,
@@ -16,7 +17,8 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// While the result lives, the calling thread passes for the drain thread, if the call has not ended.
+    /// While the result lives, the calling thread passes for the drain thread, if the call has not
+    /// ended.
     pub(super) fn assume(inside: Option<&Self>) -> Option<Assumed> {
         inside.filter(|one| one.active()).map(|one| one.marks.assume())
     }
@@ -33,7 +35,8 @@ impl Inside {
     /// Whether the drain thread still waits.
     #[getter]
     fn active(&self) -> bool {
-        // Relaxed: nothing else is published by it. A call that meets the end counts as inside or not.
+        // Relaxed: nothing else is published by it. A call that meets the end counts as inside or
+        // not.
         !self.ended.load(Ordering::Relaxed)
     }
 

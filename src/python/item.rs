@@ -14,8 +14,9 @@ use crate::{Item, TypeKey};
 
 /// One queued item, in two words.
 ///
-/// The key says which of the two it is: that of rows is a tag's. An enum would say so itself, but its two words are then
-/// stored one by one and loaded as one, for which the processor waits: produce costs 3 ns more, `produce_many` 11 ns.
+/// The key says which of the two it is: that of rows is a tag's. An enum would say so itself, but
+/// its two words are then stored one by one and loaded as one, for which the processor waits:
+/// produce costs 3 ns more, `produce_many` 11 ns.
 pub(crate) struct PyItem {
     content: Content,
     /// The type is read once, while attached, so that grouping needs no interpreter.
@@ -70,7 +71,8 @@ impl PyItem {
 
     /// The object, or a record batch of the rows.
     pub(crate) fn to_object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.as_ref().map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
+        self.as_ref()
+            .map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
     }
 
     /// The rows, if it is not an object.

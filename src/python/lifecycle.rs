@@ -16,8 +16,8 @@ use crate::flow::produce::slice;
 use crate::marks::forget_drain_thread;
 use crate::{Pause, WeakQueue};
 
-/// Counts the forks that this process came out of as the child. A queue remembers the number it was made under: a
-/// look at a flag is cheaper than asking for the process id with every item.
+/// Counts the forks that this process came out of as the child. A queue remembers the number it was
+/// made under: a look at a flag is cheaper than asking for the process id with every item.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn generation() -> u32 {
@@ -25,7 +25,8 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// What the workers of shared pools and the control thread get to end, when there is no queue any more.
+/// What the workers of shared pools and the control thread get to end, when there is no queue any
+/// more.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
 struct Live {
@@ -43,8 +44,9 @@ pub(crate) fn is_exiting() -> bool {
     EXITING.load(Ordering::Relaxed)
 }
 
-/// Every queue that has drain threads, in order of creation. Locked while attached and never across a wait, so a fork,
-/// for which no other thread is attached, with a GIL or without, never finds it locked.
+/// Every queue that has drain threads, in order of creation. Locked while attached and never across
+/// a wait, so a fork, for which no other thread is attached, with a GIL or without, never finds it
+/// locked.
 static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
 
 /// False: the exit has closed all queues, and would not close this one.
@@ -58,15 +60,16 @@ pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) 
     true
 }
 
-/// Closes every live queue, registered or not, the last created first: what was accepted is delivered, within each
-/// queue's `shutdown_timeout`, counted from now.
+/// Closes every live queue, registered or not, the last created first: what was accepted is
+/// delivered, within each queue's `shutdown_timeout`, counted from now.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     let live = begin_exit();
     for one in &live {
         one.queue.close_to_outside();
     }
-    let deadlines = live.iter().map(|one| deadline_of(one.shutdown_timeout)).collect::<PyResult<Vec<_>>>()?;
+    let deadlines =
+        live.iter().map(|one| deadline_of(one.shutdown_timeout)).collect::<PyResult<Vec<_>>>()?;
     for (one, deadline) in live.iter().zip(deadlines).rev() {
         one.queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
     }
@@ -81,8 +84,8 @@ fn begin_exit() -> Vec<Live> {
     std::mem::take(&mut *live)
 }
 
-/// Threads that belong to no queue alone: none of them may come back into an interpreter that finalizes. One that is
-/// stuck in a handler is left to the guard in `call.rs`.
+/// Threads that belong to no queue alone: none of them may come back into an interpreter that
+/// finalizes. One that is stuck in a handler is left to the guard in `call.rs`.
 fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     let deadline = Some(Instant::now() + LAST_STEPS);
     for pool in live_pools() {

@@ -1,8 +1,8 @@
 //! The bindings: the extension module `batchqueue._core`. They translate, and do nothing else.
 //!
-//! Rules kept here: the interpreter is never attached or detached under a lock of the core, and Python objects are
-//! dropped while attached. Drain threads log between two cycles; a producer and a shutdown log in their own call, with
-//! no lock held.
+//! Rules kept here: the interpreter is never attached or detached under a lock of the core, and
+//! Python objects are dropped while attached. Drain threads log between two cycles; a producer and
+//! a shutdown log in their own call, with no lock held.
 
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
@@ -46,8 +46,8 @@ impl From<crate::ConfigError> for PyErr {
     }
 }
 
-// No GIL is needed: the classes are frozen, what they share is behind locks and atomics of Rust, and no code relies on a
-// thread being the only one that is attached.
+// No GIL is needed: the classes are frozen, what they share is behind locks and atomics of Rust,
+// and no code relies on a thread being the only one that is attached.
 /// The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 #[pymodule(gil_used = false)]
 mod _core {
@@ -64,7 +64,9 @@ mod _core {
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]
-    use super::unblocked::{flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many};
+    use super::unblocked::{
+        flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many,
+    };
     #[pymodule_export]
     use super::waiting::Waiting;
 }

@@ -61,7 +61,9 @@ pub(crate) fn deadline_of(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 #[cold]
 fn deadline_in(seconds: f64) -> PyResult<Option<Instant>> {
     if seconds.is_nan() || seconds < 0.0 {
-        return Err(ConfigError::new_err(format!("timeout is {seconds}; give seconds from 0 up, or None to wait")));
+        return Err(ConfigError::new_err(format!(
+            "timeout is {seconds}; give seconds from 0 up, or None to wait"
+        )));
     }
     // Too far away for the clock is never.
     Ok(Duration::try_from_secs_f64(seconds).ok().and_then(|time| Instant::now().checked_add(time)))

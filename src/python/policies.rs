@@ -41,7 +41,10 @@ impl ThreadPolicy {
     ///     ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
     #[staticmethod]
     fn cpu_cores_with_base(base: i64, multiplier: f64) -> PyResult<Self> {
-        Ok(Self(config::ThreadPolicy::cores(not_negative("ThreadPolicy.cpu_cores_with_base", base)?, multiplier)?))
+        Ok(Self(config::ThreadPolicy::cores(
+            not_negative("ThreadPolicy.cpu_cores_with_base", base)?,
+            multiplier,
+        )?))
     }
 
     /// The number of drain threads, at least 1.
@@ -56,7 +59,9 @@ impl ThreadPolicy {
     fn __repr__(&self) -> String {
         match self.0 {
             config::ThreadPolicy::Fixed(count) => format!("ThreadPolicy.fixed({count})"),
-            config::ThreadPolicy::Cores { base: 0, multiplier } => format!("ThreadPolicy.cpu_cores({multiplier})"),
+            config::ThreadPolicy::Cores { base: 0, multiplier } => {
+                format!("ThreadPolicy.cpu_cores({multiplier})")
+            }
             config::ThreadPolicy::Cores { base, multiplier } => {
                 format!("ThreadPolicy.cpu_cores_with_base({base}, {multiplier})")
             }
@@ -66,10 +71,13 @@ impl ThreadPolicy {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let class = py.get_type::<Self>();
         Ok(match self.0 {
-            config::ThreadPolicy::Fixed(count) => (class.getattr("fixed")?, (count,).into_pyobject(py)?.into_any()),
-            config::ThreadPolicy::Cores { base, multiplier } => {
-                (class.getattr("cpu_cores_with_base")?, (base, multiplier).into_pyobject(py)?.into_any())
+            config::ThreadPolicy::Fixed(count) => {
+                (class.getattr("fixed")?, (count,).into_pyobject(py)?.into_any())
             }
+            config::ThreadPolicy::Cores { base, multiplier } => (
+                class.getattr("cpu_cores_with_base")?,
+                (base, multiplier).into_pyobject(py)?.into_any(),
+            ),
         })
     }
 }
@@ -100,15 +108,18 @@ impl PartitionPolicy {
         Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
     }
 
-    /// Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain thread, then one for
-    /// every two.
+    /// Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain
+    /// thread, then one for every two.
     ///
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
     #[staticmethod]
     #[pyo3(signature = (multiplier=25))]
     fn adaptive(multiplier: i64) -> PyResult<Self> {
-        Ok(Self(config::PartitionPolicy::adaptive(not_negative("PartitionPolicy.adaptive", multiplier)?)?))
+        Ok(Self(config::PartitionPolicy::adaptive(not_negative(
+            "PartitionPolicy.adaptive",
+            multiplier,
+        )?)?))
     }
 
     /// The number of partitions.
@@ -143,13 +154,20 @@ impl PartitionPolicy {
 }
 
 fn not_negative(name: &str, count: i64) -> PyResult<usize> {
-    usize::try_from(count)
-        .map_err(|_| super::ConfigError::new_err(format!("{name}: {count} is out of range; give a number from 0 up")))
+    usize::try_from(count).map_err(|_| {
+        super::ConfigError::new_err(format!(
+            "{name}: {count} is out of range; give a number from 0 up"
+        ))
+    })
 }
 
 /// Drain threads that a queue with these policies gets.
 #[pyfunction]
 pub(crate) fn thread_count(threads: &ThreadPolicy, partitions: &PartitionPolicy) -> usize {
-    let config = config::Config { threads: threads.0, partitions: partitions.0, ..config::Config::default() };
+    let config = config::Config {
+        threads: threads.0,
+        partitions: partitions.0,
+        ..config::Config::default()
+    };
     config.resolve(config::available_cores()).0
 }

@@ -44,7 +44,11 @@ pub(crate) struct Queue {
 impl Queue {
     pub(super) fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
         match &self.core {
-            Some(queue) if self.generation == generation() || faults::off(Fault::ForkGeneration) => Ok(queue),
+            Some(queue)
+                if self.generation == generation() || faults::off(Fault::ForkGeneration) =>
+            {
+                Ok(queue)
+            }
             _ => Err(forked()),
         }
     }
@@ -75,7 +79,8 @@ impl Queue {
             return Err(too_late(&name));
         }
         let select = Select::new(selector, select);
-        let shared_scheduler = config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
+        let shared_scheduler =
+            config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
         let shutdown_timeout = config.shutdown_timeout;
         let CoreSettings { settings, common, assign } = config.into_core(select.core())?;
         let mut registered = Registered::default();
@@ -128,8 +133,8 @@ impl Queue {
     ///     timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
     ///
     /// Returns:
-    ///     True: accepted. False: refused, because the partition is full and the strategy IF_POSSIBLE, or because the
-    ///     queue is shut down.
+    ///     True: accepted. False: refused, because the partition is full and the strategy
+    ///     IF_POSSIBLE, or because the queue is shut down.
     ///
     /// Raises:
     ///     ProduceTimeoutError: The partition stayed full for the whole time-out.
@@ -150,30 +155,39 @@ impl Queue {
     /// Put many items in, in order, up to the first that is refused.
     ///
     /// Args:
-    ///     items: Any iterable. A list or a tuple is taken in large pieces, which is several times faster.
-    ///     timeout: Seconds in all to wait for space with BLOCKING; None waits as long as it takes.
+    ///     items: Any iterable. A list or a tuple is taken in large pieces, which is several times
+    ///     faster. timeout: Seconds in all to wait for space with BLOCKING; None waits as long as
+    ///     it takes.
     ///
     /// Returns:
     ///     The number of items accepted: the first so many.
     ///
     /// Raises:
-    ///     ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are in. An interrupt,
+    ///     ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are
+    ///     in. An interrupt,
     ///         like KeyboardInterrupt, carries `accepted` as well.
     ///     ReentrantProduceError: A handler of this queue would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (items, *, timeout=None))]
-    fn produce_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
+    fn produce_many(
+        &self,
+        py: Python<'_>,
+        items: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
         let queue = self.core()?;
         let deadline = deadline_of(timeout)?;
         if let Some(items) = Indexed::of(items).filter(|_| !self.select.is_by_caller()) {
             return items.produce(py, queue, deadline);
         }
-        // One by one: an item that was pulled out of an iterator and then refused would be lost to the caller.
+        // One by one: an item that was pulled out of an iterator and then refused would be lost to
+        // the caller.
         let mut accepted = 0;
         for item in items.try_iter()? {
             let item = item?;
             let given = self.select.given(queue, &item)?;
-            match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
+            match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py))
+            {
                 Ok(()) => accepted += 1,
                 Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
             }
@@ -183,34 +197,53 @@ impl Queue {
 
     /// Put the rows of Arrow data in, split by the values of one column, the tags.
     ///
-    /// Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of `pyarrow.RecordBatch`,
-    /// in the order that they had; without pyarrow, as objects with `__arrow_c_array__`. The buffer and all counts
-    /// are in rows. Where a tag's rows stand next to each other nothing is copied.
+    /// Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of
+    /// `pyarrow.RecordBatch`, in the order that they had; without pyarrow, as objects with
+    /// `__arrow_c_array__`. The buffer and all counts are in rows. Where a tag's rows stand next to
+    /// each other nothing is copied.
     ///
     /// Args:
-    ///     batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or a table of pyarrow,
+    ///     batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or
+    ///     a table of pyarrow,
     ///         polars, DuckDB or nanoarrow.
-    ///     type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or a dictionary of
+    ///     type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or
+    ///     a dictionary of
     ///         them. Rows with null, or a tag that has no handler, count as unhandled.
-    ///     timeout: Seconds in all, from the call on, after which a full partition is not waited for with BLOCKING; None
+    ///     timeout: Seconds in all, from the call on, after which a full partition is not waited
+    ///     for with BLOCKING; None
     ///         waits as long as it takes.
     ///
     /// Returns:
-    ///     Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the queue is shut down.
+    ///     Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the
+    ///     queue is shut down.
     ///
     /// Raises:
-    ///     ConfigError: No Arrow data, no such column, one of another type, or a selector by key or by function.
-    ///     BatchQueueError: The stream of batches failed.
-    ///     ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
-    ///         `accepted` how many rows are in: those of all batches before the last that was read, and of that one some
-    ///         tags' rows, not the first so many.
+    ///     ConfigError: No Arrow data, no such column, one of another type, or a selector by key or
+    ///     by function. BatchQueueError: The stream of batches failed. ProduceTimeoutError: A
+    ///     partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
+    ///         `accepted` how many rows are in: those of all batches before the last that was read,
+    ///         and of that one some tags' rows, not the first so many.
     ///     ReentrantProduceError: A handler of this queue would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (batch, *, type_column, timeout=None))]
-    fn produce_arrow(&self, batch: &Bound<'_, PyAny>, type_column: &str, timeout: Option<f64>) -> PyResult<usize> {
+    fn produce_arrow(
+        &self,
+        batch: &Bound<'_, PyAny>,
+        type_column: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
         let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
         let (registered, buffers) = (&self.registered, &self.buffers);
-        Columnar { queue, registered, buffers, type_column, deadline, accepted: 0, is_closed: false }.produce(batch)
+        Columnar {
+            queue,
+            registered,
+            buffers,
+            type_column,
+            deadline,
+            accepted: 0,
+            is_closed: false,
+        }
+        .produce(batch)
     }
 
     /// Wait until all items accepted before the call have been handled.
@@ -231,7 +264,8 @@ impl Queue {
 
     /// Refuse every new item, deliver what was accepted, and end the drain threads.
     ///
-    /// Called from a handler of this queue, it closes and returns; the drain threads end by themselves.
+    /// Called from a handler of this queue, it closes and returns; the drain threads end by
+    /// themselves.
     ///
     /// Args:
     ///     timeout: Seconds to wait; None waits as long as it takes.
@@ -252,7 +286,8 @@ impl Queue {
         Ok(())
     }
 
-    /// One handler for the type, or one for each of as many partitions. `wait`: until no thread is inside one that it had.
+    /// One handler for the type, or one for each of as many partitions. `wait`: until no thread is
+    /// inside one that it had.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true))]
     fn _add_handlers(
@@ -270,14 +305,16 @@ impl Queue {
         let text = format!("queue {:?}: {name}", queue.name());
         let (key, handlers) = {
             let mut registered = self.registered.lock();
-            let handlers = handlers.into_iter().map(|given| registered.handler(given, &self.common)).collect();
+            let handlers =
+                handlers.into_iter().map(|given| registered.handler(given, &self.common)).collect();
             (registered.keep_type(&item_type), handlers)
         };
         let handled = HandledType { key, name, weight };
         let added = if wait {
             queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
         } else {
-            queue.add_handler_with(handled, handlers, &mut NoPause).or_else(|refusal| match refusal {
+            queue.add_handler_with(handled, handlers, &mut NoPause).or_else(|refusal| match refusal
+            {
                 // The wait ended before it began.
                 AddHandlerError::Interrupted(()) => Ok(()),
                 AddHandlerError::Closed(closed) => Err(AddHandlerError::Closed(closed)),
@@ -289,16 +326,18 @@ impl Queue {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
                 "{text} was not registered, the queue is shut down; make a new BatchQueue"
             )),
-            AddHandlerError::Config(problem) => ConfigError::new_err(format!("queue {:?}: {problem}", queue.name())),
+            AddHandlerError::Config(problem) => {
+                ConfigError::new_err(format!("queue {:?}: {problem}", queue.name()))
+            }
             AddHandlerError::Interrupted(interrupt) => interrupt,
         })
     }
 
     /// Take a type's handler away: items of the type are unhandled from now on.
     ///
-    /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
-    /// type of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
-    /// thread it does not wait for that.
+    /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
+    /// it serves another type of this queue. When the call returns, no thread is inside it and none
+    /// will enter. Called from a drain thread it does not wait for that.
     ///
     /// Args:
     ///     item_type: The class, or the tag.
@@ -323,8 +362,8 @@ impl Queue {
     /// Called from a drain thread it asks for a run, does not wait for it, and returns 0.
     ///
     /// Returns:
-    ///     Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its thread has ended the
-    ///     cycle it is in.
+    ///     Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its
+    ///     thread has ended the cycle it is in.
     ///
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
@@ -347,11 +386,13 @@ impl Queue {
         )))
     }
 
-    /// A running queue is a root: its drain threads deliver what was accepted, through handlers that nobody else may
-    /// hold any more. Once they have ended, cycles through the handlers are garbage like any other.
+    /// A running queue is a root: its drain threads deliver what was accepted, through handlers
+    /// that nobody else may hold any more. Once they have ended, cycles through the handlers are
+    /// garbage like any other.
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let ended = self.generation == generation() && self.core.as_ref().is_some_and(BatchQueue::has_ended);
+        let ended = self.generation == generation()
+            && self.core.as_ref().is_some_and(BatchQueue::has_ended);
         if let (true, Some(registered)) = (ended, self.registered.try_lock()) {
             for (handler, _) in &registered.handlers {
                 handler.traverse(&visit)?;

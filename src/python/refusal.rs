@@ -4,7 +4,9 @@ use std::fmt::Display;
 
 use pyo3::prelude::*;
 
-use super::{BatchQueueError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError};
+use super::{
+    BatchQueueError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
+};
 use crate::{FlushError, ProduceError};
 
 pub(super) fn forked() -> PyErr {

@@ -14,8 +14,15 @@ use crate::arrow::Tags;
 use crate::{HandlerRef, TypeKey};
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
-pub(super) type Methods<'py> =
-    (Bound<'py, PyAny>, Bound<'py, PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
+pub(super) type Methods<'py> = (
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Py<PyAny>,
+    Option<Py<PyAny>>,
+    Option<Py<PyAny>>,
+    Option<Py<PyAny>>,
+    bool,
+);
 
 /// A handler on its way in, with what had to be asked for: the answer may be found by Python code.
 pub(super) struct Given<'py> {
@@ -39,8 +46,8 @@ pub(super) struct CommonCallbacks {
     pub(super) retry_on: Option<Py<PyAny>>,
 }
 
-/// What the queue was given, for identity and for the garbage collector. The types keep their addresses, which are
-/// the core's keys, from being used again.
+/// What the queue was given, for identity and for the garbage collector. The types keep their
+/// addresses, which are the core's keys, from being used again.
 #[derive(Default)]
 pub(super) struct Registered {
     pub(super) types: HashMap<TypeKey, Py<PyAny>>,
@@ -51,10 +58,16 @@ pub(super) struct Registered {
 
 impl Registered {
     /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
-    pub(super) fn handler(&mut self, given: Given<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
+    pub(super) fn handler(
+        &mut self,
+        given: Given<'_>,
+        common: &CommonCallbacks,
+    ) -> HandlerRef<PyItem> {
         let Given { methods, name, aggregating } = given;
         let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
-        if let Some((_, known)) = self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance)) {
+        if let Some((_, known)) =
+            self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance))
+        {
             return known.clone();
         }
         let py = instance.py();
@@ -71,7 +84,10 @@ impl Registered {
             on_idle: on_idle.map(Held::new),
             on_error: on_error.map(Held::new),
             on_close: on_close.map(Held::new),
-            error_handler: common.error_handler.as_ref().map(|handler| Held::new(handler.clone_ref(py))),
+            error_handler: common
+                .error_handler
+                .as_ref()
+                .map(|handler| Held::new(handler.clone_ref(py))),
             retry_on: common.retry_on.as_ref().map(|kinds| Held::new(kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
@@ -98,7 +114,8 @@ impl Registered {
     /// The handlers that no type uses, or none any more: held here twice, and nowhere else.
     pub(super) fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
         let all = std::mem::take(&mut self.handlers);
-        let (used, unused) = all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);
+        let (used, unused) =
+            all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);
         self.handlers = used;
         unused
     }

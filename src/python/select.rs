@@ -50,7 +50,11 @@ impl Select {
 
     /// The partition that a key or a custom selector names; `None`: the core selects.
     #[inline]
-    pub(super) fn given(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    pub(super) fn given(
+        &self,
+        queue: &BatchQueue<PyItem>,
+        item: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<usize>> {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
             Self::ByKey(_) | Self::Custom(_) => self.ask(queue, item),
@@ -62,7 +66,8 @@ impl Select {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
             Self::ByKey(key) => {
-                partition_of_key(&key.bind(item.py()).call1((item,))?, queue.partition_count()).map(Some)
+                partition_of_key(&key.bind(item.py()).call1((item,))?, queue.partition_count())
+                    .map(Some)
             }
             Self::Custom(select) => {
                 let count = queue.partition_count();
@@ -80,7 +85,8 @@ impl Select {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): the same in every process and version, which Python's `hash` is not.
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): the same in every process and version, which Python's `hash`
+/// is not.
 fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -97,6 +103,7 @@ fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
             key.get_type().name()?
         )));
     };
-    let hash = bytes.iter().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
+    let hash =
+        bytes.iter().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
     Ok(usize::try_from(hash % count as u64).unwrap_or(0))
 }

@@ -12,8 +12,9 @@ use super::registered::CommonCallbacks;
 use crate::{BufferStrategy, Config, RetryPolicy, Selector};
 
 fn millis(name: &str, value: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value / 1e3)
-        .map_err(|_| ConfigError::new_err(format!("{name} is {value}; give milliseconds from 0 up")))
+    Duration::try_from_secs_f64(value / 1e3).map_err(|_| {
+        ConfigError::new_err(format!("{name} is {value}; give milliseconds from 0 up"))
+    })
 }
 
 fn at_least_one(name: &str, value: i64) -> PyResult<usize> {

@@ -19,15 +19,28 @@ pub(super) fn snapshot<'py>(
     let partitions: Vec<_> = stats
         .partitions
         .iter()
-        .map(|one| (one.index, one.used, one.owner, one.attempts, one.types.iter().filter_map(type_of).collect()))
+        .map(|one| {
+            (
+                one.index,
+                one.used,
+                one.owner,
+                one.attempts,
+                one.types.iter().filter_map(type_of).collect(),
+            )
+        })
         .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
-        .filter_map(|one| Some((type_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item)))
+        .filter_map(|one| {
+            Some((type_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item))
+        })
         .collect();
-    let threads: Vec<_> =
-        stats.drain_threads.iter().map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64())).collect();
+    let threads: Vec<_> = stats
+        .drain_threads
+        .iter()
+        .map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64()))
+        .collect();
     drop(registered);
     let snapshot = PyDict::new(py);
     snapshot.set_item("name", queue.name())?;

@@ -1,4 +1,5 @@
-//! What an event loop asks of a `Queue`: the calls that do not wait, and those that a thread of its own waits in.
+//! What an event loop asks of a `Queue`: the calls that do not wait, and those that a thread of its
+//! own waits in.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -16,9 +17,9 @@ use super::waiting::Tried;
 /// Put one item in without waiting. A `Waiting` may be tried again.
 ///
 /// Args:
-///     bell: Which partitions tasks of the loop wait for: there the item waits as well, behind them.
-///     ahead: The partition where it is the caller's turn.
-///     inside: The handler call that the caller belongs to.
+///     bell: Which partitions tasks of the loop wait for: there the item waits as well, behind
+///     them. ahead: The partition where it is the caller's turn. inside: The handler call that the
+///     caller belongs to.
 #[pyfunction]
 #[pyo3(signature = (
     queue: "Queue", item: "Any", bell: "Bell | None", ahead: "int | None", inside: "Inside | None"
@@ -34,13 +35,19 @@ pub(crate) fn try_produce(
     let py = item.py();
     let given = queue.select.given(core, &item)?;
     let _inside = Inside::assume(inside);
-    Tried::of(py, core.try_produce(PyItem::new(item), given, &|one| Bell::is_awaited(bell, ahead, one)), 0)
+    Tried::of(
+        py,
+        core.try_produce(PyItem::new(item), given, &|one| Bell::is_awaited(bell, ahead, one)),
+        0,
+    )
 }
 
-/// Put the items of a list or a tuple in from `start` on, without waiting. The rest is as in `try_produce`.
+/// Put the items of a list or a tuple in from `start` on, without waiting. The rest is as in
+/// `try_produce`.
 ///
 /// Returns:
-///     How many of them all are in then, and what became of the next one: True: there is none, None: its turn is later.
+///     How many of them all are in then, and what became of the next one: True: there is none,
+///     None: its turn is later.
 #[pyfunction]
 #[pyo3(signature = (
     queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", bell: "Bell | None", ahead: "int | None",
@@ -60,7 +67,13 @@ pub(crate) fn try_produce_many(
         return Err(PyTypeError::new_err("items must be a list or a tuple"));
     };
     let _inside = Inside::assume(inside);
-    items.try_produce(py, core, start, &|one| Bell::is_awaited(bell, ahead, one), Bell::awaits_any(bell, ahead))
+    items.try_produce(
+        py,
+        core,
+        start,
+        &|one| Bell::is_awaited(bell, ahead, one),
+        Bell::awaits_any(bell, ahead),
+    )
 }
 
 /// How many items find room in a partition; all that may be when the queue is shut down.
@@ -73,7 +86,11 @@ pub(crate) fn room(queue: &Queue, partition: usize) -> PyResult<usize> {
 /// `flush` for a thread whose wait ends when the event `stop` is set.
 #[pyfunction]
 #[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any"))]
-pub(crate) fn flush_until(queue: &Queue, timeout: Option<f64>, stop: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn flush_until(
+    queue: &Queue,
+    timeout: Option<f64>,
+    stop: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
     flushed(queue.core()?.flush(deadline_of(timeout)?, &mut StoppablePause(stop)))
 }
 

@@ -21,18 +21,25 @@ pub(super) enum Tried {
 }
 
 impl Tried {
-    pub(super) fn of(py: Python<'_>, result: Result<(), NotIn<PyItem>>, accepted: usize) -> PyResult<Self> {
+    pub(super) fn of(
+        py: Python<'_>,
+        result: Result<(), NotIn<PyItem>>,
+        accepted: usize,
+    ) -> PyResult<Self> {
         match result {
             Ok(()) => Ok(Self::Done(Some(true))),
             Err(NotIn::Late(late)) => {
                 Ok(Self::Waits(Waiting { late: Mutex::new(Some(late)), generation: generation() }))
             }
-            Err(NotIn::Refused(refusal)) => refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err),
+            Err(NotIn::Refused(refusal)) => {
+                refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err)
+            }
         }
     }
 }
 
-/// An item whose partition is full. It is refused when it is given up, at the latest with the end of this object.
+/// An item whose partition is full. It is refused when it is given up, at the latest with the end
+/// of this object.
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct Waiting {
     /// `None`: it is settled.
@@ -50,7 +57,10 @@ impl Waiting {
     }
 
     /// Lets `listener` hear of room, in that partition.
-    pub(super) fn listen(&self, listener: Arc<dyn Listener>) -> PyResult<Option<(usize, Listening<PyItem>)>> {
+    pub(super) fn listen(
+        &self,
+        listener: Arc<dyn Listener>,
+    ) -> PyResult<Option<(usize, Listening<PyItem>)>> {
         let late = self.take()?;
         let listening = late.as_ref().map(|late| (late.partition(), late.listen(listener)));
         *self.late.lock() = late;
@@ -66,7 +76,8 @@ impl Waiting {
         self.late.lock().as_ref().map(Late::partition)
     }
 
-    /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still waits.
+    /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still
+    /// waits.
     #[pyo3(signature = (inside: "Inside | None"))]
     fn again(&self, py: Python<'_>, inside: Option<&Inside>) -> PyResult<Option<bool>> {
         let Some(late) = self.take()? else { return Ok(Some(false)) };
@@ -82,7 +93,11 @@ impl Waiting {
 
     /// Give up because the time is over: the error to raise.
     #[pyo3(signature = (accepted: "int") -> "BaseException | None")]
-    fn time_out<'py>(&self, py: Python<'py>, accepted: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn time_out<'py>(
+        &self,
+        py: Python<'py>,
+        accepted: usize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let error = self.take()?.and_then(|late| refused(py, late.time_out(), accepted));
         Ok(error.map(|error| error.into_value(py).into_bound(py).into_any()))
     }
@@ -96,7 +111,9 @@ impl Waiting {
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self.late.try_lock() {
-            Some(late) => late.as_ref().and_then(Late::item).map_or(Ok(()), |item| item.traverse(&visit)),
+            Some(late) => {
+                late.as_ref().and_then(Late::item).map_or(Ok(()), |item| item.traverse(&visit))
+            }
             None => Ok(()),
         }
     }

@@ -1,10 +1,11 @@
-//! Locks and condition variables: those of `std`, or loom's, without poison. What a panic does to the state behind a lock
-//! is settled where the panic is caught.
+//! Locks and condition variables: those of `std`, or loom's, without poison. What a panic does to
+//! the state behind a lock is settled where the panic is caught.
 //!
-//! Not `parking_lot`'s, which keeps all waiting threads of a process in one table: a child of a fork inherits the table
-//! with threads that are not there, on stacks that its own threads get, and crashes at the next wait
-//! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use them for locks that are taken while attached
-//! to the interpreter, on which nobody can be waiting when it forks.
+//! Not `parking_lot`'s, which keeps all waiting threads of a process in one table: a child of a
+//! fork inherits the table with threads that are not there, on stacks that its own threads get, and
+//! crashes at the next wait (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use
+//! them for locks that are taken while attached to the interpreter, on which nobody can be waiting
+//! when it forks.
 //!
 //! Nor do they hand a lock on in turn.
 
@@ -50,9 +51,10 @@ impl<V> Mutex<V> {
         }
     }
 
-    /// Whoever holds a busy lock of this crate lets go after a few statements, unless it has lost its core: so this gives way
-    /// some times before it asks the system to wait, as `parking_lot` does. The lock of `std` spins for longer than the
-    /// lock is held, and then puts the thread to sleep.
+    /// Whoever holds a busy lock of this crate lets go after a few statements, unless it has lost
+    /// its core: so this gives way some times before it asks the system to wait, as `parking_lot`
+    /// does. The lock of `std` spins for longer than the lock is held, and then puts the thread to
+    /// sleep.
     #[cold]
     #[cfg(not(loom))]
     fn lock_later(&self) -> MutexGuard<'_, V> {
@@ -110,7 +112,9 @@ pub(crate) fn wait_for<'a, V>(
     limit: Option<Duration>,
 ) -> MutexGuard<'a, V> {
     match limit {
-        Some(limit) => condvar.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0,
+        Some(limit) => {
+            condvar.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+        }
         None => condvar.0.wait(guard).unwrap_or_else(PoisonError::into_inner),
     }
 }

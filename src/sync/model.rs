@@ -3,14 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use loom::thread::JoinHandle;
 pub(crate) use loom::thread_local;
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 use super::{Condvar, Duration, Instant, Mutex, wait_for};
 
-pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(
+    _name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
     Ok(loom::thread::spawn(body))
 }
 
@@ -19,8 +24,8 @@ pub(crate) fn time_since(_start: Instant) -> Duration {
     Duration::ZERO
 }
 
-/// A deadline that is never due: the model has no time. The limit only gives deadlines an order, the same in every
-/// run, which the clock would not.
+/// A deadline that is never due: the model has no time. The limit only gives deadlines an order,
+/// the same in every run, which the clock would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Deadline(Duration);
 
@@ -34,8 +39,8 @@ impl Deadline {
     }
 }
 
-/// The published value as loom sees it: an index into versions that are never freed. Only the index is shared
-/// memory, so a reader may see an old version, as with the real one.
+/// The published value as loom sees it: an index into versions that are never freed. Only the index
+/// is shared memory, so a reader may see an old version, as with the real one.
 #[derive(Debug)]
 pub(crate) struct Published<V> {
     versions: std::sync::Mutex<Vec<std::sync::Arc<V>>>,
@@ -44,7 +49,10 @@ pub(crate) struct Published<V> {
 
 impl<V> Published<V> {
     pub(crate) fn new(value: V) -> Self {
-        Self { versions: std::sync::Mutex::new(vec![std::sync::Arc::new(value)]), current: AtomicUsize::new(0) }
+        Self {
+            versions: std::sync::Mutex::new(vec![std::sync::Arc::new(value)]),
+            current: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn load(&self) -> std::sync::Arc<V> {
@@ -103,7 +111,8 @@ impl<V> SetOnce<V> {
     }
 }
 
-/// The list as loom does not see it: a few places that are filled once. What is in them is shared memory of the model.
+/// The list as loom does not see it: a few places that are filled once. What is in them is shared
+/// memory of the model.
 #[derive(Debug)]
 pub(crate) struct AppendOnly<V> {
     places: Box<[std::sync::OnceLock<V>]>,

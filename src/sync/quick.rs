@@ -1,13 +1,16 @@
-//! A lock that is let go by a plain store, for what is held over a few statements, or over one run of items.
+//! A lock that is let go by a plain store, for what is held over a few statements, or over one run
+//! of items.
 //!
-//! The lock of `std` is let go by an exchange, because it must learn whether a thread sleeps on it. On x86 an exchange
-//! waits until all stores before it have left the core, for a put the one into the segment, whose cache line the other
-//! core had: more than half the time of a put. A plain store lets the thread go on to its next lock meanwhile.
+//! The lock of `std` is let go by an exchange, because it must learn whether a thread sleeps on it.
+//! On x86 an exchange waits until all stores before it have left the core, for a put the one into
+//! the segment, whose cache line the other core had: more than half the time of a put. A plain
+//! store lets the thread go on to its next lock meanwhile.
 //!
-//! The price: nobody is told that the lock is free, and it is not handed on in turn: among many producers of one full
-//! partition some get on faster than others. Who finds it taken gives way some times, since the holder has mostly lost
-//! its core, and then looks again after each [`NAP`], which the system may make twice as long; that also lets a holder of
-//! a lower priority go on. What waits for more than that waits for a [`Condvar`](super::Condvar).
+//! The price: nobody is told that the lock is free, and it is not handed on in turn: among many
+//! producers of one full partition some get on faster than others. Who finds it taken gives way
+//! some times, since the holder has mostly lost its core, and then looks again after each [`NAP`],
+//! which the system may make twice as long; that also lets a holder of a lower priority go on. What
+//! waits for more than that waits for a [`Condvar`](super::Condvar).
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use batchqueue::{Batch, BatchQueue, BufferStrategy, Config, HandlerRef, Item, ProduceError, TypeKey, Wait};
+use batchqueue::{
+    Batch, BatchQueue, BufferStrategy, Config, HandlerRef, Item, ProduceError, TypeKey, Wait,
+};
 
 use crate::support::{Latch, PATIENCE, config, key};
 
@@ -93,7 +95,10 @@ fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_alw
     end(&queue);
     let seen = seen.lock().unwrap();
     for producer in 0..3 {
-        let numbers = seen.iter().filter(|rows| rows.producer == producer).flat_map(|rows| rows.numbers.clone());
+        let numbers = seen
+            .iter()
+            .filter(|rows| rows.producer == producer)
+            .flat_map(|rows| rows.numbers.clone());
         assert!(numbers.eq(0..EACH), "producer {producer}");
     }
     let stats = queue.stats();
@@ -144,12 +149,15 @@ fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..500 {
-                queue.produce_heavy(rows(0, number * FULL..number * FULL + FULL), None, &mut Wait).unwrap();
+                queue
+                    .produce_heavy(rows(0, number * FULL..number * FULL + FULL), None, &mut Wait)
+                    .unwrap();
             }
             *done.lock().unwrap() = true;
             all_done.notify_all();
         });
-        let (done, wait) = all_done.wait_timeout_while(done.lock().unwrap(), PATIENCE, |done| !*done).unwrap();
+        let (done, wait) =
+            all_done.wait_timeout_while(done.lock().unwrap(), PATIENCE, |done| !*done).unwrap();
         drop(done);
         // A producer that hangs is let go, so that the test ends.
         end(&queue);
@@ -158,7 +166,8 @@ fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
     assert_eq!(seen.lock().unwrap().iter().map(Item::weight).sum::<usize>(), 500 * FULL);
 }
 
-/// They take all room that comes free, again and again; the heavy item is content with pieces of what there is.
+/// They take all room that comes free, again and again; the heavy item is content with pieces of
+/// what there is.
 #[test]
 fn lighter_producers_do_not_keep_a_heavy_item_out() {
     const FULL: u64 = 1_000;
@@ -170,7 +179,9 @@ fn lighter_producers_do_not_keep_a_heavy_item_out() {
         drop(batch.drain());
         // So slow that the partition is full again.
         let is_full = || asked.upgrade().is_none_or(|queue| queue.stats().queued > FULL - 5);
-        crate::support::wait_until("the partition to be full again", || over.load(Relaxed) || is_full());
+        crate::support::wait_until("the partition to be full again", || {
+            over.load(Relaxed) || is_full()
+        });
     };
     queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
     std::thread::scope(|scope| {
@@ -183,7 +194,8 @@ fn lighter_producers_do_not_keep_a_heavy_item_out() {
             });
         }
         crate::support::wait_until("the partition to be full", || queue.stats().queued == FULL);
-        let heavy = queue.produce_heavy(rows(0, 0..2_000), Some(Instant::now() + PATIENCE), &mut Wait);
+        let heavy =
+            queue.produce_heavy(rows(0, 0..2_000), Some(Instant::now() + PATIENCE), &mut Wait);
         done.store(true, Relaxed);
         assert_eq!(heavy, Ok(()));
     });

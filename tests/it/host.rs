@@ -1,10 +1,13 @@
-//! Handlers with and without the host: who enters it, and that the counts, the order and the end do not depend on that.
+//! Handlers with and without the host: who enters it, and that the counts, the order and the end do
+//! not depend on that.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
-use batchqueue::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Host, PartitionPolicy, Selector, Wait};
+use batchqueue::{
+    Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Host, PartitionPolicy, Selector, Wait,
+};
 
 use crate::support::{Collector, Sent, assert_conserved, config, key, sent, shut_down, wait_until};
 
@@ -12,7 +15,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A host that only one thing can be said of: whether a thread is inside, and how often one went in.
+/// A host that only one thing can be said of: whether a thread is inside, and how often one went
+/// in.
 #[derive(Debug, Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -80,15 +84,19 @@ fn a_queue_whose_handlers_need_no_host_enters_it_for_nothing_but_the_end() {
     assert_eq!(entered.load(SeqCst), 0);
     shut_down(&queue);
     for (kind, (handler, _)) in handlers.iter().enumerate() {
-        let wanted: Vec<_> =
-            (0..20_000).filter(|number| number % 4 == kind).map(|number| sent(kind, 0, number)).collect();
+        let wanted: Vec<_> = (0..20_000)
+            .filter(|number| number % 4 == kind)
+            .map(|number| sent(kind, 0, number))
+            .collect();
         assert_eq!(handler.seen.items(), wanted);
     }
 }
 
 #[test]
 fn handlers_of_both_kinds_run_where_they_belong_in_any_partition() {
-    for (selector, partitions) in [(Selector::ByType, 1), (Selector::ByType, 3), (Selector::RoundRobin, 2)] {
+    for (selector, partitions) in
+        [(Selector::ByType, 1), (Selector::ByType, 3), (Selector::RoundRobin, 2)]
+    {
         let partitions = PartitionPolicy::fixed(partitions).unwrap();
         let (queue, _) = start(Config { selector, partitions, ..config(2) });
         let (first, second) = (placed(true), placed(false));
@@ -128,7 +136,8 @@ fn a_handler_that_is_replaced_by_one_of_the_other_kind() {
     assert_eq!((queue.stats().failed, queue.stats().unhandled), (0, 1));
 }
 
-/// Between two busy ones of the other kind, on one thread, one of these two was passed over in every cycle.
+/// Between two busy ones of the other kind, on one thread, one of these two was passed over in
+/// every cycle.
 #[test]
 fn a_partition_between_two_of_the_other_kind_gets_its_turn() {
     for needs_host in [false, true] {
@@ -144,7 +153,9 @@ fn a_partition_between_two_of_the_other_kind_gets_its_turn() {
         for kind in [0, 2] {
             queue.produce(sent(kind, 0, 0)).unwrap();
         }
-        wait_until("both to be busy", || [0, 2].iter().all(|&kind| queue.stats().handlers[kind].consumed > 10));
+        wait_until("both to be busy", || {
+            [0, 2].iter().all(|&kind| queue.stats().handlers[kind].consumed > 10)
+        });
         for number in 0..10 {
             queue.produce(sent(1 + 2 * (number % 2), 0, number)).unwrap();
             wait_until("its turn", || between.seen.items().len() > number);

@@ -1,5 +1,5 @@
-//! The promises, from outside, with real threads. One module per promise; `regressions` has one test for each failure
-//! of the original; `model` drives random actions.
+//! The promises, from outside, with real threads. One module per promise; `regressions` has one
+//! test for each failure of the original; `model` drives random actions.
 
 mod heavy;
 mod host;

@@ -1,9 +1,9 @@
-//! Random actions of several threads against the real queue, and a model of it that is no more than lists of what was
-//! accepted and of what each handler got.
+//! Random actions of several threads against the real queue, and a model of it that is no more than
+//! lists of what was accepted and of what each handler got.
 //!
-//! Every run has a seed, which decides the queue's settings and each actor's steps; the system decides the rest. A run of
-//! one seed: `BATCHQUEUE_MODEL_SEED=<seed> BATCHQUEUE_MODEL_ACTIONS=1`. As many actions as you like:
-//! `BATCHQUEUE_MODEL_ACTIONS=10000000`, or `make soak`.
+//! Every run has a seed, which decides the queue's settings and each actor's steps; the system
+//! decides the rest. A run of one seed: `BATCHQUEUE_MODEL_SEED=<seed> BATCHQUEUE_MODEL_ACTIONS=1`.
+//! As many actions as you like: `BATCHQUEUE_MODEL_ACTIONS=10000000`, or `make soak`.
 
 mod actor;
 mod check;
@@ -68,7 +68,8 @@ fn end(world: &World, queue: &BatchQueue<Sent>, random: &mut Random) {
     std::thread::scope(|scope| {
         let shutdowns: Vec<_> = (0..3)
             .map(|place| {
-                let deadline = if world.may_run_out_of_time() && place == 0 { out_of_time } else { in_time };
+                let deadline =
+                    if world.may_run_out_of_time() && place == 0 { out_of_time } else { in_time };
                 scope.spawn(move || queue.shutdown(Some(deadline)))
             })
             .collect();
@@ -85,12 +86,14 @@ fn run(seed: u64) -> [usize; ACTIONS.len()] {
     let mut random = Random::new(seed);
     let world = Arc::new(World::new(Settings::of(&mut random)));
     let queue = start(&world, &mut random);
-    let shutdown_by = (world.settings.end == End::Amid).then(|| (random.below(ACTORS), random.below(STEPS)));
+    let shutdown_by =
+        (world.settings.end == End::Amid).then(|| (random.below(ACTORS), random.below(STEPS)));
     let done = std::thread::scope(|scope| {
         let actors: Vec<_> = (0..ACTORS)
             .map(|index| {
                 let actor = Actor::new(index, &world, &queue, Random::new(random.next()));
-                let shutdown_at = shutdown_by.filter(|(actor, _)| *actor == index).map(|(_, step)| step);
+                let shutdown_at =
+                    shutdown_by.filter(|(actor, _)| *actor == index).map(|(_, step)| step);
                 scope.spawn(move || actor.run(STEPS, shutdown_at))
             })
             .collect();
@@ -118,11 +121,17 @@ fn random_actions_keep_every_promise() {
             scope.spawn(|| {
                 while total() < wanted {
                     let seed = next.fetch_add(1, SeqCst);
-                    let done = catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|panic| {
-                        eprintln!("again: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1");
-                        resume_unwind(panic)
-                    });
-                    counts.iter().zip(done).for_each(|(count, done)| _ = count.fetch_add(done, SeqCst));
+                    let done =
+                        catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|panic| {
+                            eprintln!(
+                                "again: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1"
+                            );
+                            resume_unwind(panic)
+                        });
+                    counts
+                        .iter()
+                        .zip(done)
+                        .for_each(|(count, done)| _ = count.fetch_add(done, SeqCst));
                 }
             });
         }
@@ -131,7 +140,10 @@ fn random_actions_keep_every_promise() {
     let total: usize = counts.iter().sum();
     println!("{total} actions in {} runs from seed {first}: {counts:?}", next.into_inner() - first);
     if wanted >= ACTIONS_IN_CI {
-        assert!(counts[Action::Produce as usize] * 2 <= total, "more than half are single produces: {counts:?}");
+        assert!(
+            counts[Action::Produce as usize] * 2 <= total,
+            "more than half are single produces: {counts:?}"
+        );
         assert!(counts.iter().all(|count| *count > 0), "some action never came: {counts:?}");
     }
 }

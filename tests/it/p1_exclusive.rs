@@ -71,7 +71,8 @@ fn drive(queue: &BatchQueue<Sent>, kinds: usize) {
 #[test]
 fn one_instance_for_many_types_on_many_threads() {
     let guarded = Arc::new(Guarded::default());
-    let queue = start(batchqueue::Config { min_idle: Duration::ZERO, max_batch_items: 16, ..config(4) });
+    let queue =
+        start(batchqueue::Config { min_idle: Duration::ZERO, max_batch_items: 16, ..config(4) });
     let handler = HandlerRef::new(Guard(guarded.clone()));
     for kind in 0..8 {
         queue.add_handler(key(kind), handler.clone()).unwrap();
@@ -89,7 +90,11 @@ fn one_instance_on_two_queues() {
     let token = Arc::new(EntryToken::default());
     let queues: Vec<_> = (0..2)
         .map(|_| {
-            let queue = start(batchqueue::Config { min_idle: Duration::ZERO, max_batch_items: 16, ..config(2) });
+            let queue = start(batchqueue::Config {
+                min_idle: Duration::ZERO,
+                max_batch_items: 16,
+                ..config(2)
+            });
             let handler = HandlerRef::with_token(Arc::new(Guard(guarded.clone())), token.clone());
             queue.add_handler(key(0), handler).unwrap();
             queue
@@ -107,8 +112,12 @@ fn one_instance_on_two_queues() {
 #[test]
 fn one_consumer_for_a_round_robin_queue() {
     let guarded = Arc::new(Guarded::default());
-    let config = batchqueue::Config { selector: Selector::RoundRobin, max_batch_items: 16, ..config(4) };
-    let queue = BatchQueue::builder("test", config).consumer(HandlerRef::new(Guard(guarded.clone()))).start().unwrap();
+    let config =
+        batchqueue::Config { selector: Selector::RoundRobin, max_batch_items: 16, ..config(4) };
+    let queue = BatchQueue::builder("test", config)
+        .consumer(HandlerRef::new(Guard(guarded.clone())))
+        .start()
+        .unwrap();
     drive(&queue, 3);
     shut_down(&queue);
     assert_eq!(guarded.overlaps.load(SeqCst), 0);

@@ -1,11 +1,16 @@
-//! P1: parallelism for one type is asked for, with one handler instance for each of several partitions.
+//! P1: parallelism for one type is asked for, with one handler instance for each of several
+//! partitions.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use batchqueue::{AddHandlerError, Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, Selector, Wait};
+use batchqueue::{
+    AddHandlerError, Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, Selector, Wait,
+};
 
-use crate::support::{Collector, Latch, Sent, assert_conserved, config, key, sent, shut_down, start};
+use crate::support::{
+    Collector, Latch, Sent, assert_conserved, config, key, sent, shut_down, start,
+};
 
 fn factory(count: usize) -> (Vec<Collector>, Vec<HandlerRef<Sent>>) {
     let collectors: Vec<Collector> = (0..count).map(|_| Collector::default()).collect();
@@ -13,7 +18,8 @@ fn factory(count: usize) -> (Vec<Collector>, Vec<HandlerRef<Sent>>) {
     (collectors, handlers)
 }
 
-/// Each instance stays inside until all of them are: they only come out if they are inside together.
+/// Each instance stays inside until all of them are: they only come out if they are inside
+/// together.
 #[test]
 fn the_instances_of_a_type_are_inside_at_once() {
     let queue = start(config(4));
@@ -66,8 +72,12 @@ fn the_instances_live_on_different_threads_where_there_are_enough() {
     }
     queue.add_handlers(key(0), factory(3).1).unwrap();
     let stats = queue.stats();
-    let mut owners: Vec<usize> =
-        stats.partitions.iter().filter(|one| one.types.contains(&key(0))).map(|one| one.owner).collect();
+    let mut owners: Vec<usize> = stats
+        .partitions
+        .iter()
+        .filter(|one| one.types.contains(&key(0)))
+        .map(|one| one.owner)
+        .collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 1, 2]);
     shut_down(&queue);
@@ -77,7 +87,9 @@ fn the_instances_live_on_different_threads_where_there_are_enough() {
 fn a_factory_may_be_replaced_by_as_many_or_by_one() {
     let (queue, (first, handlers)) = (start(config(2)), factory(2));
     queue.add_handlers(key(0), handlers).unwrap();
-    let put = |from: usize| (from..from + 100).for_each(|number| queue.produce(sent(0, 0, number)).unwrap());
+    let put = |from: usize| {
+        (from..from + 100).for_each(|number| queue.produce(sent(0, 0, number)).unwrap())
+    };
     put(0);
     let (second, handlers) = factory(2);
     queue.add_handlers(key(0), handlers).unwrap();

@@ -1,11 +1,15 @@
-//! P2: an item that found no room, and whose producer listens instead of waiting, is accepted or refused once.
+//! P2: an item that found no room, and whose producer listens instead of waiting, is accepted or
+//! refused once.
 
 use std::sync::{Arc, Mutex};
 
-use batchqueue::{BatchQueue, BufferStrategy, Config, Late, Listener, NotIn, PartitionPolicy, ProduceError};
+use batchqueue::{
+    BatchQueue, BufferStrategy, Config, Late, Listener, NotIn, PartitionPolicy, ProduceError,
+};
 
 use crate::support::{
-    Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+    Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start,
+    wait_until,
 };
 
 /// Notes what it hears.
@@ -24,7 +28,8 @@ fn nobody(_partition: usize) -> bool {
 
 /// A queue of one partition whose handler holds one item and whose buffer holds two more.
 fn full(strategy: BufferStrategy) -> (BatchQueue<Sent>, Arc<Latch>) {
-    let one = Config { buffer_size: 2, partitions: PartitionPolicy::Fixed(1), strategy, ..config(1) };
+    let one =
+        Config { buffer_size: 2, partitions: PartitionPolicy::Fixed(1), strategy, ..config(1) };
     let (queue, (handler, entered, release)) = (start(one), holding());
     queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
@@ -53,7 +58,10 @@ fn a_late_item_counts_as_tried_at_once_and_is_produced_or_refused_in_the_end() {
     assert_eq!((stats.attempts, stats.produced, stats.refused), (6, 3, 0));
     let first = late(first.try_again());
     drop(second);
-    assert!(matches!(third.time_out(), ProduceError::TimedOut { partition: 0, buffer_size: 2, .. }));
+    assert!(matches!(
+        third.time_out(),
+        ProduceError::TimedOut { partition: 0, buffer_size: 2, .. }
+    ));
     let stats = queue.stats();
     assert_eq!((stats.attempts, stats.produced, stats.refused), (6, 3, 2));
 
@@ -82,7 +90,10 @@ fn a_close_is_heard_and_refuses_what_is_late() {
     assert!(deaf.0.lock().unwrap().is_empty(), "it does not listen any more");
     assert_eq!(queue.room(0), 2, "whoever waits looks again");
     assert!(matches!(waits.try_again(), Err(NotIn::Refused(ProduceError::Closed(_)))));
-    assert!(matches!(queue.try_produce(sent(0, 0, 4), None, &nobody), Err(NotIn::Refused(ProduceError::Closed(_)))));
+    assert!(matches!(
+        queue.try_produce(sent(0, 0, 4), None, &nobody),
+        Err(NotIn::Refused(ProduceError::Closed(_)))
+    ));
     drop(listening);
     release.open();
     shut_down(&queue);
@@ -93,7 +104,10 @@ fn a_close_is_heard_and_refuses_what_is_late() {
 #[test]
 fn with_if_possible_nothing_is_late() {
     let (queue, release) = full(BufferStrategy::IfPossible);
-    assert!(matches!(queue.try_produce(sent(0, 0, 3), None, &nobody), Err(NotIn::Refused(ProduceError::Full(_)))));
+    assert!(matches!(
+        queue.try_produce(sent(0, 0, 3), None, &nobody),
+        Err(NotIn::Refused(ProduceError::Full(_)))
+    ));
     release.open();
     shut_down(&queue);
     assert_conserved(&queue.stats());

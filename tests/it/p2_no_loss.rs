@@ -1,10 +1,16 @@
-//! P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once, and the counts say so.
+//! P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once, and the counts
+//! say so.
 
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, PartitionPolicy, ProduceError, Wait};
+use batchqueue::{
+    Batch, BufferStrategy, Config, Failure, Handler, HandlerRef, PartitionPolicy, ProduceError,
+    Wait,
+};
 
-use crate::support::{Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until};
+use crate::support::{
+    Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+};
 
 #[test]
 fn every_accepted_item_is_handled_once() {
@@ -40,11 +46,18 @@ fn refused_items_are_counted_and_come_back() {
     queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
-    let refused: Vec<_> = (1..10).filter_map(|number| queue.produce(sent(0, 0, number)).err()).collect();
-    assert_eq!(refused, (5..10).map(|number| ProduceError::Full(sent(0, 0, number))).collect::<Vec<_>>());
+    let refused: Vec<_> =
+        (1..10).filter_map(|number| queue.produce(sent(0, 0, number)).err()).collect();
+    assert_eq!(
+        refused,
+        (5..10).map(|number| ProduceError::Full(sent(0, 0, number))).collect::<Vec<_>>()
+    );
     // Of many, only the first that is refused was tried.
     let mut many = vec![sent(0, 0, 10), sent(0, 0, 11)].into_iter();
-    assert_eq!(queue.produce_many(&mut many, None, &mut Wait), Err(ProduceError::Full(sent(0, 0, 10))));
+    assert_eq!(
+        queue.produce_many(&mut many, None, &mut Wait),
+        Err(ProduceError::Full(sent(0, 0, 10)))
+    );
     assert_eq!(many.len(), 1);
     assert_eq!(queue.stats().refused, 6);
     release.open();
@@ -65,7 +78,10 @@ fn a_timed_out_put_is_refused() {
     queue.produce(sent(0, 0, 1)).unwrap();
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let refused = queue.produce_with(sent(0, 0, 2), None, soon, &mut Wait);
-    assert_eq!(refused, Err(ProduceError::TimedOut { item: sent(0, 0, 2), partition: 0, buffer_size: 1 }));
+    assert_eq!(
+        refused,
+        Err(ProduceError::TimedOut { item: sent(0, 0, 2), partition: 0, buffer_size: 1 })
+    );
     release.open();
     shut_down(&queue);
     assert_conserved(&queue.stats());
@@ -122,11 +138,17 @@ fn a_failing_batch_counts_as_failed_and_the_next_goes_on() {
     queue.add_handler(key(0), HandlerRef::new(Moody(0.into()))).unwrap();
     for number in 0..6 {
         queue.produce(sent(0, 0, number)).unwrap();
-        assert_eq!(queue.flush(Some(Instant::now() + crate::support::PATIENCE), &mut Wait), Ok(true));
+        assert_eq!(
+            queue.flush(Some(Instant::now() + crate::support::PATIENCE), &mut Wait),
+            Ok(true)
+        );
     }
     let stats = queue.stats();
     assert_eq!((stats.consumed, stats.failed), (2, 4));
-    assert_eq!((stats.handlers[0].consumed, stats.handlers[0].failed, stats.handlers[0].batches), (2, 4, 6));
+    assert_eq!(
+        (stats.handlers[0].consumed, stats.handlers[0].failed, stats.handlers[0].batches),
+        (2, 4, 6)
+    );
     shut_down(&queue);
     assert_conserved(&queue.stats());
 }
@@ -143,7 +165,8 @@ fn a_shutdown_out_of_time_says_what_it_abandoned() {
     let abandoned = queue.shutdown(Some(Instant::now()));
     assert!(abandoned > 0);
     assert_conserved(&queue.stats());
-    // The batch in hand comes back after the line was drawn: it stays abandoned, and is not consumed as well.
+    // The batch in hand comes back after the line was drawn: it stays abandoned, and is not
+    // consumed as well.
     release.open();
     shut_down_again(&queue, abandoned);
     assert_eq!(queue.stats().consumed + abandoned, 10);

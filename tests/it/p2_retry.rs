@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use batchqueue::{Batch, Config, Failure, HandledType, Handler, HandlerRef, RetryPolicy, Wait};
 
 use crate::support::{
-    Collector, Lines, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down, start, start_with, wait_until,
+    Collector, Lines, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down, start,
+    start_with, wait_until,
 };
 
 const LONG: Duration = Duration::from_secs(600);
@@ -19,7 +20,8 @@ fn retrying(attempts: u32, backoff: Duration) -> Config {
 /// The items of a call, and whether it was the last try.
 type Call = (Vec<usize>, bool);
 
-/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether it was the last try.
+/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether
+/// it was the last try.
 #[derive(Clone)]
 struct Fickle {
     failures: usize,
@@ -71,10 +73,14 @@ fn a_batch_is_tried_so_many_times_and_counts_once() {
 
 #[test]
 fn after_the_last_try_a_batch_has_failed_once() {
-    let (queue, fickle, lines) = (retrying(3, Duration::ZERO), Fickle::new(usize::MAX, again), Lines::default());
+    let (queue, fickle, lines) =
+        (retrying(3, Duration::ZERO), Fickle::new(usize::MAX, again), Lines::default());
     let queue = start_with(&lines, queue);
     queue
-        .add_handler(HandledType { key: key(0), name: "Fickle".into(), weight: 1.0 }, HandlerRef::new(fickle.clone()))
+        .add_handler(
+            HandledType { key: key(0), name: "Fickle".into(), weight: 1.0 },
+            HandlerRef::new(fickle.clone()),
+        )
         .unwrap();
     for number in 0..2 {
         queue.produce(sent(0, 0, number)).unwrap();
@@ -114,12 +120,14 @@ fn what_cannot_help_is_not_tried_again() {
     }
 }
 
-/// While a batch waits for its next try, what stands behind it waits too: also another type's items, when they are taken
-/// in the same cycle.
+/// While a batch waits for its next try, what stands behind it waits too: also another type's
+/// items, when they are taken in the same cycle.
 #[test]
 fn the_order_outlives_a_retry() {
-    let (queue, fickle) =
-        (start(Config { max_batch_items: 2, ..retrying(4, Duration::from_millis(1)) }), Fickle::new(3, again));
+    let (queue, fickle) = (
+        start(Config { max_batch_items: 2, ..retrying(4, Duration::from_millis(1)) }),
+        Fickle::new(3, again),
+    );
     queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
     for number in 0..20 {
         queue.produce(sent(0, 0, number)).unwrap();
@@ -133,7 +141,8 @@ fn the_order_outlives_a_retry() {
 
 #[test]
 fn another_thread_may_enter_the_handler_between_two_tries() {
-    // One instance on two threads: the first fails its batch and waits for ever, as it were, outside the handler.
+    // One instance on two threads: the first fails its batch and waits for ever, as it were,
+    // outside the handler.
     let config = Config { partitions: batchqueue::PartitionPolicy::Fixed(2), ..retrying(2, LONG) };
     let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..config });
     let fickle = Fickle::new(1, again);

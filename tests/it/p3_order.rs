@@ -8,7 +8,10 @@ fn assert_ordered(items: &[Sent], same: impl Fn(&Sent) -> (usize, usize)) {
     let mut last = std::collections::HashMap::new();
     for item in items {
         let before = last.insert(same(item), item.number);
-        assert!(before.is_none_or(|before| before < item.number), "{item:?} after number {before:?}");
+        assert!(
+            before.is_none_or(|before| before < item.number),
+            "{item:?} after number {before:?}"
+        );
     }
 }
 
@@ -76,7 +79,8 @@ fn many_at_once_keep_their_order() {
 #[test]
 fn many_at_once_of_more_types_than_a_producer_remembers() {
     const TYPES: usize = 150;
-    // Types with a partition of their own and types that share one; more partitions than gates are held at once.
+    // Types with a partition of their own and types that share one; more partitions than gates are
+    // held at once.
     for partitions in [20, 200] {
         let partitions = PartitionPolicy::fixed(partitions).unwrap();
         let queue = start(Config { partitions, buffer_size: 300, ..config(2) });
@@ -84,7 +88,8 @@ fn many_at_once_of_more_types_than_a_producer_remembers() {
         for (kind, collector) in collectors.iter().enumerate() {
             queue.add_handler(key(kind), collector.handler()).unwrap();
         }
-        // The last of the types is spread, and the second half meets the others in the opposite order.
+        // The last of the types is spread, and the second half meets the others in the opposite
+        // order.
         let spread: Vec<Collector> = (0..3).map(|_| Collector::default()).collect();
         queue.add_handlers(key(TYPES), spread.iter().map(Collector::handler).collect()).unwrap();
         let kind_of = |number: usize| if number < 30_000 { number * 7 } else { 60_000 * 7 - number * 7 } % (TYPES + 1);
@@ -95,7 +100,9 @@ fn many_at_once_of_more_types_than_a_producer_remembers() {
             let wanted: Vec<_> = items.iter().filter(|item| item.kind == kind).copied().collect();
             assert_eq!(collector.items(), wanted);
         }
-        assert!(spread.iter().all(|instance| instance.items().is_sorted_by_key(|item| item.number)));
+        assert!(
+            spread.iter().all(|instance| instance.items().is_sorted_by_key(|item| item.number))
+        );
         let all = collectors.iter().chain(&spread).map(|collector| collector.items().len());
         assert_eq!(all.sum::<usize>(), items.len());
     }
@@ -110,7 +117,8 @@ fn per_partition_when_the_caller_names_it() {
         buffer_size: 16,
         ..config(3)
     };
-    let queue: BatchQueue<Sent> = BatchQueue::builder("test", config).consumer(collector.handler()).start().unwrap();
+    let queue: BatchQueue<Sent> =
+        BatchQueue::builder("test", config).consumer(collector.handler()).start().unwrap();
     for number in 0..3_000 {
         queue.produce_with(sent(0, number % 3, number), Some(number % 3), None, &mut Wait).unwrap();
     }

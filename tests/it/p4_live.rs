@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use batchqueue::{Batch, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
 
-use crate::support::{Collector, Latch, PATIENCE, Sent, config, holding, key, sent, shut_down, start, wait_until};
+use crate::support::{
+    Collector, Latch, PATIENCE, Sent, config, holding, key, sent, shut_down, start, wait_until,
+};
 
 #[test]
 fn a_first_item_wakes_a_sleeping_thread() {
@@ -50,11 +52,17 @@ impl Handler<Sent> for HeldWhenIdle {
 
 #[test]
 fn pressure_that_met_a_thread_awake_keeps_it_from_resting() {
-    let (collector, idle, release) = (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (collector, idle, release) =
+        (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
     // The rest is longer than anybody here waits.
-    let queue =
-        start(Config { buffer_size: 2 * FULL_BATCH, min_idle: PATIENCE * 2, max_idle: PATIENCE * 2, ..config(1) });
-    let handler = HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
+    let queue = start(Config {
+        buffer_size: 2 * FULL_BATCH,
+        min_idle: PATIENCE * 2,
+        max_idle: PATIENCE * 2,
+        ..config(1)
+    });
+    let handler =
+        HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
     queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
     let half_fill = |first| {
         let items: Vec<_> = (first..first + FULL_BATCH).map(|number| sent(0, 0, number)).collect();
@@ -119,7 +127,12 @@ fn a_close_wakes_producers_that_wait() {
 fn a_hanging_handler_is_named_and_others_go_on() {
     let ((hanging, _, release), collector) = (holding(), Collector::default());
     let queue = start(config(2));
-    queue.add_handler(batchqueue::HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hanging).unwrap();
+    queue
+        .add_handler(
+            batchqueue::HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 },
+            hanging,
+        )
+        .unwrap();
     queue.add_handler(key(1), collector.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     wait_until("the handler to count as stuck", || queue.stats().stuck_handlers == ["Hanging"]);

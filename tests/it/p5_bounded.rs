@@ -1,4 +1,5 @@
-//! P5: at most `buffer_size` items are queued in a partition, plus one cycle's batch per drain thread.
+//! P5: at most `buffer_size` items are queued in a partition, plus one cycle's batch per drain
+//! thread.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -10,11 +11,14 @@ use crate::support::{Collector, config, holding, key, sent, shut_down, start};
 fn exactly_buffer_size_items_fit() {
     for buffer_size in [1, 2, 3, 7, 256, 257, 1_000] {
         let (handler, entered, release) = holding();
-        let queue = start(Config { buffer_size, strategy: BufferStrategy::IfPossible, ..config(1) });
+        let queue =
+            start(Config { buffer_size, strategy: BufferStrategy::IfPossible, ..config(1) });
         queue.add_handler(key(0), handler).unwrap();
         queue.produce(sent(0, 0, 0)).unwrap();
         entered.wait();
-        let accepted = (0..buffer_size + 10).filter(|&number| queue.produce(sent(0, 0, number)).is_ok()).count();
+        let accepted = (0..buffer_size + 10)
+            .filter(|&number| queue.produce(sent(0, 0, number)).is_ok())
+            .count();
         assert_eq!(accepted, buffer_size);
         assert_eq!(queue.stats().queued, buffer_size as u64);
         release.open();
@@ -45,7 +49,8 @@ fn use_stays_in_bounds_while_producers_push() {
             while !done.load(SeqCst) {
                 let stats = queue.stats();
                 for partition in &stats.partitions {
-                    // Queued, and what the one owner has in hand: max_batch_items, rounded up to a segment of 4.
+                    // Queued, and what the one owner has in hand: max_batch_items, rounded up to a
+                    // segment of 4.
                     assert!(partition.used <= 16 + 8 + 3, "{partition:?}");
                 }
             }

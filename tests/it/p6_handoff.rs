@@ -1,21 +1,25 @@
-//! P6: a revoked partition has its new owner at the old one's next quiescent point, and nothing else stops.
+//! P6: a revoked partition has its new owner at the old one's next quiescent point, and nothing
+//! else stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BatchQueue, BufferStrategy, Config, Failure, HandledType, Handler, HandlerRef, Wait};
-
-use crate::support::{
-    Collector, Lines, PATIENCE, Sent, Steered, Witness, assert_conserved, config, drain_thread, holding, key, owners,
-    sent, shut_down, start, start_with, steered, wait_until,
+use batchqueue::{
+    Batch, BatchQueue, BufferStrategy, Config, Failure, HandledType, Handler, HandlerRef, Wait,
 };
 
-/// Two drain threads with a partition each, of one item, so that every put ends a rest; and rests and sleeps longer than
-/// any test waits.
+use crate::support::{
+    Collector, Lines, PATIENCE, Sent, Steered, Witness, assert_conserved, config, drain_thread,
+    holding, key, owners, sent, shut_down, start, start_with, steered, wait_until,
+};
+
+/// Two drain threads with a partition each, of one item, so that every put ends a rest; and rests
+/// and sleeps longer than any test waits.
 fn drowsy() -> (BatchQueue<Sent>, Arc<Steered>, Witness) {
     let long = Duration::from_secs(600);
-    let (config, steered) = steered(Config { buffer_size: 1, min_idle: long, max_idle: long, ..config(2) });
+    let (config, steered) =
+        steered(Config { buffer_size: 1, min_idle: long, max_idle: long, ..config(2) });
     let (queue, witness) = (start(config), Witness::default());
     for kind in 0..2 {
         queue.add_handler(key(kind), witness.handler()).unwrap();
@@ -111,8 +115,12 @@ fn the_order_of_the_items_outlives_many_moves() {
     });
     shut_down(&queue);
     for kind in 0..3 {
-        let numbers: Vec<usize> =
-            collector.items().iter().filter(|item| item.kind == kind).map(|item| item.number).collect();
+        let numbers: Vec<usize> = collector
+            .items()
+            .iter()
+            .filter(|item| item.kind == kind)
+            .map(|item| item.number)
+            .collect();
         assert_eq!(numbers, (0..20_000).filter(|number| number % 3 == kind).collect::<Vec<_>>());
     }
     assert!(queue.stats().moves > 0);
@@ -124,7 +132,9 @@ fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() 
     let (config, steered) = steered(config(2));
     let (lines, (hold, entered, release)) = (Lines::default(), holding());
     let queue = start_with(&lines, config);
-    queue.add_handler(HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hold).unwrap();
+    queue
+        .add_handler(HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hold)
+        .unwrap();
     queue.add_handler(key(1), Collector::default().handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
@@ -132,7 +142,8 @@ fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() 
     steered.rebalance(&queue, &[1, 1]);
     let line = "drain thread 0 has been inside Hanging for over a second and keeps 1 partitions that were to move";
     wait_until("the line about the hung handler", || lines.any(line));
-    // Taken back, it can be told to move once more; and again it goes when the owner comes back, not before.
+    // Taken back, it can be told to move once more; and again it goes when the owner comes back,
+    // not before.
     assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
     assert_eq!((owners(&queue), queue.stats().consumed), (vec![0, 1], 0));
     release.open();
@@ -143,7 +154,11 @@ fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() 
 }
 
 /// Keeps its drain thread busy for ever: every batch puts the next item in before it ends.
-fn saturating(queue: &Arc<BatchQueue<Sent>>, kind: usize, stop: &Arc<AtomicBool>) -> HandlerRef<Sent> {
+fn saturating(
+    queue: &Arc<BatchQueue<Sent>>,
+    kind: usize,
+    stop: &Arc<AtomicBool>,
+) -> HandlerRef<Sent> {
     let (queue, stop) = (Arc::downgrade(queue), stop.clone());
     HandlerRef::new(move |batch: &mut Batch<Sent>| {
         drop(batch.drain());

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Assign, Batch, BatchQueue, Config, DrainBalancer, EntryToken, Failure, FlushError, Handler, HandlerRef,
-    ProduceError, ThreadPolicy, Wait,
+    Assign, Batch, BatchQueue, Config, DrainBalancer, EntryToken, Failure, FlushError, Handler,
+    HandlerRef, ProduceError, ThreadPolicy, Wait,
 };
 
 use crate::support::{
-    Collector, Latch, Lines, Sent, assert_conserved, config, key, owners, sent, shut_down, start, start_with, steered,
-    wait_until,
+    Collector, Latch, Lines, Sent, assert_conserved, config, key, owners, sent, shut_down, start,
+    start_with, steered, wait_until,
 };
 
 #[test]
@@ -107,7 +107,9 @@ fn a_handler_may_shut_its_queue_down() {
 fn a_handler_that_flushes_is_refused() {
     let queue = with_act(
         config(1),
-        Box::new(|queue| assert_eq!(queue.flush(None, &mut Wait), Err(FlushError::FromDrainThread))),
+        Box::new(|queue| {
+            assert_eq!(queue.flush(None, &mut Wait), Err(FlushError::FromDrainThread))
+        }),
     );
     queue.produce(sent(0, 0, 0)).unwrap();
     shut_down(&queue);
@@ -119,13 +121,17 @@ fn a_handler_that_would_wait_for_itself_is_refused() {
     let act: Act = Box::new(|queue| {
         queue.produce(sent(0, 1, 0)).unwrap();
         let refused = queue.produce(sent(0, 1, 1));
-        assert!(matches!(refused, Err(ProduceError::Reentrant { partition: 0, buffer_size: 1, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ProduceError::Reentrant { partition: 0, buffer_size: 1, .. })),
+            "{refused:?}"
+        );
         queue.close();
     });
     let queue = with_act(Config { buffer_size: 1, ..config(1) }, act);
     queue.produce(sent(0, 0, 0)).unwrap();
     wait_until("the drain threads to end", || queue.has_ended());
-    // The first produce of the second call meets the closed gate and panics inside the handler: one batch failed.
+    // The first produce of the second call meets the closed gate and panics inside the handler: one
+    // batch failed.
     assert_eq!((queue.stats().consumed, queue.stats().failed), (1, 1));
     assert_conserved(&queue.stats());
 }
@@ -136,7 +142,9 @@ fn a_handler_that_would_wait_for_its_own_entry_token_is_refused() {
     let token = Arc::new(EntryToken::default());
     let second = Arc::new(start(Config { buffer_size: 1, ..config(1) }));
     let emptied = Collector::default();
-    second.add_handler(key(0), HandlerRef::with_token(Arc::new(emptied.clone()), token.clone())).unwrap();
+    second
+        .add_handler(key(0), HandlerRef::with_token(Arc::new(emptied.clone()), token.clone()))
+        .unwrap();
     let first = start(config(1));
     let (target, refused) = (second.clone(), Arc::new(AtomicUsize::new(0)));
     let count = refused.clone();
@@ -203,12 +211,15 @@ impl<F: Fn() + Send + Sync> Handler<Sent> for Idler<F> {
     }
 }
 
-/// A drain thread hangs in one handler's `on_idle` with another's to come, when the time runs out and the other thread
-/// closes that one.
+/// A drain thread hangs in one handler's `on_idle` with another's to come, when the time runs out
+/// and the other thread closes that one.
 #[test]
 fn on_close_is_the_last_call_also_when_the_time_runs_out() {
-    let (config, steered) =
-        steered(Config { min_idle: Duration::ZERO, max_idle: Duration::from_millis(2), ..config(2) });
+    let (config, steered) = steered(Config {
+        min_idle: Duration::ZERO,
+        max_idle: Duration::from_millis(2),
+        ..config(2)
+    });
     let queue = start(config);
     let (armed, entered, release) =
         (Arc::new(AtomicBool::new(false)), Arc::new(Latch::default()), Arc::new(Latch::default()));
@@ -221,7 +232,9 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
     };
     queue.add_handler(key(0), HandlerRef::new(Idler { calls: Arc::default(), hook })).unwrap();
     let calls: Arc<Mutex<Vec<&'static str>>> = Arc::default();
-    queue.add_handler(key(1), HandlerRef::new(Idler { calls: calls.clone(), hook: || () })).unwrap();
+    queue
+        .add_handler(key(1), HandlerRef::new(Idler { calls: calls.clone(), hook: || () }))
+        .unwrap();
     // The first thread is to call both, one after the other; the second one closes the second.
     steered.rebalance(&queue, &[0, 0]);
     wait_until("the first thread to own both", || owners(&queue) == [0, 0]);
@@ -238,7 +251,12 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
 struct Panicking;
 
 impl Assign for Panicking {
-    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        _load: &[f64],
+        _owner: &[usize],
+        _threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         // As a panic, without its message on the screen.
         std::panic::resume_unwind(Box::new("no plan"));
     }
@@ -247,8 +265,11 @@ impl Assign for Panicking {
 /// One thread balances all queues of the process: it must outlive what one of them does to it.
 #[test]
 fn a_balancer_that_panics_is_refused_and_others_go_on() {
-    let often =
-        |balancer| Config { balancer: Some(balancer), rebalance_interval: Duration::from_millis(1), ..config(2) };
+    let often = |balancer| Config {
+        balancer: Some(balancer),
+        rebalance_interval: Duration::from_millis(1),
+        ..config(2)
+    };
     let lines = Lines::default();
     let panicking = start_with(&lines, often(DrainBalancer::custom(Arc::new(Panicking))));
     wait_until("the line about its plan", || lines.any("the balancer panicked"));
@@ -280,8 +301,8 @@ impl Handler<Sent> for Elsewhere {
 #[test]
 fn a_worker_whose_handler_works_elsewhere_has_another_in_its_place() {
     let pooled = || {
-        let builder =
-            BatchQueue::builder("test", config(1)).shared_scheduler("elsewhere", ThreadPolicy::fixed(1).unwrap());
+        let builder = BatchQueue::builder("test", config(1))
+            .shared_scheduler("elsewhere", ThreadPolicy::fixed(1).unwrap());
         builder.start().unwrap()
     };
     let (waits, works, done) = (pooled(), pooled(), Arc::new(Latch::default()));

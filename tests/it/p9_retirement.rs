@@ -1,14 +1,17 @@
-//! P9, P1: a handler that is removed or replaced gets its last batch, then `on_close` once, and is never entered again.
+//! P9, P1: a handler that is removed or replaced gets its last batch, then `on_close` once, and is
+//! never entered again.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use batchqueue::{
-    AddHandlerError, Batch, BatchQueue, Closed, Config, Failure, Handler, HandlerRef, PartitionPolicy, Selector, Wait,
+    AddHandlerError, Batch, BatchQueue, Closed, Config, Failure, Handler, HandlerRef,
+    PartitionPolicy, Selector, Wait,
 };
 
 use crate::support::{
-    Latch, PATIENCE, Sent, Witness, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+    Latch, PATIENCE, Sent, Witness, assert_conserved, config, holding, key, sent, shut_down, start,
+    wait_until,
 };
 
 /// Notes what is asked of it, in order: a batch's size, or 0 for `on_close`.
@@ -22,7 +25,11 @@ struct Life {
 impl Life {
     fn held() -> (Self, Arc<Latch>, Arc<Latch>) {
         let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
-        (Self { hold: Some((entered.clone(), release.clone())), ..Self::default() }, entered, release)
+        (
+            Self { hold: Some((entered.clone(), release.clone())), ..Self::default() },
+            entered,
+            release,
+        )
     }
 
     fn handler(&self) -> HandlerRef<Sent> {
@@ -71,7 +78,11 @@ fn a_removal_waits_for_the_batch_in_hand() {
         queue.produce(sent(0, 0, 1)).unwrap();
         assert_eq!(life.events(), [0_usize; 0]);
         release.open();
-        assert_eq!(removal.join().unwrap(), [1, 0], "what the handler had got when the removal returned");
+        assert_eq!(
+            removal.join().unwrap(),
+            [1, 0],
+            "what the handler had got when the removal returned"
+        );
     });
     assert!(!queue.remove_handler(key(0)), "it had none any more");
     shut_down(&queue);
@@ -87,7 +98,8 @@ fn a_removed_type_comes_back_to_its_partition() {
     for kind in 0..4 {
         queue.add_handler(key(kind), first.handler()).unwrap();
     }
-    let home = |kind| queue.stats().partitions.iter().position(|one| one.types.contains(&key(kind)));
+    let home =
+        |kind| queue.stats().partitions.iter().position(|one| one.types.contains(&key(kind)));
     assert_eq!(home(1), Some(1));
     queue.produce(sent(1, 0, 0)).unwrap();
     flush(&queue);
@@ -148,8 +160,8 @@ fn the_same_instance_again_is_not_closed() {
     assert_eq!(life.events(), [0]);
 }
 
-/// Both drain threads are inside other handlers while an instance loses its two types, one after the other: its end comes
-/// once, after the last thread that could have held a batch for it.
+/// Both drain threads are inside other handlers while an instance loses its two types, one after
+/// the other: its end comes once, after the last thread that could have held a batch for it.
 #[test]
 fn an_instance_that_loses_two_types_at_once_is_closed_once() {
     let (life, queue) = (Life::default(), start(config(2)));
@@ -198,7 +210,8 @@ fn an_instance_that_a_type_has_twice_is_closed_once() {
     assert_eq!(life.events(), [0]);
 }
 
-/// A handler that removes, replaces and adds while it runs, on the thread that all of these would have to wait for.
+/// A handler that removes, replaces and adds while it runs, on the thread that all of these would
+/// have to wait for.
 #[test]
 fn control_calls_from_a_handler_return_at_once() {
     let queue = Arc::new(start(config(1)));
@@ -221,7 +234,8 @@ fn control_calls_from_a_handler_return_at_once() {
     assert_eq!((added.events(), queue.stats().failed), (vec![1, 0], 0));
 }
 
-/// With a selector that may bring a type's items through any partition, every drain thread may have some in hand.
+/// With a selector that may bring a type's items through any partition, every drain thread may have
+/// some in hand.
 #[test]
 fn a_removal_waits_for_every_thread_that_may_hold_a_batch() {
     let (life, entered, release) = Life::held();
@@ -261,7 +275,10 @@ fn removals_and_a_shutdown_at_once_close_each_handler_once() {
             assert_eq!(events.last(), Some(&0), "a batch after on_close");
         }
         assert!(!queue.remove_handler(key(0)));
-        assert_eq!(queue.add_handler(key(0), lives[0].handler()), Err(AddHandlerError::Closed(Closed)));
+        assert_eq!(
+            queue.add_handler(key(0), lives[0].handler()),
+            Err(AddHandlerError::Closed(Closed))
+        );
         assert_conserved(&queue.stats());
     }
 }

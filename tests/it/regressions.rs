@@ -1,17 +1,19 @@
-//! What broke in the queue that this one follows: one test for each of its twelve failures, numbered as they were found.
-//! `scripts/faults.py` brings each failure back and shows its test red. Those of moves are in `regressions_of_moves`.
+//! What broke in the queue that this one follows: one test for each of its twelve failures,
+//! numbered as they were found. `scripts/faults.py` brings each failure back and shows its test
+//! red. Those of moves are in `regressions_of_moves`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use batchqueue::{
-    Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, PartitionPolicy, ProduceError,
-    Selector, Wait,
+    Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef,
+    PartitionPolicy, ProduceError, Selector, Wait,
 };
 
 use crate::support::{
-    Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
+    Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start,
+    wait_until,
 };
 
 /// 2 of 6 accepted items were lost, and 4 of 10 blocked producers were left hanging.
@@ -71,12 +73,16 @@ fn r05_a_shutdown_from_a_handler_returns() {
 /// One handler was entered by two threads and got its items out of order, in 6 of 6 rounds.
 #[test]
 fn r06_growth_moves_no_type() {
-    let (queue, collector) = (start(Config { max_batch_items: 8, ..config(4) }), Collector::default());
+    let (queue, collector) =
+        (start(Config { max_batch_items: 8, ..config(4) }), Collector::default());
     queue.add_handler(key(5), collector.handler()).unwrap();
     for number in 0..2_000 {
         if number % 20 == 0 {
             queue
-                .add_handler(key(100 + number), HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain())))
+                .add_handler(
+                    key(100 + number),
+                    HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain())),
+                )
                 .unwrap();
         }
         queue.produce(sent(5, 0, number)).unwrap();
@@ -84,8 +90,13 @@ fn r06_growth_moves_no_type() {
     shut_down(&queue);
     let numbers: Vec<usize> = collector.items().iter().map(|item| item.number).collect();
     assert_eq!(numbers, (0..2_000).collect::<Vec<_>>());
-    let used: Vec<usize> =
-        queue.stats().partitions.iter().filter(|one| one.attempts > 0).map(|one| one.index).collect();
+    let used: Vec<usize> = queue
+        .stats()
+        .partitions
+        .iter()
+        .filter(|one| one.attempts > 0)
+        .map(|one| one.index)
+        .collect();
     assert_eq!(used, [0]);
 }
 
@@ -135,16 +146,23 @@ impl Handler<Sent> for Idler {
 fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
     let partitions = PartitionPolicy::fixed(2).unwrap();
     let max_idle = Duration::from_millis(1);
-    let queue =
-        start(Config { selector: Selector::Given, partitions, max_idle, min_idle: Duration::ZERO, ..config(2) });
-    let (overlaps, entered, release) = (Arc::default(), Arc::<Latch>::default(), Arc::<Latch>::default());
+    let queue = start(Config {
+        selector: Selector::Given,
+        partitions,
+        max_idle,
+        min_idle: Duration::ZERO,
+        ..config(2)
+    });
+    let (overlaps, entered, release) =
+        (Arc::default(), Arc::<Latch>::default(), Arc::<Latch>::default());
     let idler = Idler {
         inside: AtomicUsize::new(0),
         overlaps: Arc::clone(&overlaps),
         entered: entered.clone(),
         release: release.clone(),
     };
-    // The first partition is the handler's home, and its thread is idle; the items come through the second.
+    // The first partition is the handler's home, and its thread is idle; the items come through the
+    // second.
     queue.add_handler(key(0), HandlerRef::new(idler)).unwrap();
     queue.produce_with(sent(0, 0, 0), Some(1), None, &mut Wait).unwrap();
     entered.wait();
@@ -159,7 +177,8 @@ fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
 #[test]
 fn r10_items_in_hand_count_as_used() {
     let (hold, entered, release) = holding();
-    let queue = start(Config { buffer_size: 1_000, min_idle: Duration::from_millis(1), ..config(1) });
+    let queue =
+        start(Config { buffer_size: 1_000, min_idle: Duration::from_millis(1), ..config(1) });
     queue.add_handler(key(0), hold).unwrap();
     let mut items = vec![sent(0, 0, 0); 800].into_iter();
     queue.produce_many(&mut items, None, &mut Wait).unwrap();
@@ -179,20 +198,27 @@ fn r10_items_in_hand_count_as_used() {
 struct Thinking(Arc<Latch>, Arc<Latch>);
 
 impl Assign for Thinking {
-    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        _load: &[f64],
+        _owner: &[usize],
+        _threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         self.0.open();
         self.1.wait();
         Ok(None)
     }
 }
 
-/// A ranking of 350 partitions cost 33 µs, on the path of every batch. Here nobody ranks unless somebody asks; and who asks
-/// waits for no handler, producer or balancer, so that none of these can hold a snapshot's locks for long.
+/// A ranking of 350 partitions cost 33 µs, on the path of every batch. Here nobody ranks unless
+/// somebody asks; and who asks waits for no handler, producer or balancer, so that none of these
+/// can hold a snapshot's locks for long.
 #[test]
 fn r11_a_snapshot_waits_for_nobody() {
     let (asked, answer) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let balancer = Some(DrainBalancer::custom(Arc::new(Thinking(asked.clone(), answer.clone()))));
-    let queue = start(Config { balancer, rebalance_interval: Duration::ZERO, buffer_size: 1, ..config(2) });
+    let queue =
+        start(Config { balancer, rebalance_interval: Duration::ZERO, buffer_size: 1, ..config(2) });
     let (hold, entered, release) = holding();
     queue.add_handler(key(0), hold).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
@@ -205,7 +231,8 @@ fn r11_a_snapshot_waits_for_nobody() {
         scope.spawn(|| queue.rebalance());
         asked.wait();
         scope.spawn(|| {
-            // A producer waits, a handler is inside, its removal waits for it, and the balancer thinks.
+            // A producer waits, a handler is inside, its removal waits for it, and the balancer
+            // thinks.
             wait_until("all of them to be there", || {
                 let stats = queue.stats();
                 stats.attempts == 3 && stats.handlers.is_empty()
@@ -224,7 +251,11 @@ fn r11_a_snapshot_waits_for_nobody() {
 #[test]
 fn r12_one_class_of_items_keeps_four_consumers_busy_at_once() {
     let all = Arc::new(Barrier::new(4));
-    let config = Config { selector: Selector::RoundRobin, partitions: PartitionPolicy::fixed(4).unwrap(), ..config(4) };
+    let config = Config {
+        selector: Selector::RoundRobin,
+        partitions: PartitionPolicy::fixed(4).unwrap(),
+        ..config(4)
+    };
     let met = Arc::new(AtomicUsize::new(0));
     let count = met.clone();
     let queue = BatchQueue::builder("test", config)

@@ -1,4 +1,5 @@
-//! What broke in the queue that this one follows, where partitions move. The other failures are in `regressions`.
+//! What broke in the queue that this one follows, where partitions move. The other failures are in
+//! `regressions`.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -7,8 +8,8 @@ use std::time::Duration;
 use batchqueue::{Batch, BufferStrategy, Config, DrainBalancer, HandlerRef, Wait};
 
 use crate::support::{
-    Collector, Lines, Sent, assert_conserved, config, holding, key, owners, sent, shut_down, start, start_with,
-    steered, wait_until,
+    Collector, Lines, Sent, assert_conserved, config, holding, key, owners, sent, shut_down, start,
+    start_with, steered, wait_until,
 };
 
 /// 1,000 of 1,100 accepted items were never drained.
@@ -54,7 +55,10 @@ fn r02_a_handoff_under_load_ends_and_drops_nothing() {
         let before = queue.stats();
         wait_until(why, || {
             let now = queue.stats();
-            now.drain_threads.iter().zip(&before.drain_threads).all(|(now, before)| now.items > before.items + 10)
+            now.drain_threads
+                .iter()
+                .zip(&before.drain_threads)
+                .all(|(now, before)| now.items > before.items + 10)
         });
     };
     // Before its first item a thread is asleep, and a partition leaves it at once.
@@ -72,7 +76,8 @@ fn r02_a_handoff_under_load_ends_and_drops_nothing() {
 #[test]
 fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
     let balancer = Some(DrainBalancer::throughput_weighted());
-    let queue = start(Config { balancer, rebalance_interval: Duration::from_millis(5), ..config(2) });
+    let queue =
+        start(Config { balancer, rebalance_interval: Duration::from_millis(5), ..config(2) });
     let held: Vec<_> = (0..2)
         .map(|kind| {
             let (handler, entered, release) = holding();
@@ -114,15 +119,24 @@ fn r08_a_plan_with_a_thread_that_does_not_exist_is_refused() {
 #[test]
 fn r09_noise_moves_nothing() {
     let balancer = Some(DrainBalancer::throughput_weighted());
-    let queue = start(Config { balancer, rebalance_interval: Duration::ZERO, buffer_size: 100_000, ..config(4) });
+    let queue = start(Config {
+        balancer,
+        rebalance_interval: Duration::ZERO,
+        buffer_size: 100_000,
+        ..config(4)
+    });
     for kind in 0..40 {
-        queue.add_handler(key(kind), HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain()))).unwrap();
+        queue
+            .add_handler(key(kind), HandlerRef::new(|batch: &mut Batch<Sent>| drop(batch.drain())))
+            .unwrap();
     }
     let mut random = 1_u64;
     let mut interval = || {
         for kind in 0..40_usize {
             // Knuth's generator; three percent up or down.
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let noise = usize::try_from(random >> 33).unwrap() % 61;
             let items = (200 + 100 * (kind % 7)) * (970 + noise) / 1_000;
             let mut items = vec![sent(kind, 0, 0); items].into_iter();

@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, Item, PartitionPolicy, Stats,
-    ThreadPolicy, TypeKey,
+    Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, Item,
+    PartitionPolicy, Stats, ThreadPolicy, TypeKey,
 };
 
 /// Far beyond what any of these tests needs: a wait that reaches it has failed.
@@ -52,7 +52,12 @@ pub fn start(config: Config) -> BatchQueue<Sent> {
 pub struct Steered(Mutex<Option<Vec<usize>>>);
 
 impl Assign for Steered {
-    fn assign(&self, _load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        _load: &[f64],
+        _owner: &[usize],
+        _threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         Ok(self.0.lock().unwrap().clone())
     }
 }
@@ -160,8 +165,8 @@ impl Latch {
     }
 }
 
-/// A handler that says when it was entered and stays inside until it is let go. Once it is inside, its drain thread
-/// takes nothing more, so what a test puts in afterwards stays queued.
+/// A handler that says when it was entered and stays inside until it is let go. Once it is inside,
+/// its drain thread takes nothing more, so what a test puts in afterwards stays queued.
 pub fn holding() -> (HandlerRef<Sent>, Arc<Latch>, Arc<Latch>) {
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let (inside, hold) = (entered.clone(), release.clone());
@@ -189,7 +194,11 @@ pub fn shut_down<T: Item>(queue: &BatchQueue<T>) {
 
 pub fn assert_conserved(stats: &Stats) {
     assert_eq!(stats.attempts, stats.produced + stats.refused, "{stats:?}");
-    assert_eq!(stats.produced, stats.consumed + stats.failed + stats.unhandled + stats.abandoned, "{stats:?}");
+    assert_eq!(
+        stats.produced,
+        stats.consumed + stats.failed + stats.unhandled + stats.abandoned,
+        "{stats:?}"
+    );
     assert_eq!((stats.queued, stats.in_flight), (0, 0), "{stats:?}");
 }
 

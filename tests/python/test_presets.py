@@ -60,7 +60,15 @@ TABLE = {
     ),
     "l2_persistence": (
         presets.l2_persistence(),
-        own(ThreadPolicy.cpu_cores_with_base(1, 0.25), ADAPTIVE, 2_000, BLOCKING, 1, 50, BY_THROUGHPUT),
+        own(
+            ThreadPolicy.cpu_cores_with_base(1, 0.25),
+            ADAPTIVE,
+            2_000,
+            BLOCKING,
+            1,
+            50,
+            BY_THROUGHPUT,
+        ),
     ),
     "top_n": (presets.top_n(), own(FIXED(1), ADAPTIVE, 1_000, BLOCKING, 10, 100, None)),
     "remote_client": (
@@ -123,7 +131,9 @@ NOT_SETTINGS = {"writers", "shared", "pool_threads"}
 
 
 @pytest.mark.parametrize("strategy", BufferStrategy)
-@pytest.mark.parametrize("preset", [*HANDLERS, presets.remote_client, presets.exporter, presets.sql_batch])
+@pytest.mark.parametrize(
+    "preset", [*HANDLERS, presets.remote_client, presets.exporter, presets.sql_batch]
+)
 def test_every_argument_reaches_the_config(preset, strategy):
     given = {"strategy": strategy, **GIVEN}
     names = inspect.signature(preset).parameters.keys() - NOT_SETTINGS
@@ -204,10 +214,21 @@ assert_type(sql_batch(Sender), BatchQueueConfig[bytes])
 def test_a_type_checker_knows_the_items_of_a_preset(tmp_path, wrong, complaint):
     page = tmp_path / "page.py"
     page.write_text(TYPED + wrong)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", tmp_path, page]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        tmp_path,
+        page,
+    ]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     if complaint is None:
         assert checked.returncode == 0, checked.stdout
     else:
         assert checked.returncode == 1
-        assert checked.stdout.count("error:") == checked.stdout.count(f"[{complaint}]") == 1, checked.stdout
+        assert checked.stdout.count("error:") == checked.stdout.count(f"[{complaint}]") == 1, (
+            checked.stdout
+        )

@@ -1,11 +1,18 @@
 """Aggregation on queues: L1 merges near the producers, L2 across them, TopN ranks single rows.
 
-`Metrics` and their workers are Python objects; an `Aggregator` does the same for Arrow rows in Rust.
+`Metrics` and their workers are Python objects; an `Aggregator` does the same for Arrow rows in
+Rust.
 """
 
 from batchqueue.aggregation.aggregator import Aggregation, Aggregator
 from batchqueue.aggregation.buffer import MergeBuffer
-from batchqueue.aggregation.kinds import CountMetrics, MaxMetrics, MeanMetrics, MinMetrics, SumMetrics
+from batchqueue.aggregation.kinds import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    MinMetrics,
+    SumMetrics,
+)
 from batchqueue.aggregation.l1 import L1AggregateWorker
 from batchqueue.aggregation.l2 import L2PersistenceWorker
 from batchqueue.aggregation.measures import (

@@ -18,15 +18,18 @@ class Aggregation:
     """A description of grouped aggregation. It can be sent to other processes, which makes their partials mergeable.
 
     Attributes:
-        keys: Columns whose values make a group; none for one group of all rows. They may be numbers, booleans, dates,
-            times, texts or bytes, or a dictionary of these. Null is a value of its own, all NaN are one, -0.0 is 0.0.
-        measures: What to know about each group, by the name of its column in the result; at least one.
+        keys: Columns whose values make a group; none for one group of all rows. They may be
+            numbers, booleans, dates, times, texts or bytes, or a dictionary of these. Null is a
+            value of its own, all NaN are one, -0.0 is 0.0.
+        measures: What to know about each group, by the name of its column in the result; at least
+            one.
         window: The time bucket, which is a key as well.
-        max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31. That bounds its memory: of two million
-            groups one takes 55 bytes with an integer as key and a `Count`, 43 with a text of 13 bytes, 140 with both as
-            keys. Each more measure takes 8 (`Count`) to 32 bytes (`Sum`), those of texts their length, `TopN` its rows,
-            `Quantiles` kilobytes. While its tables grow it takes up to twice as much, and so do counts
-            and sums while a batch goes in that has more rows than there is room for groups.
+        max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31. That bounds its
+            memory: of two million groups one takes 55 bytes with an integer as key and a `Count`,
+            43 with a text of 13 bytes, 140 with both as keys. Each more measure takes 8 (`Count`)
+            to 32 bytes (`Sum`), those of texts their length, `TopN` its rows, `Quantiles`
+            kilobytes. While its tables grow it takes up to twice as much, and so do counts and sums
+            while a batch goes in that has more rows than there is room for groups.
 
     Raises:
         ConfigError: A value cannot be used, or a name is there twice.
@@ -38,7 +41,8 @@ class Aggregation:
         >>> aggregator = Aggregator(delays)
         >>> aggregator.update(pa.table({"carrier": ["UA", "AA", "UA"], "delay": [10, None, 5]}))
         >>> aggregator.result().to_pylist()
-        [{'carrier': 'UA', 'flights': 2, 'delay': 7.5}, {'carrier': 'AA', 'flights': 1, 'delay': None}]
+        [{'carrier': 'UA', 'flights': 2, 'delay': 7.5}, {'carrier': 'AA', 'flights': 1, 'delay':
+        None}]
     """
 
     keys: Sequence[str]
@@ -84,16 +88,19 @@ class Aggregation:
 class Aggregator(_core.Aggregator):
     """A handler for Arrow rows that aggregates them in Rust: drain threads run it without the interpreter.
 
-    Register it for tags, and put rows in with `produce_arrow`; or call `update` and `consume` yourself. It takes
-    rows, and partials of aggregators with an equal `Aggregation`, in any mixture. A batch goes in as a whole, or not
-    at all and is counted as failed. All data must have the same types in the columns that it looks at.
+    Register it for tags, and put rows in with `produce_arrow`; or call `update` and `consume`
+    yourself. It takes rows, and partials of aggregators with an equal `Aggregation`, in any
+    mixture. A batch goes in as a whole, or not at all and is counted as failed. All data must have
+    the same types in the columns that it looks at.
 
-    With a next worker it is an L1: what it has merged goes on with the first batch after the flush period, when its
-    drain thread has nothing to do, when there are `max_groups` groups, and at close. Without one it keeps everything,
-    and `result` and `partials` may be called at any time, from any thread.
+    With a next worker it is an L1: what it has merged goes on with the first batch after the flush
+    period, when its drain thread has nothing to do, when there are `max_groups` groups, and at
+    close. Without one it keeps everything, and `result` and `partials` may be called at any time,
+    from any thread.
 
-    A drain thread takes from a partition without the interpreter if all handlers of the partition are aggregators: give
-    the queue partitions for them, as `PartitionPolicy.adaptive()` does. A retry policy does not concern it.
+    A drain thread takes from a partition without the interpreter if all handlers of the partition
+    are aggregators: give the queue partitions for them, as `PartitionPolicy.adaptive()` does. A
+    retry policy does not concern it.
 
     Example:
         >>> import pyarrow as pa
@@ -124,11 +131,12 @@ class Aggregator(_core.Aggregator):
 
         Args:
             aggregation: What to do.
-            next_worker: Takes one record batch of partials; returns how many rows it took, from the front, or None for
-                all. What it does not take is merged again and offered later. If it raises, or returns anything else,
-                that batch is given up. While it refuses, of a batch with more than `max_groups` groups a part may be in
-                when the batch fails.
-            flush_period_ms: Longest time that a partial waits for the next worker while batches come in.
+            next_worker: Takes one record batch of partials; returns how many rows it took, from the
+                front, or None for all. What it does not take is merged again and offered later. If
+                it raises, or returns anything else, that batch is given up. While it refuses, of a
+                batch with more than `max_groups` groups a part may be in when the batch fails.
+            flush_period_ms: Longest time that a partial waits for the next worker while batches
+                come in.
 
         Raises:
             ConfigError: A value cannot be used.
@@ -174,7 +182,9 @@ def _kind(measure: Measure) -> str:
     return "top_n" if isinstance(measure, TopN) else type(measure).__name__.lower()
 
 
-def _described(name: str, measure: Measure) -> tuple[str, str, str | None, str | None, list[float], int]:
+def _described(
+    name: str, measure: Measure
+) -> tuple[str, str, str | None, str | None, list[float], int]:
     second = None
     if isinstance(measure, First | Last):
         second = measure.by

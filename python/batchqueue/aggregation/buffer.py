@@ -8,8 +8,8 @@ from batchqueue.aggregation.metrics import Metrics
 class MergeBuffer:
     """Combines partials as they come. It is not for use from several threads at once; a handler need not be.
 
-    What is accepted is copied or combined, never kept: the caller may go on using its objects, or produce one
-    object twice. Memory follows the number of different keys.
+    What is accepted is copied or combined, never kept: the caller may go on using its objects, or
+    produce one object twice. Memory follows the number of different keys.
     """
 
     def __init__(self) -> None:

@@ -47,9 +47,9 @@ class CountMetrics(Metrics):
 class SumMetrics(Metrics):
     """The sum of the values that are not None; None when all are.
 
-    Ints stay exact ints. For floats the rounding error of each addition is kept beside the sum (two-sum:
-    Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large values of opposite sign may
-    cancel, in any order.
+    Ints stay exact ints. For floats the rounding error of each addition is kept beside the sum
+    (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large values of
+    opposite sign may cancel, in any order.
     """
 
     __slots__ = ("_error", "_sum")

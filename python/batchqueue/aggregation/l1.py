@@ -9,8 +9,8 @@ from batchqueue.aggregation.merging import MergingWorker, NextWorker
 class L1AggregateWorker(MergingWorker):
     """Merges observations, so that far fewer partials travel on. One instance may serve many metric types.
 
-    It hands on when the flush period is over, and at once when the queue has nothing left for it: a busy
-    queue merges more, a quiet one answers sooner.
+    It hands on when the flush period is over, and at once when the queue has nothing left for it: a
+    busy queue merges more, a quiet one answers sooner.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics

@@ -9,17 +9,22 @@ from batchqueue.aggregation.merging import MergingWorker, NextWorker
 class L2PersistenceWorker(MergingWorker):
     """Merges the partials of all L1 workers and hands them to the store's writer once per period.
 
-    The writer merges with what is stored already, so a partial that comes late is only one more write.
+    The writer merges with what is stored already, so a partial that comes late is only one more
+    write.
     """
 
     def __init__(
-        self, store_writer: NextWorker, *, period_s: float = 60, clock: Callable[[], float] = time.monotonic
+        self,
+        store_writer: NextWorker,
+        *,
+        period_s: float = 60,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make an L2 worker.
 
         Args:
-            store_writer: Takes lists of partials: `produce_many` of a `sql_batch` queue, or a writer's
-                `consume`.
+            store_writer: Takes lists of partials: `produce_many` of a `sql_batch` queue, or a
+                writer's `consume`.
             period_s: Seconds from one write to the next.
             clock: Seconds that only grow.
         """

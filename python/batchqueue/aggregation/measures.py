@@ -1,7 +1,7 @@
 """What an `Aggregation` can know about a group: counts, sums, extremes, quantiles, the best rows.
 
-Null is no value and does not count, as in SQL. NaN is larger than any number and makes a sum NaN; quantiles leave it
-out. A column may be a dictionary; it is taken as its values.
+Null is no value and does not count, as in SQL. NaN is larger than any number and makes a sum NaN;
+quantiles leave it out. A column may be a dictionary; it is taken as its values.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,14 @@ def _check_columns(measure: Any) -> None:
     for name in ("column", "by", "label"):
         value = getattr(measure, name, None)
         may_be_none = (
-            name == "label" or (name == "column" and isinstance(measure, Count)) or not hasattr(measure, name)
+            name == "label"
+            or (name == "column" and isinstance(measure, Count))
+            or not hasattr(measure, name)
         )
         if not (isinstance(value, str) and value) and not (value is None and may_be_none):
-            raise ConfigError(f"{name} of {type(measure).__name__} is {value!r}; give the name of a column")
+            raise ConfigError(
+                f"{name} of {type(measure).__name__} is {value!r}; give the name of a column"
+            )
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,10 @@ class Count:
 class Sum:
     """The sum of a column of numbers; null where there is no value.
 
-    Integers are added exactly, and the result is an int64; one that does not fit raises `OverflowError`, and is in the
-    partials as a decimal. For floats the rounding error of each addition is kept beside the sum (two-sum: Knuth, The
-    Art of Computer Programming, volume 2, 4.2.2), and the result is a float64.
+    Integers are added exactly, and the result is an int64; one that does not fit raises
+    `OverflowError`, and is in the partials as a decimal. For floats the rounding error of each
+    addition is kept beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2,
+    4.2.2), and the result is a float64.
     """
 
     column: str
@@ -105,9 +110,9 @@ class Last:
 class Quantiles:
     """Quantiles of a column of numbers, as a list of float64; null where there is no value.
 
-    Each is within 1 % of the value of that rank, by DDSketch (Masson, Rim and Lee, PVLDB 12(12), 2019), as long as the
-    values of each sign are within a factor of 10^17; beyond that the smallest lose. Up to 1e-9 is 0. NaN and infinities
-    do not count. A group takes 1 to 32 KiB for it.
+    Each is within 1 % of the value of that rank, by DDSketch (Masson, Rim and Lee, PVLDB 12(12),
+    2019), as long as the values of each sign are within a factor of 10^17; beyond that the smallest
+    lose. Up to 1e-9 is 0. NaN and infinities do not count. A group takes 1 to 32 KiB for it.
 
     Attributes:
         column: The column.
@@ -120,19 +125,23 @@ class Quantiles:
     def __post_init__(self) -> None:
         _check_columns(self)
         if isinstance(self.quantiles, str | int | float):
-            raise ConfigError(f"quantiles is {self.quantiles!r}; give a list of numbers from 0 to 1")
+            raise ConfigError(
+                f"quantiles is {self.quantiles!r}; give a list of numbers from 0 to 1"
+            )
         object.__setattr__(self, "quantiles", tuple(float(one) for one in self.quantiles))
         if not self.quantiles or not all(0 <= one <= 1 for one in self.quantiles):
-            raise ConfigError(f"quantiles is {self.quantiles!r}; give at least one, each from 0 to 1")
+            raise ConfigError(
+                f"quantiles is {self.quantiles!r}; give at least one, each from 0 to 1"
+            )
 
 
 @dataclass(frozen=True)
 class TopN:
     """The `n` rows with the largest values of a column, best first, as a list of structs.
 
-    A struct has the `value` and, if there is one, the `label`; of equal values the smaller label is better. NaN is
-    larger than any number: filter it out before. The top n of single rows can be merged; that of *sums* cannot, rank
-    those last.
+    A struct has the `value` and, if there is one, the `label`; of equal values the smaller label is
+    better. NaN is larger than any number: filter it out before. The top n of single rows can be
+    merged; that of *sums* cannot, rank those last.
 
     Attributes:
         column: What is ranked, of the same types as for `Min`.
@@ -163,7 +172,8 @@ class Window:
     Attributes:
         column: A timestamp, a date, or a signed integer of seconds since the epoch.
         seconds: The width, above 0; a whole number of the column's unit.
-        name: The column with each bucket's start, of the same type, for integers int64; `column` if it is None.
+        name: The column with each bucket's start, of the same type, for integers int64; `column` if
+            it is None.
     """
 
     column: str
@@ -172,7 +182,9 @@ class Window:
 
     def __post_init__(self) -> None:
         if not isinstance(self.seconds, int | float) or not 1e-9 <= self.seconds <= _MOST_SECONDS:
-            raise ConfigError(f"the window is {self.seconds!r} s; give a number, 1e-9 to {_MOST_SECONDS:_}")
+            raise ConfigError(
+                f"the window is {self.seconds!r} s; give a number, 1e-9 to {_MOST_SECONDS:_}"
+            )
         object.__setattr__(self, "seconds", float(self.seconds))
 
     @property

@@ -15,11 +15,13 @@ NextWorker = Callable[[list[Metrics]], Any]
 class MergingWorker:
     """A handler that keeps one partial per key and hands them on as lists.
 
-    What the next worker refuses (a full queue of strategy IF_POSSIBLE, a time-out, a queue that is shut down)
-    stays in the buffer, merges with what comes in and is offered again. Only what is refused at close, or
-    handed to a next worker that raised, is given up: it is counted in `dropped`, and the error is raised.
+    What the next worker refuses (a full queue of strategy IF_POSSIBLE, a time-out, a queue that is
+    shut down) stays in the buffer, merges with what comes in and is offered again. Only what is
+    refused at close, or handed to a next worker that raised, is given up: it is counted in
+    `dropped`, and the error is raised.
 
-    A batch in which `combine` raises counts as failed as a whole; its items before that one are merged.
+    A batch in which `combine` raises counts as failed as a whole; its items before that one are
+    merged.
 
     Attributes:
         dropped: Partials that were given up.

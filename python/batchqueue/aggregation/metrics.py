@@ -17,11 +17,12 @@ class MetricClass(type):
 class Metrics(metaclass=MetricClass):
     """A partial aggregate: what is known so far about one entity in one time bucket.
 
-    A single observation is a `Metrics` too, so that producers, L1, L2 and the store speak of one thing only.
-    `combine` must be associative and commutative: the order in which partials meet is never defined.
+    A single observation is a `Metrics` too, so that producers, L1, L2 and the store speak of one
+    thing only. `combine` must be associative and commutative: the order in which partials meet is
+    never defined.
 
-    Subclass it for a new kind of aggregate: set `table` and `columns`, define `combine`, `to_rows` and
-    `from_rows`.
+    Subclass it for a new kind of aggregate: set `table` and `columns`, define `combine`, `to_rows`
+    and `from_rows`.
 
     Attributes:
         name: The metric's name, e.g. "departures.carrier.UA"; default: the name of the class.
@@ -74,7 +75,9 @@ class Metrics(metaclass=MetricClass):
     @classmethod
     def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
         """Rebuild the partial that `to_rows` wrote."""
-        raise NotImplementedError(f"{cls.__name__} must define from_rows(entity, time_bucket, rows)")
+        raise NotImplementedError(
+            f"{cls.__name__} must define from_rows(entity, time_bucket, rows)"
+        )
 
     def copy(self) -> Self:
         """Return an equal partial that shares nothing mutable with this one."""

@@ -19,14 +19,15 @@ def metric_type(
 ) -> type[M]:
     """Make the class of one metric. A queue dispatches by exact class, so each metric needs its own.
 
-    The same arguments give the same class, in this process and in every other one: pickle and cloudpickle
-    send the arguments, not the class.
+    The same arguments give the same class, in this process and in every other one: pickle and
+    cloudpickle send the arguments, not the class.
 
     Args:
         name: Name of the metric, e.g. "departures.carrier.UA"; it is what the store keeps.
-        kind: What it computes: `CountMetrics`, `SumMetrics`, ..., or a subclass of `Metrics` of your own.
-        columns: Types of value columns where they differ from the kind's, e.g. {"total": int} for a sum of
-            ints.
+        kind: What it computes: `CountMetrics`, `SumMetrics`, ..., or a subclass of `Metrics` of
+            your own.
+        columns: Types of value columns where they differ from the kind's, e.g. {"total": int} for a
+            sum of ints.
         limit: Entries to keep, for a `Ranking`.
 
     Raises:
@@ -38,7 +39,9 @@ def metric_type(
         'departures.carrier.UA'
     """
     if not name:
-        raise ConfigError("the name of a metric is empty; give it one, e.g. 'departures.carrier.UA'")
+        raise ConfigError(
+            "the name of a metric is empty; give it one, e.g. 'departures.carrier.UA'"
+        )
     changed = dict(columns or {})
     for column, value_type in changed.items():
         if column not in kind.columns or value_type not in (int, float, str):
@@ -62,11 +65,13 @@ def metric_type(
         return _made[arguments]  # type: ignore[return-value]
 
 
-def _make(name: str, kind: type[Metrics], members: dict[str, Any], arguments: tuple[Any, ...]) -> MetricClass:
+def _make(
+    name: str, kind: type[Metrics], members: dict[str, Any], arguments: tuple[Any, ...]
+) -> MetricClass:
     made = MetricClass(name, (kind,), members)
     made.made_by = arguments
-    # Unless its module has a class by its qualified name, cloudpickle sends it by value, and what arrives is
-    # a class beside the one that `metric_type` makes over there.
+    # Unless its module has a class by its qualified name, cloudpickle sends it by value, and what
+    # arrives is a class beside the one that `metric_type` makes over there.
     qualified = name.replace(".", "/")
     while qualified in globals():
         qualified += "'"

@@ -18,8 +18,8 @@ class RankedEntry(NamedTuple):
 class Ranking(Metrics):
     """The `limit` entries with the largest scores, ties by id and then label, ascending.
 
-    The top n of single rows can be merged from partial top-ns. The top n of *sums* cannot: rank those after
-    L2.
+    The top n of single rows can be merged from partial top-ns. The top n of *sums* cannot: rank
+    those after L2.
 
     Attributes:
         limit: Entries to keep; set it with `metric_type(name, Ranking, limit=10)`.
@@ -39,8 +39,8 @@ class Ranking(Metrics):
         Args:
             entity: Group of the ranking.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
-            score: What it is ranked by; None: not ranked (filter with `IS NOT NULL` to get the same from
-                SQL).
+            score: What it is ranked by; None: not ranked (filter with `IS NOT NULL` to get the same
+                from SQL).
             id: Names the row; it decides ties.
             label: Free text to show beside the row.
 

@@ -21,11 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="batchqueue", description="A partitioned batch queue.")
     commands = parser.add_subparsers(metavar="command", required=True)
-    add_arguments(commands.add_parser("demo", help="aggregate a year of flights, and check the result"))
+    add_arguments(
+        commands.add_parser("demo", help="aggregate a year of flights, and check the result")
+    )
     options = DemoOptions.from_arguments(parser.parse_args(arguments))
     try:
         require_packages()
-        from batchqueue.cli.demo.command import run  # after the check: it imports what may be missing
+        from batchqueue.cli.demo.command import (
+            run,
+        )  # after the check: it imports what may be missing
 
         return OK if run(options) else FAILED
     except ConfigError as error:
@@ -35,5 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"batchqueue demo: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("\ninterrupted: the same command with the same --output goes on from here", file=sys.stderr)
+        print(
+            "\ninterrupted: the same command with the same --output goes on from here",
+            file=sys.stderr,
+        )
         return INTERRUPTED

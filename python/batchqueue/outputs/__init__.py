@@ -3,7 +3,13 @@
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.sqlite import SqliteStore
-from batchqueue.outputs.store import Epoch, MetricsStore, StoreError, StoreTransaction, StoreUnavailableError
+from batchqueue.outputs.store import (
+    Epoch,
+    MetricsStore,
+    StoreError,
+    StoreTransaction,
+    StoreUnavailableError,
+)
 from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 
 __all__ = [

@@ -22,8 +22,8 @@ class Layout(NamedTuple):
 
     Attributes:
         table: Its name. Metrics whose column types differ from those of their kind, as those of
-            `metric_type(name, SumMetrics, columns={"total": int})` do, are in a table of their own, which
-            has each such column and its type behind its name: "sum_metrics_total_int".
+            `metric_type(name, SumMetrics, columns={"total": int})` do, are in a table of their own,
+            which has each such column and its type behind its name: "sum_metrics_total_int".
         columns: The value columns with their types (int, float or str), in order.
         multi_row: Whether there is a column `rank`, because one partial may take several rows.
     """
@@ -79,7 +79,8 @@ def quoted(identifier: str) -> str:
     """Quote the name of a table or a column.
 
     Raises:
-        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no digit.
+        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no
+            digit.
     """
     if not _IDENTIFIER.fullmatch(identifier):
         raise ConfigError(
@@ -96,7 +97,11 @@ def check_key(metric: str, key: tuple[str, int]) -> None:
         StoreError: The entity is no str, or the time bucket no int of 64 bits.
     """
     entity, time_bucket = key
-    if type(entity) is not str or type(time_bucket) is not int or not -(2**63) <= time_bucket < 2**63:
+    if (
+        type(entity) is not str
+        or type(time_bucket) is not int
+        or not -(2**63) <= time_bucket < 2**63
+    ):
         raise StoreError(
             f"metric {metric} has the key ({entity!r}, {time_bucket!r}); "
             "check the metrics: an entity is a str, and a time bucket an int of up to 64 bits"
@@ -165,4 +170,8 @@ def _fitting_str(value: Any) -> str:
     return str(value)
 
 
-_FITTING: dict[type, Callable[[Any], Any]] = {int: _fitting_int, float: _fitting_float, str: _fitting_str}
+_FITTING: dict[type, Callable[[Any], Any]] = {
+    int: _fitting_int,
+    float: _fitting_float,
+    str: _fitting_str,
+}

@@ -62,12 +62,14 @@ _REMEDIES = {
 class ParquetStore:
     """A `MetricsStore` in a directory, local or shared, of a POSIX file system. Needs the extra `parquet`.
 
-    Any number of processes may use it. The writers of one sink wait for each other, on a lock of the file
-    system; those of different sinks work side by side, and readers wait for nobody. The store can be pickled,
-    and used after a fork. What a transaction has committed survives a power cut.
+    Any number of processes may use it. The writers of one sink wait for each other, on a lock of
+    the file system; those of different sinks work side by side, and readers wait for nobody. The
+    store can be pickled, and used after a fork. What a transaction has committed survives a power
+    cut.
 
-    A data file holds the metrics of one table whose time buckets begin in the same `partition_s` seconds. A
-    transaction reads and rewrites the files of the partitions that it touches, in memory.
+    A data file holds the metrics of one table whose time buckets begin in the same `partition_s`
+    seconds. A transaction reads and rewrites the files of the partitions that it touches, in
+    memory.
 
     Attributes:
         directory: As an absolute path.
@@ -89,12 +91,13 @@ class ParquetStore:
         """Describe a store; nothing is opened yet.
 
         Args:
-            directory: Where to keep it. Its parent must exist; the directory is made when it is needed.
-            partition_s: Seconds of time buckets that one data file covers, a day by default; at least 1. A
-                sink keeps the one that it was first written with.
+            directory: Where to keep it. Its parent must exist; the directory is made when it is
+                needed.
+            partition_s: Seconds of time buckets that one data file covers, a day by default; at
+                least 1. A sink keeps the one that it was first written with.
             lock_timeout_s: Seconds that a transaction waits for another one of its sink.
-            keep_replaced_s: Seconds that a replaced data file stays for those who read it, such as a Spark
-                query over `files`; the commits after that remove it.
+            keep_replaced_s: Seconds that a replaced data file stays for those who read it, such as
+                a Spark query over `files`; the commits after that remove it.
             kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
 
         Raises:
@@ -137,8 +140,8 @@ class ParquetStore:
 
         Raises:
             StoreError: The directory cannot be written.
-            StoreUnavailableError: Another writer of the sink was at work for longer than `lock_timeout_s`, or
-                the server of the file system is out of reach.
+            StoreUnavailableError: Another writer of the sink was at work for longer than
+                `lock_timeout_s`, or the server of the file system is out of reach.
         """
         from batchqueue.outputs.parquet_transaction import ParquetTransaction
 
@@ -147,7 +150,9 @@ class ParquetStore:
             self._need_folder(self.directory)
             self._need_folder(folder)
             lock = acquire(
-                folder / "lock", self.lock_timeout_s, f"sink {sink_id!r} of the store {self.directory}"
+                folder / "lock",
+                self.lock_timeout_s,
+                f"sink {sink_id!r} of the store {self.directory}",
             )
         try:
             with self._errors():
@@ -204,13 +209,14 @@ class ParquetStore:
     def files(self, metrics: type[Metrics] | str, sink_id: str = "default") -> list[Path]:
         """Return the data files of one table, ordered by time, as of now.
 
-        Their columns are metric, entity, time_bucket, rank for kinds with several rows per partial, and those
-        of the kind. They are not changed, and stay for `keep_replaced_s` after they are replaced: read them
-        with `spark.read.parquet(*map(str, files))` or `pyarrow.dataset.dataset(files)`.
+        Their columns are metric, entity, time_bucket, rank for kinds with several rows per partial,
+        and those of the kind. They are not changed, and stay for `keep_replaced_s` after they are
+        replaced: read them with `spark.read.parquet(*map(str, files))` or
+        `pyarrow.dataset.dataset(files)`.
 
         Args:
-            metrics: A metric type, for the table that it is in, which other metrics of its kind are in as
-                well; or the name of the table.
+            metrics: A metric type, for the table that it is in, which other metrics of its kind are
+                in as well; or the name of the table.
             sink_id: Whose.
 
         Raises:

@@ -17,7 +17,12 @@ from batchqueue.outputs.store import StoreError
 M = TypeVar("M", bound=Metrics)
 
 _ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-_KEY_TYPES = {"metric": pa.string(), "entity": pa.string(), "time_bucket": pa.int64(), "rank": pa.int64()}
+_KEY_TYPES = {
+    "metric": pa.string(),
+    "entity": pa.string(),
+    "time_bucket": pa.int64(),
+    "rank": pa.int64(),
+}
 _KEY_SCHEMA = pa.schema([(name, _KEY_TYPES[name]) for name in ("metric", "entity", "time_bucket")])
 
 
@@ -74,7 +79,9 @@ def partials_of(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]
     values = slice(len(layout.key_columns), None)
     return [
         metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
-        for (entity, time_bucket), group in groupby(zip(*columns, strict=True), key=lambda row: row[1:3])
+        for (entity, time_bucket), group in groupby(
+            zip(*columns, strict=True), key=lambda row: row[1:3]
+        )
     ]
 
 

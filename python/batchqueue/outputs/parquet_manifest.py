@@ -31,7 +31,8 @@ class Manifest:
         marks: Query id → largest batch id.
         summaries: Of the newest epochs.
         description: Of the job that wrote last.
-        replaced: Files of earlier states, by name, with the time (seconds since 1970) when they were replaced.
+        replaced: Files of earlier states, by name, with the time (seconds since 1970) when they
+            were replaced.
     """
 
     sink: str
@@ -94,7 +95,9 @@ def newest_of(summaries: list[Summary], newest: int | None) -> list[Summary]:
 
 def sink_folder(directory: Path, sink_id: str) -> Path:
     """Return the folder of a sink. What no file can be named is replaced, and a hash tells the results apart."""
-    name = "".join(character if character in _SAFE else "_" for character in sink_id[:_LONGEST_NAME])
+    name = "".join(
+        character if character in _SAFE else "_" for character in sink_id[:_LONGEST_NAME]
+    )
     if name != sink_id:
         name += "-" + sha256(sink_id.encode()).hexdigest()[:16]
     return directory / f"sink-{name}"

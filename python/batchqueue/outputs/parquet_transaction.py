@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import Layout, PartialKey, by_layout, check_key, table_layout, typed_rows
+from batchqueue.outputs.layout import (
+    Layout,
+    PartialKey,
+    by_layout,
+    check_key,
+    table_layout,
+    typed_rows,
+)
 from batchqueue.outputs.parquet_files import (
     partials_of,
     read_file,
@@ -120,7 +127,9 @@ class ParquetTransaction(StoreTransaction):
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
         with self._step():
-            return [Epoch(*epoch) for epoch in deepcopy(newest_of(self._manifest.summaries, newest))]
+            return [
+                Epoch(*epoch) for epoch in deepcopy(newest_of(self._manifest.summaries, newest))
+            ]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""
@@ -138,7 +147,9 @@ class ParquetTransaction(StoreTransaction):
         with self._step():
             self._changes.clear()
             manifest = self._manifest
-            self._manifest = Manifest(manifest.sink, manifest.partition_s, replaced=manifest.replaced)
+            self._manifest = Manifest(
+                manifest.sink, manifest.partition_s, replaced=manifest.replaced
+            )
             self._changed = True
 
     def commit(self) -> None:
@@ -158,7 +169,8 @@ class ParquetTransaction(StoreTransaction):
                 self._manifest.replaced |= dict.fromkeys(self._committed - live, now)
                 self._manifest.replace(self._folder)
             except Exception:
-                # A full disk must have room again. If the manifest was replaced, it names these files: keep them.
+                # A full disk must have room again. If the manifest was replaced, it names these
+                # files: keep them.
                 if not self._is_committed():
                     for path in written:
                         path.unlink(missing_ok=True)

@@ -31,9 +31,9 @@ _KEEPALIVES = {
 class PostgresStore:
     """A `MetricsStore` in a PostgreSQL database; tested with version 15. Needs the extra `postgres`.
 
-    The writers of one sink wait for each other; those of different sinks work side by side, and readers wait
-    for nobody. Each transaction opens its own connection, so the store can be pickled, and used after a fork.
-    What a transaction has committed survives a crash of the server.
+    The writers of one sink wait for each other; those of different sinks work side by side, and
+    readers wait for nobody. Each transaction opens its own connection, so the store can be pickled,
+    and used after a fork. What a transaction has committed survives a crash of the server.
 
     Attributes:
         schema: The schema of the tables.
@@ -56,8 +56,9 @@ class PostgresStore:
         Args:
             conninfo: How to connect, as libpq takes it: "host=db1 dbname=shop user=spark", or a URI
                 "postgresql://spark@db1/shop". What is missing comes from the PG* variables of the
-                environment of each process. A password in it is never shown, but it is in the pickled store:
-                where other users could see that, keep it in a file ~/.pgpass or in PGPASSWORD.
+                environment of each process. A password in it is never shown, but it is in the
+                pickled store: where other users could see that, keep it in a file ~/.pgpass or in
+                PGPASSWORD.
             schema: The schema of the tables; it is created if it is missing.
             connect_timeout_s: Seconds to wait for a connection; it replaces that of `conninfo`.
             lock_timeout_s: Seconds that a transaction waits for another one of its sink.
@@ -123,8 +124,8 @@ class PostgresStore:
 
         Raises:
             StoreError: The schema cannot be written.
-            StoreUnavailableError: The server is down, out of reach or overloaded, or another writer of the
-                sink was at work for longer than `lock_timeout_s`.
+            StoreUnavailableError: The server is down, out of reach or overloaded, or another writer
+                of the sink was at work for longer than `lock_timeout_s`.
         """
         from batchqueue.outputs.postgres_transaction import need_ledger
 
@@ -167,7 +168,9 @@ class PostgresStore:
                 there = has_ledger(connection, quoted(self.schema))
             return self._transaction(connection, sink_id).summaries(newest) if there else []
 
-    def _transaction(self, connection: "psycopg.Connection[Any]", sink_id: str) -> "PostgresTransaction":
+    def _transaction(
+        self, connection: "psycopg.Connection[Any]", sink_id: str
+    ) -> "PostgresTransaction":
         from batchqueue.outputs.postgres_transaction import PostgresTransaction
 
         return PostgresTransaction(
@@ -180,7 +183,8 @@ class PostgresStore:
 
         words = {**self._words, "connect_timeout": max(1, round(self.connect_timeout_s))}
         with self._errors():
-            # One statement each, seldom the same one twice: nothing to prepare, so that a pooler may sit between.
+            # One statement each, seldom the same one twice: nothing to prepare, so that a pooler
+            # may sit between.
             connection = psycopg.connect(**words, prepare_threshold=None)
         try:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

@@ -52,7 +52,9 @@ def store_error(store: str, error: Exception, *, committing: bool = False) -> St
     reason = " ".join((primary or str(error)).split())
     passing, remedy = _judge(error, reason)
     if passing and committing:
-        remedy += "; this commit may have been applied: see what the store has before you write it again"
+        remedy += (
+            "; this commit may have been applied: see what the store has before you write it again"
+        )
     kind = StoreUnavailableError if passing else StoreError
     return kind(f"cannot use the store {store}: {reason}; {remedy}")
 

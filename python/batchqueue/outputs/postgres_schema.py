@@ -23,7 +23,8 @@ CREATE_KEYS = (
 
 LIMITS = (
     "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', "
-    # What Spark takes for committed must survive a crash; all other values but this one see to that.
+    # What Spark takes for committed must survive a crash; all other values but this one see to
+    # that.
     "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, "
     "true)"
 )
@@ -53,7 +54,8 @@ def create_ledger(schema: str) -> list[str]:
         f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_epochs (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         f"{sink}, query_id {_TEXT} NOT NULL, batch_id bigint NOT NULL, summary json NOT NULL)",
         f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {schema}.batchqueue_epochs (sink, seq)",
-        # Which tables hold metrics: a schema may have tables of its owner's, and clear() must not touch those.
+        # Which tables hold metrics: a schema may have tables of its owner's, and clear() must not
+        # touch those.
         f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_tables (name {_TEXT} PRIMARY KEY)",
     ]
 
@@ -97,7 +99,8 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
     same_key = " AND ".join(f"stored.{key} = wanted.{key}" for key in keys[:3])
     return TableSql(
         name=name,
-        column_types={"sink": "text"} | {column: _SQL_TYPES[kind] for column, kind in kinds.items()},
+        column_types={"sink": "text"}
+        | {column: _SQL_TYPES[kind] for column, kind in kinds.items()},
         create=f"CREATE TABLE {name} (sink {_TEXT} NOT NULL, {definitions}, PRIMARY KEY (sink, {', '.join(keys)}))",
         create_staging=f"CREATE TEMPORARY TABLE {staging} ({definitions}) ON COMMIT DROP",
         staging=f"pg_temp.{staging}",

@@ -65,12 +65,17 @@ class PostgresTransaction(StoreTransaction):
         """Keep other writers of this sink out until the end.
 
         Args:
-            timeout_s: Seconds to wait for one that is at work, here and for whatever is locked later.
+            timeout_s: Seconds to wait for one that is at work, here and for whatever is locked
+                later.
         """
         with self._statements() as cursor:
             _run(cursor, LIMITS, _milliseconds(timeout_s))
             sinks = f"{self._schema}.batchqueue_sinks"
-            _run(cursor, f"INSERT INTO {sinks} (sink) VALUES (%s) ON CONFLICT DO NOTHING", self._sink_id)
+            _run(
+                cursor,
+                f"INSERT INTO {sinks} (sink) VALUES (%s) ON CONFLICT DO NOTHING",
+                self._sink_id,
+            )
             _run(cursor, f"SELECT 1 FROM {sinks} WHERE sink = %s FOR UPDATE", self._sink_id)
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
@@ -93,7 +98,11 @@ class PostgresTransaction(StoreTransaction):
                 sql = table_sql(self._schema, layout)
                 self._need_table(cursor, layout, sql)
                 self._stage(
-                    cursor, sql.create_staging, sql.staging, sql.copy_types, typed_rows(layout, partials)
+                    cursor,
+                    sql.create_staging,
+                    sql.staging,
+                    sql.copy_types,
+                    typed_rows(layout, partials),
                 )
                 if layout.multi_row:  # there may be fewer rows than before
                     self._stage_keys(cursor, partials)
@@ -106,7 +115,9 @@ class PostgresTransaction(StoreTransaction):
             sql = table_sql(self._schema, table_layout(metric_type))
             if not self._has_table(cursor, sql):
                 return []
-            return _partials(metric_type, _run(cursor, sql.select_all, self._sink_id, metric_type.name))
+            return _partials(
+                metric_type, _run(cursor, sql.select_all, self._sink_id, metric_type.name)
+            )
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""
@@ -181,7 +192,11 @@ class PostgresTransaction(StoreTransaction):
         """Delete everything that this sink wrote."""
         with self._statements() as cursor:
             found = _run(cursor, f"SELECT name FROM {self._schema}.batchqueue_tables").fetchall()
-            for table in [*(quoted(name) for (name,) in found), "batchqueue_epochs", "batchqueue_marks"]:
+            for table in [
+                *(quoted(name) for (name,) in found),
+                "batchqueue_epochs",
+                "batchqueue_marks",
+            ]:
                 _run(cursor, f"DELETE FROM {self._schema}.{table} WHERE sink = %s", self._sink_id)
             sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = NULL WHERE sink = %s"
             _run(cursor, sql, self._sink_id)
@@ -215,7 +230,8 @@ class PostgresTransaction(StoreTransaction):
 
     def _stage_keys(self, cursor: Cursor[Any], keys: Iterable[PartialKey]) -> None:
         self._stage(cursor, CREATE_KEYS, "pg_temp.batchqueue_keys", KEYS_COPY_TYPES, keys)
-        # Nobody else does it for a temporary table, and by guesses the join might read all that is stored.
+        # Nobody else does it for a temporary table, and by guesses the join might read all that is
+        # stored.
         _run(cursor, "ANALYZE pg_temp.batchqueue_keys")
 
     def _stage(
@@ -244,7 +260,9 @@ def has_ledger(connection: Connection[Any], schema: str) -> bool:
     """
     looks = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
     with connection.cursor() as cursor:
-        found = _run(cursor, f"SELECT {looks}", *(f"{schema}.{table}" for table in LEDGER_TABLES)).fetchone()
+        found = _run(
+            cursor, f"SELECT {looks}", *(f"{schema}.{table}" for table in LEDGER_TABLES)
+        ).fetchone()
     return found is not None and None not in found
 
 

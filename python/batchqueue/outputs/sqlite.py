@@ -11,7 +11,12 @@ from typing import TypeVar
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.sqlite_schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
-from batchqueue.outputs.sqlite_transaction import SqliteTransaction, create_ledger, from_sql, has_table
+from batchqueue.outputs.sqlite_transaction import (
+    SqliteTransaction,
+    create_ledger,
+    from_sql,
+    has_table,
+)
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
@@ -39,8 +44,8 @@ _REMEDIES = {
 class SqliteStore:
     """A `MetricsStore` in a file. Any number of processes may use it; one writes at a time, the others wait.
 
-    Each transaction opens its own connection, so the store can be pickled, and used after a fork. What a
-    transaction has committed survives a power cut.
+    Each transaction opens its own connection, so the store can be pickled, and used after a fork.
+    What a transaction has committed survives a power cut.
 
     Attributes:
         path: The file, as an absolute path.
@@ -59,8 +64,8 @@ class SqliteStore:
             kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
 
         Raises:
-            ConfigError: The path is ":memory:", which would be empty in every other process and transaction;
-                or `kept_summaries` is below 1.
+            ConfigError: The path is ":memory:", which would be empty in every other process and
+                transaction; or `kept_summaries` is below 1.
         """
         if str(path) == ":memory:":
             raise ConfigError(
@@ -114,7 +119,9 @@ class SqliteStore:
         with self._reading() as connection:
             if not has_table(connection, metric_type.table):
                 return []
-            rows = connection.execute(table_sql(metric_type).select_all, (sink_id, metric_type.name))
+            rows = connection.execute(
+                table_sql(metric_type).select_all, (sink_id, metric_type.name)
+            )
             return [
                 metric_type.from_rows(entity, time_bucket, [from_sql(row[2:]) for row in group])
                 for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
@@ -139,7 +146,9 @@ class SqliteStore:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         if not self.path.exists():
-            raise StoreError(f"cannot read the store {self.path}: there is no such file; write to it first")
+            raise StoreError(
+                f"cannot read the store {self.path}: there is no such file; write to it first"
+            )
         with self._connection() as connection, self._errors():
             connection.execute("BEGIN")
             yield connection
@@ -148,7 +157,10 @@ class SqliteStore:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         with self._errors():
             connection = sqlite3.connect(
-                self.path, timeout=self.busy_timeout_s, isolation_level=None, check_same_thread=False
+                self.path,
+                timeout=self.busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
             )
         with closing(connection):
             with self._errors():
@@ -161,7 +173,9 @@ class SqliteStore:
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the class of the error
+            code = (
+                getattr(error, "sqlite_errorcode", 0) & 0xFF
+            )  # the low byte is the class of the error
             kind = StoreUnavailableError if code in _PASSING else StoreError
             raise kind(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
 

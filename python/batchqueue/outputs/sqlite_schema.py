@@ -13,14 +13,16 @@ CREATE_LEDGER = (
     "query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL)",
     f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {EPOCHS_TABLE} (sink, seq)",
     "CREATE TABLE IF NOT EXISTS batchqueue_sinks (sink TEXT PRIMARY KEY, description TEXT) WITHOUT ROWID",
-    # Which tables hold metrics: a file may have tables of its owner's, and clear() must not touch those.
+    # Which tables hold metrics: a file may have tables of its owner's, and clear() must not touch
+    # those.
     "CREATE TABLE IF NOT EXISTS batchqueue_tables (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 MARKS_TABLE = "batchqueue_marks"
 CREATE_MARKS = (
     f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, "
     "PRIMARY KEY (sink, query_id)) WITHOUT ROWID",
-    # A file of the time when every epoch was kept and marks were not: its epochs must not be applied again.
+    # A file of the time when every epoch was kept and marks were not: its epochs must not be
+    # applied again.
     f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} GROUP BY sink, query_id",
 )
 
@@ -43,8 +45,8 @@ class TableSql(NamedTuple):
 def table_sql(metric_type: type[Metrics]) -> TableSql:
     """Write the statements for one metric type.
 
-    Value columns have no SQL type: SQLite would turn ints into floats where it is REAL, and floats into ints
-    where it is NUMERIC; without one it keeps what it is given.
+    Value columns have no SQL type: SQLite would turn ints into floats where it is REAL, and floats
+    into ints where it is NUMERIC; without one it keeps what it is given.
 
     Raises:
         ConfigError: The table or a column has a name that cannot be used.

@@ -58,7 +58,8 @@ class SqliteTransaction(StoreTransaction):
             newest: dict[str, int | None] = {}
             for key in dict.fromkeys(keys):
                 entity, time_bucket = key
-                # Time goes on: most buckets are newer than all that is stored, and one look per entity says so.
+                # Time goes on: most buckets are newer than all that is stored, and one look per
+                # entity says so.
                 if entity not in newest:
                     (newest[entity],) = self._connection.execute(
                         sql.select_newest, (self._sink_id, metric_type.name, entity)
@@ -119,12 +120,15 @@ class SqliteTransaction(StoreTransaction):
 
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
-        sql = (
-            f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT ?"
-        )
+        sql = f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT ?"
         with self._statements():
-            rows = self._connection.execute(sql, (self._sink_id, -1 if newest is None else newest)).fetchall()
-        return [Epoch(query_id, batch_id, json.loads(text)) for query_id, batch_id, text in reversed(rows)]
+            rows = self._connection.execute(
+                sql, (self._sink_id, -1 if newest is None else newest)
+            ).fetchall()
+        return [
+            Epoch(query_id, batch_id, json.loads(text))
+            for query_id, batch_id, text in reversed(rows)
+        ]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; None if there is none."""
@@ -145,18 +149,25 @@ class SqliteTransaction(StoreTransaction):
         """Delete everything that this sink wrote."""
         with self._statements():
             tables = [
-                name for (name,) in self._connection.execute("SELECT name FROM batchqueue_tables").fetchall()
+                name
+                for (name,) in self._connection.execute(
+                    "SELECT name FROM batchqueue_tables"
+                ).fetchall()
             ]
             for table in [*tables, EPOCHS_TABLE, MARKS_TABLE, "batchqueue_sinks"]:
-                self._connection.execute(f"DELETE FROM {quoted(table)} WHERE sink = ?", (self._sink_id,))
+                self._connection.execute(
+                    f"DELETE FROM {quoted(table)} WHERE sink = ?", (self._sink_id,)
+                )
 
     @contextmanager
     def _statements(self) -> Iterator[None]:
         with self.guarded(), self._errors():
-            # After some errors, a full disk for one, SQLite has rolled back by itself, and would commit each
-            # statement that follows.
+            # After some errors, a full disk for one, SQLite has rolled back by itself, and would
+            # commit each statement that follows.
             if not self._connection.in_transaction:
-                raise sqlite3.OperationalError("the transaction was rolled back after an earlier error")
+                raise sqlite3.OperationalError(
+                    "the transaction was rolled back after an earlier error"
+                )
             yield
 
     def _table(self, metric_type: type[Metrics]) -> TableSql:

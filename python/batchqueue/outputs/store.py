@@ -38,11 +38,12 @@ class Epoch(NamedTuple):
 class StoreTransaction(ABC):
     """An open transaction on behalf of one sink. It sees and changes nothing that another sink wrote.
 
-    The *ledger* has one high-water mark per query, the largest batch id that was applied, for as long as the
-    sink has data; and the summaries of the newest epochs.
+    The *ledger* has one high-water mark per query, the largest batch id that was applied, for as
+    long as the sink has data; and the summaries of the newest epochs.
 
-    It may be used from another thread than the one that opened it, by one thread at a time. After an error in
-    one of its methods it cannot be committed, also when the error was caught: half of a batch may be written.
+    It may be used from another thread than the one that opened it, by one thread at a time. After
+    an error in one of its methods it cannot be committed, also when the error was caught: half of a
+    batch may be written.
     """
 
     failure: BaseException | None = None
@@ -79,8 +80,8 @@ class StoreTransaction(ABC):
             query_id: Whose epoch.
             batch_id: Its number, above that of the mark.
             summary: What JSON can hold. Only the newest ones of a sink are kept.
-            marked: False for what will never be asked for again by its query id: there is no mark for this
-                query, but `known_queries` has `UNMARKED` from then on.
+            marked: False for what will never be asked for again by its query id: there is no mark
+                for this query, but `known_queries` has `UNMARKED` from then on.
 
         Raises:
             StoreError: The mark is not below `batch_id`, or JSON cannot hold the summary.

@@ -7,8 +7,8 @@ from batchqueue.outputs.store import MetricsStore, StoreTransaction
 class StoreWriter:
     """Merges each batch into a transaction that is open already; its owner commits.
 
-    The owner must look at the queue's `stats().failed` before it commits: a batch may have failed half
-    written.
+    The owner must look at the queue's `stats().failed` before it commits: a batch may have failed
+    half written.
     """
 
     def __init__(self, transaction: StoreTransaction) -> None:

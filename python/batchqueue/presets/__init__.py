@@ -1,6 +1,7 @@
 """Ready settings for the usual queues: functions that return a config, every size an argument.
 
-A preset returns a plain `BatchQueueConfig`; `dataclasses.replace` changes the settings that have no argument here.
+A preset returns a plain `BatchQueueConfig`; `dataclasses.replace` changes the settings that have no
+argument here.
 """
 
 from batchqueue.presets.aggregation import (

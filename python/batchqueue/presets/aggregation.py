@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from batchqueue.config import BatchQueueConfig, BufferStrategy, DrainBalancer, PartitionPolicy, ThreadPolicy
+from batchqueue.config import (
+    BatchQueueConfig,
+    BufferStrategy,
+    DrainBalancer,
+    PartitionPolicy,
+    ThreadPolicy,
+)
 
 METRICS_L1_AGGREGATION = "METRICS_L1_AGGREGATION"
 METRICS_L2_PERSISTENCE = "METRICS_L2_PERSISTENCE"
@@ -28,8 +34,8 @@ def l1_aggregation(
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L1AggregateWorker`s.
 
-    While producers never wait, what finds no room is refused and counted; give BLOCKING to make them wait
-    instead.
+    While producers never wait, what finds no room is refused and counted; give BLOCKING to make
+    them wait instead.
 
     Args:
         threads: Drain threads; default: one per core.
@@ -39,7 +45,8 @@ def l1_aggregation(
         min_idle_ms: Rest after an empty cycle, in milliseconds.
         max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
         balancer: What moves partitions to drain threads with less to do; None: they stay.
-        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on `rebalance()`.
+        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on
+            `rebalance()`.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -74,7 +81,8 @@ def l2_persistence(
         min_idle_ms: Rest after an empty cycle, in milliseconds.
         max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
         balancer: What moves partitions to drain threads with less to do; None: they stay.
-        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on `rebalance()`.
+        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on
+            `rebalance()`.
     """
     return BatchQueueConfig(
         threads=threads,

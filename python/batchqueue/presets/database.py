@@ -22,7 +22,8 @@ def sql_batch(
 
     Args:
         consumer_factory: Makes one writer; called once per drain thread.
-        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a time, as SQLite does.
+        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a
+            time, as SQLite does.
         buffer_size: Items per partition.
         strategy: What a full partition does to its producer.
         min_idle_ms: Rest after an empty cycle, in milliseconds.

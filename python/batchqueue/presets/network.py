@@ -1,7 +1,7 @@
 """Settings of queues whose consumer sends each batch away: to another process, or to another system.
 
-Such a consumer mostly waits. A few of these queues have a thread each; where there are many, `shared=True` lets all of
-them drain on the threads of one pool.
+Such a consumer mostly waits. A few of these queues have a thread each; where there are many,
+`shared=True` lets all of them drain on the threads of one pool.
 """
 
 from collections.abc import Callable
@@ -73,8 +73,9 @@ def exporter(
 ) -> BatchQueueConfig[T]:
     """Return the settings of a queue that hands items to another system.
 
-    With BLOCKING, for exports that must be complete, as over gRPC, producers wait for a slow system. Give IF_POSSIBLE
-    where they must not, as with traces or logs for Kafka: what finds no room is refused and counted.
+    With BLOCKING, for exports that must be complete, as over gRPC, producers wait for a slow
+    system. Give IF_POSSIBLE where they must not, as with traces or logs for Kafka: what finds no
+    room is refused and counted.
 
     Args:
         consumer: Exports a batch. It is never entered by two threads at once.

@@ -14,11 +14,14 @@ Batches = Iterator[pa.RecordBatch]
 _PLAIN = re.compile(r"\w+")
 
 
-def map_in_arrow(df: "DataFrame", function: Callable[[Batches], Batches], schema: str) -> "DataFrame":
+def map_in_arrow(
+    df: "DataFrame", function: Callable[[Batches], Batches], schema: str
+) -> "DataFrame":
     """Run a function over the record batches of each partition, as `df.mapInArrow`.
 
-    That looks columns up by name, and there a dot means a field of a struct, a backtick a quote, and of two columns
-    with one name it knows neither. Such columns have another name on the way, and their own in the function.
+    That looks columns up by name, and there a dot means a field of a struct, a backtick a quote,
+    and of two columns with one name it knows neither. Such columns have another name on the way,
+    and their own in the function.
 
     Args:
         df: Of a classic session or of Spark Connect.
@@ -35,7 +38,9 @@ def map_in_arrow(df: "DataFrame", function: Callable[[Batches], Batches], schema
     def with_names(batches: Batches) -> Batches:
         return function(_renamed(batch, names) for batch in batches)
 
-    return df.toDF(*(f"column {position}" for position in range(len(names)))).mapInArrow(with_names, schema)
+    return df.toDF(*(f"column {position}" for position in range(len(names)))).mapInArrow(
+        with_names, schema
+    )
 
 
 def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

@@ -114,7 +114,9 @@ class L1:
                 _need_known_tags(batch, type_column, tags)
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
-            tags = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag])
+            tags = pa.DictionaryArray.from_arrays(
+                pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag]
+            )
             schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
             tagged = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
             stage.produce_arrow(tagged, _TAG_COLUMN)
@@ -144,7 +146,9 @@ def _need_known_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[s
 
 
 @rare_collections()
-def aggregate(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> tuple[list[Metrics], AttemptSummary]:
+def aggregate(
+    job: AggregationJob, batches: Iterable[pa.RecordBatch]
+) -> tuple[list[Metrics], AttemptSummary]:
     """Turn the rows of one task into partials, on a queue that does not outlive it.
 
     Raises:
@@ -161,11 +165,16 @@ def aggregate(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> tuple[l
             if stage.has_failed:
                 break  # Spark will try the whole task again
     partials = l1.partials()
-    return partials, AttemptSummary(rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s))
+    return partials, AttemptSummary(
+        rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s)
+    )
 
 
 def run_attempt(
-    job: AggregationJob, options: SinkOptions, batches: Iterable[pa.RecordBatch], epoch: EpochId | None = None
+    job: AggregationJob,
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch],
+    epoch: EpochId | None = None,
 ) -> AttemptMessage:
     """Aggregate the rows of one task.
 

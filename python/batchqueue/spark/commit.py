@@ -65,15 +65,15 @@ class Commit:
     def epoch(self, batch_id: int) -> dict[str, Any]:
         """Apply one epoch of a stream, unless the ledger has it.
 
-        A driver that dies between this commit and Spark's own note of it replays the epoch, under the same
-        ids.
+        A driver that dies between this commit and Spark's own note of it replays the epoch, under
+        the same ids.
 
         Returns:
             The summary in the ledger, with `applied`: whether it was done now.
 
         Raises:
-            SinkError: The query is new to a sink that has data, epochs before this one are missing, the job has
-                changed, or an item was lost.
+            SinkError: The query is new to a sink that has data, epochs before this one are missing,
+                the job has changed, or an item was lost.
         """
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
@@ -128,15 +128,22 @@ class Commit:
             with self.job.store.transaction(sink_id) as transaction:
                 applied = transaction.applied(query_id, batch_id)
                 if applied or tries > 1:
-                    kept = {one[:2]: one.summary for one in transaction.summaries()}.get((query_id, batch_id))
-                    # What has no mark may be there, too: the store may have gone away just after it had committed.
+                    kept = {one[:2]: one.summary for one in transaction.summaries()}.get(
+                        (query_id, batch_id)
+                    )
+                    # What has no mark may be there, too: the store may have gone away just after it
+                    # had committed.
                     if applied or kept is not None:
                         self._note_repeated(query_id, batch_id, kept)
                         return {**(kept or {}), "applied": not applied}
-                before = latest_totals(transaction.summaries)  # they go on when `prepare` deletes the rest
+                before = latest_totals(
+                    transaction.summaries
+                )  # they go on when `prepare` deletes the rest
                 prepare(transaction)
                 self._meet_changed_job(transaction)
-                summary = with_totals(self._apply(transaction, query_id, batch_id, marked=marked), before)
+                summary = with_totals(
+                    self._apply(transaction, query_id, batch_id, marked=marked), before
+                )
                 transaction.record(query_id, batch_id, summary, marked=marked)
             _log.info("sink %s: %s", sink_id, in_words(query_id, summary))
             return {**summary, "applied": True}
@@ -226,9 +233,12 @@ class Commit:
         check_size(commit_bytes, self.options)
         name = f"{self.job.name}-{query_id}-{batch_id}"
         # L2 ends first, so what its workers hand on at close still finds the writer.
-        with Stage(f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)) as persist:
+        with Stage(
+            f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)
+        ) as persist:
             workers: dict[type | str, SupportsConsume[Any]] = {
-                metric_type: L2PersistenceWorker(persist.produce_many) for metric_type in self.job.metrics
+                metric_type: L2PersistenceWorker(persist.produce_many)
+                for metric_type in self.job.metrics
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:

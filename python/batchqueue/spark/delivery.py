@@ -26,17 +26,19 @@ _ELEMENTS_AT_ONCE = 1_000
 class TaskInfo:
     """What an attempt works on.
 
-    An epoch that is replayed, and a task that is tried again, bring the same rows under the same `query_id`, `epoch`
-    and `partition`, in the same order, as long as the source can be replayed and the plan is deterministic. So these
-    three, with the position of an item among those that its handler gets, name an item for good.
+    An epoch that is replayed, and a task that is tried again, bring the same rows under the same
+    `query_id`, `epoch` and `partition`, in the same order, as long as the source can be replayed
+    and the plan is deterministic. So these three, with the position of an item among those that its
+    handler gets, name an item for good.
 
     Attributes:
-        query_id: Of the streaming query; it stays when the query is restarted from its checkpoint. None where Spark
-            does not tell it and none was given: in batch jobs, and with Spark Connect.
+        query_id: Of the streaming query; it stays when the query is restarted from its checkpoint.
+            None where Spark does not tell it and none was given: in batch jobs, and with Spark
+            Connect.
         epoch: Number of the micro-batch, from 0; None in batch jobs where none was given.
         partition: Number of the partition, from 0.
-        attempt: 32 hexadecimal digits, different in every attempt. Spark's own attempt number is not: a task may
-            run twice at once.
+        attempt: 32 hexadecimal digits, different in every attempt. Spark's own attempt number is
+            not: a task may run twice at once.
     """
 
     query_id: str | None
@@ -58,7 +60,8 @@ class Delivery:
 
     Attributes:
         handlers: Makes the handlers.
-        items: Turns a record batch into items; None: there is `type_column`, or the elements are the items.
+        items: Turns a record batch into items; None: there is `type_column`, or the elements are
+            the items.
         type_column: The column with the tags; None: there are items.
         config: Of each attempt's queue.
         query_id: None: what Spark says in the task.
@@ -102,11 +105,14 @@ class Delivery:
         part = next(parts, None)
         if part is not None:  # else there is nothing to open connections for
             handlers = self._handlers(task)
-            with Stage(f"delivery-{task.attempt}", self.config, handlers, _loss(task, handlers)) as stage:
+            with Stage(
+                f"delivery-{task.attempt}", self.config, handlers, _loss(task, handlers)
+            ) as stage:
                 while part is not None:
                     rows += part[1]
                     put(stage, handlers, part[0])
-                    # Spark will try the whole task again, so what else is delivered now would only come twice.
+                    # Spark will try the whole task again, so what else is delivered now would only
+                    # come twice.
                     part = None if stage.has_failed else next(parts, None)
             queue = stage.summary
         return PartitionSummary(task.query_id, task.epoch, rows, context.attemptNumber() + 1, queue)
@@ -123,22 +129,31 @@ class Delivery:
 
     def _handlers(self, task: TaskInfo) -> Mapping[Any, Handler]:
         handlers = self.handlers(task)
-        key_type, keys = (type, "class of the items") if self.type_column is None else (str, "tag, a str")
+        key_type, keys = (
+            (type, "class of the items") if self.type_column is None else (str, "tag, a str")
+        )
         if (
             not isinstance(handlers, Mapping)
             or not handlers
             or not all(isinstance(key, key_type) for key in handlers)
         ):
-            raise ConfigError(f"handlers({task}) returned {handlers!r}: return a dict of handlers by {keys}")
+            raise ConfigError(
+                f"handlers({task}) returned {handlers!r}: return a dict of handlers by {keys}"
+            )
         return handlers
 
-    def _put_items(self, stage: Stage, _handlers: Mapping[Any, Handler], batch: pa.RecordBatch) -> None:
+    def _put_items(
+        self, stage: Stage, _handlers: Mapping[Any, Handler], batch: pa.RecordBatch
+    ) -> None:
         assert self.items is not None
         stage.produce_many(self.items(batch))
 
-    def _put_rows(self, stage: Stage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch) -> None:
+    def _put_rows(
+        self, stage: Stage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch
+    ) -> None:
         assert self.type_column is not None
-        # The queue only counts rows that nobody wants; here the tag can be named, and nothing of the batch is sent.
+        # The queue only counts rows that nobody wants; here the tag can be named, and nothing of
+        # the batch is sent.
         if unknown := strangers(batch, self.type_column, handlers):
             raise DeliveryError(
                 f"column {self.type_column!r} has a row with {unknown[0]!r}, and there are handlers for "

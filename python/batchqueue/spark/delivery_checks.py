@@ -30,7 +30,9 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
         _check_dataframe(delivery)
     if isinstance(columns, str):
         raise ConfigError(f"columns is {columns!r}; give a list of names")
-    if delivery.query_id is not None and not (isinstance(delivery.query_id, str) and delivery.query_id):
+    if delivery.query_id is not None and not (
+        isinstance(delivery.query_id, str) and delivery.query_id
+    ):
         raise ConfigError(f"query_id is {delivery.query_id!r}; give a str, or leave it out")
     epoch = delivery.epoch
     if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
@@ -70,7 +72,9 @@ def _check_dataframe(delivery: Delivery) -> None:
             "function that turns record batches into items, or type_column, the column that the rows are split by"
         )
     if items is not None and not callable(items):
-        raise ConfigError(f"items is {items!r}; give a function that turns a record batch into items")
+        raise ConfigError(
+            f"items is {items!r}; give a function that turns a record batch into items"
+        )
     if type_column is not None and not isinstance(type_column, str):
         raise ConfigError(f"type_column is {type_column!r}; give the name of a column")
 

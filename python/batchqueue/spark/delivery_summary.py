@@ -32,7 +32,9 @@ class PartitionSummary:
 
     def to_batch(self) -> pa.RecordBatch:
         """Return a row of `SCHEMA`."""
-        return pa.RecordBatch.from_pydict({"summary": pa.array([json.dumps(asdict(self))], pa.string())})
+        return pa.RecordBatch.from_pydict(
+            {"summary": pa.array([json.dumps(asdict(self))], pa.string())}
+        )
 
     @classmethod
     def parse(cls, summary: str) -> Self:
@@ -45,9 +47,9 @@ class PartitionSummary:
 class DeliverySummary:
     """How the rows of one epoch, or of one batch job, were delivered.
 
-    It is made when every partition has succeeded. So `failed`, `refused`, `unhandled` and `abandoned` are 0: an attempt
-    that counts another number fails. Attempts that failed are in `attempts` and in no other figure, though their
-    handlers may have had some of the rows.
+    It is made when every partition has succeeded. So `failed`, `refused`, `unhandled` and
+    `abandoned` are 0: an attempt that counts another number fails. Attempts that failed are in
+    `attempts` and in no other figure, though their handlers may have had some of the rows.
 
     Attributes:
         query_id: As the handlers were told.

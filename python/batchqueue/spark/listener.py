@@ -24,13 +24,13 @@ _log = logging.getLogger("batchqueue.spark")
 class LedgerListener(StreamingQueryListener):
     """Logs what the ledger says about each epoch where `addListener` was called: in the driver, or a Connect client.
 
-    The commit of a format logs the same line, but in a Python worker of Spark's, whose log is the standard error of
-    that process. `MetricsWriter` commits in the driver and logs there already.
+    The commit of a format logs the same line, but in a Python worker of Spark's, whose log is the
+    standard error of that process. `MetricsWriter` commits in the driver and logs there already.
 
-    Queries that write to other sinks are left alone: a query is known by the epochs that it writes, so one that fails
-    before its first is not. The logger is `batchqueue.spark`: epochs are INFO, a query that failed is an ERROR, with
-    its reason. Spark calls listeners a little later than things happen, in a thread of its
-    own, and in an order that holds per query.
+    Queries that write to other sinks are left alone: a query is known by the epochs that it writes,
+    so one that fails before its first is not. The logger is `batchqueue.spark`: epochs are INFO, a
+    query that failed is an ERROR, with its reason. Spark calls listeners a little later than things
+    happen, in a thread of its own, and in an order that holds per query.
 
     Example:
         spark.streams.addListener(LedgerListener(store, "orders"))
@@ -64,7 +64,9 @@ class LedgerListener(StreamingQueryListener):
         query_id = str(event.progress.id)
         if query_id not in self._watches:
             # Those before were there when this listener came.
-            watch = EpochWatch(self._store, self._sink_ids, query_id, after=event.progress.batchId - 1)
+            watch = EpochWatch(
+                self._store, self._sink_ids, query_id, after=event.progress.batchId - 1
+            )
             self._watches[query_id] = watch
         try:
             new = self._watches[query_id].look()

@@ -31,15 +31,34 @@ class SinkMetric(Enum):
     """The metrics of a sink. A counter is 0 before the first epoch; a gauge is not there."""
 
     UP = MetricSpec(
-        "batchqueue_sink_up", "gauge", (), "1 or 0", "whether the ledger could be read", "each scrape"
+        "batchqueue_sink_up",
+        "gauge",
+        (),
+        "1 or 0",
+        "whether the ledger could be read",
+        "each scrape",
     )
     EPOCHS = MetricSpec(
-        "batchqueue_sink_epochs_total", "counter", (), "epochs", "applied epochs and batch writes", _EPOCH
+        "batchqueue_sink_epochs_total",
+        "counter",
+        (),
+        "epochs",
+        "applied epochs and batch writes",
+        _EPOCH,
     )
-    ROWS = MetricSpec("batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH)
-    ITEMS = MetricSpec("batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH)
+    ROWS = MetricSpec(
+        "batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH
+    )
+    ITEMS = MetricSpec(
+        "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
+    )
     PARTIALS = MetricSpec(
-        "batchqueue_sink_partials_total", "counter", (), "partials", "what L1 left of the items", _EPOCH
+        "batchqueue_sink_partials_total",
+        "counter",
+        (),
+        "partials",
+        "what L1 left of the items",
+        _EPOCH,
     )
     STAGE_ITEMS = MetricSpec(
         "batchqueue_sink_stage_items_total",
@@ -58,7 +77,12 @@ class SinkMetric(Enum):
         _EPOCH,
     )
     COMMIT_SECONDS = MetricSpec(
-        "batchqueue_sink_commit_seconds_total", "counter", (), "seconds", "time that commits took", _EPOCH
+        "batchqueue_sink_commit_seconds_total",
+        "counter",
+        (),
+        "seconds",
+        "time that commits took",
+        _EPOCH,
     )
     CPU_SECONDS = MetricSpec(
         "batchqueue_sink_cpu_seconds_total",
@@ -69,7 +93,12 @@ class SinkMetric(Enum):
         _EPOCH,
     )
     LAST_BATCH_ID = MetricSpec(
-        "batchqueue_sink_last_batch_id", "gauge", (), "number", "Spark's number of the last epoch", _EPOCH
+        "batchqueue_sink_last_batch_id",
+        "gauge",
+        (),
+        "number",
+        "Spark's number of the last epoch",
+        _EPOCH,
     )
     LAST_COMMIT_TIME = MetricSpec(
         "batchqueue_sink_last_commit_timestamp_seconds",

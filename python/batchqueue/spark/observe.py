@@ -30,11 +30,12 @@ class LedgerStore(Protocol):
 class LedgerCollector:
     """A collector for `prometheus_client`: it reads the ledger of its sinks whenever it is scraped.
 
-    It keeps nothing itself, so it works in every process that can read the store: the driver, or an exporter beside
-    it that outlives the driver. The counters go on after a restart of either. Each scrape reads one entry per
-    sink and waits for no writer. See `SinkMetric` for the names.
+    It keeps nothing itself, so it works in every process that can read the store: the driver, or an
+    exporter beside it that outlives the driver. The counters go on after a restart of either. Each
+    scrape reads one entry per sink and waits for no writer. See `SinkMetric` for the names.
 
-    A sink that cannot be read has `batchqueue_sink_up` 0, and nothing else in that scrape; the log says why, once.
+    A sink that cannot be read has `batchqueue_sink_up` 0, and nothing else in that scrape; the log
+    says why, once.
 
     Example:
         REGISTRY.register(LedgerCollector(store, "orders"))
@@ -74,7 +75,9 @@ class LedgerCollector:
         absent: Exception | None = None
         for sink_id in self._sink_ids:
             try:
-                if absent is not None:  # do not wait for each sink in turn; the scrape has a time-out
+                if (
+                    absent is not None
+                ):  # do not wait for each sink in turn; the scrape has a time-out
                     raise absent
                 found = list(samples_of(self._store, sink_id))
             except Exception as error:
@@ -116,8 +119,11 @@ def samples_of(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
         StoreError: The store cannot be read.
     """
     newest = store.summaries(sink_id, 1)
-    # The same entry for counters and gauges; only where a version without totals wrote it, all are read.
-    totals = latest_totals(lambda number: newest if number == 1 else store.summaries(sink_id, number))
+    # The same entry for counters and gauges; only where a version without totals wrote it, all are
+    # read.
+    totals = latest_totals(
+        lambda number: newest if number == 1 else store.summaries(sink_id, number)
+    )
     yield SinkMetric.UP, (), 1
     yield from _counters(totals)
     for epoch in newest:

@@ -24,10 +24,12 @@ class SinkOptions:
         on_new_query: What to do when an unknown query meets a sink that has data; None: refuse it.
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates.
-        on_job_change: What to do when the job differs from the one that wrote last; None: refuse it.
-        on_missing_epochs: What to do when the store lacks epochs before the one that comes; None: refuse it.
-        shards: Parts of the sink that are committed by tasks of their own; None: there is one commit. A
-            parameter of `MetricsWriter`.
+        on_job_change: What to do when the job differs from the one that wrote last; None: refuse
+            it.
+        on_missing_epochs: What to do when the store lacks epochs before the one that comes; None:
+            refuse it.
+        shards: Parts of the sink that are committed by tasks of their own; None: there is one
+            commit. A parameter of `MetricsWriter`.
     """
 
     sink_id: str
@@ -39,7 +41,9 @@ class SinkOptions:
     shards: int | None = None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool) -> "SinkOptions":
+    def parse(
+        cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool
+    ) -> "SinkOptions":
         """Read Spark's options.
 
         Args:
@@ -58,7 +62,9 @@ class SinkOptions:
             )
         size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
         if not size.isdecimal() or int(size) == 0:
-            raise ConfigError(f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1")
+            raise ConfigError(
+                f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1"
+            )
         return cls(
             sink_id=options.get("sinkid", job.name),
             on_new_query=cast(OnNewQuery | None, on_new_query),
@@ -101,6 +107,8 @@ def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
                 f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the format"
             )
     for key in options:
-        meant = get_close_matches(key.replace("_", "").replace("-", "").lower(), known, n=1, cutoff=0.85)
+        meant = get_close_matches(
+            key.replace("_", "").replace("-", "").lower(), known, n=1, cutoff=0.85
+        )
         if meant and key.lower() not in known:
             raise ConfigError(f"option {key!r} is not known: did you mean {known[meant[0]]}?")

@@ -1,8 +1,8 @@
 """Partial aggregates as compressed Arrow IPC, for the way from the tasks to the commit.
 
-Partials whose metrics have the same value columns share one stream, so that a hundred metrics cost a
-handful of headers. A metric is sent as its position in the job: the receiver has the job, and takes the
-types from there.
+Partials whose metrics have the same value columns share one stream, so that a hundred metrics cost
+a handful of headers. A metric is sent as its position in the job: the receiver has the job, and
+takes the types from there.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,9 @@ class _Columns:
         batch = pa.RecordBatch.from_pydict(
             {
                 "metric": pa.array(self.metrics, pa.int32()),
-                "entity": _not_null("entity", pa.array(self.entities, pa.string())).dictionary_encode(),
+                "entity": _not_null(
+                    "entity", pa.array(self.entities, pa.string())
+                ).dictionary_encode(),
                 "time_bucket": _not_null("time_bucket", _array(self.time_buckets, int)),
                 "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
             }
@@ -106,8 +108,8 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
 
 def _array(values: Sequence[Any], kind: type) -> pa.Array:
     if kind is int:
-        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But it would parse text,
-        # and take microseconds for a datetime.
+        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But
+        # it would parse text, and take microseconds for a datetime.
         array = pa.array(values)
         if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
             odd = next(value for value in values if value is not None)

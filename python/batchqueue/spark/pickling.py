@@ -22,7 +22,9 @@ def check_pickles(described: Any, owner: str, place: str) -> None:
     for attribute in fields(described):
         try:
             cloudpickle.dumps(getattr(described, attribute.name))  # type: ignore[no-untyped-call]
-        except Exception as error:  # pickling runs the code of what is in there, which may raise anything
+        except (
+            Exception
+        ) as error:  # pickling runs the code of what is in there, which may raise anything
             raise ConfigError(
                 f"{attribute.name}{owner} cannot be pickled ({error}): make what it holds, such as connections, locks "
                 f"and sessions, inside {place}"

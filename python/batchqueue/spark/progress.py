@@ -29,21 +29,27 @@ def show_progress(
 ) -> None:
     """Wait for the end of a query, as `query.awaitTermination()` does, and show how far it is.
 
-    Per epoch it shows the rows of the sink so far, rows per second in the last minute, how much L1 merged, the peak use
-    of each queue, and items that failed or were refused. In a terminal the newest of that stands above a bar, and
-    so it does in a notebook that has ipywidgets. Elsewhere, in a log file for one, there are plain lines.
+    Per epoch it shows the rows of the sink so far, rows per second in the last minute, how much L1
+    merged, the peak use of each queue, and items that failed or were refused. In a terminal the
+    newest of that stands above a bar, and so it does in a notebook that has ipywidgets. Elsewhere,
+    in a log file for one, there are plain lines.
 
-    It reads the ledger when Spark says that an epoch is done, and waits for no writer. The query does not depend on
-    it: Ctrl-C, or the stop button of the notebook, ends the waiting and leaves the query running; a ledger that cannot
-    be read is told and read again after the next epoch.
+    It reads the ledger when Spark says that an epoch is done, and waits for no writer. The query
+    does not depend on
+    it: Ctrl-C, or the stop button of the notebook, ends the waiting and leaves the query running; a
+    ledger that cannot be read is told and read again after the next epoch.
 
     Args:
         query: What `start()` returned, on a classic session or on Spark Connect.
         store: The store of the job, readable from here.
-        sink_ids: The `sinkId`, which is the job's name unless you set it; with shards `MetricsWriter.sink_ids`.
-        total_rows: Rows that the sink will have in the end, earlier runs included, for the bar. Default: not known.
-        total_epochs: Epochs that the query will have in the end, for a bar where the rows are not known.
-        line_interval_s: Seconds between two lines, at least. The first and the last epoch have one each; 0: all have.
+        sink_ids: The `sinkId`, which is the job's name unless you set it; with shards
+            `MetricsWriter.sink_ids`.
+        total_rows: Rows that the sink will have in the end, earlier runs included, for the bar.
+            Default: not known.
+        total_epochs: Epochs that the query will have in the end, for a bar where the rows are not
+            known.
+        line_interval_s: Seconds between two lines, at least. The first and the last epoch have one
+            each; 0: all have.
         console: Where to show it. Default: the standard output.
 
     Raises:
@@ -52,8 +58,8 @@ def show_progress(
         pyspark.errors.StreamingQueryException: The query failed.
 
     Example:
-        query = df.writeStream.format(register(spark, job)).option("checkpointLocation", path).start()
-        show_progress(query, store, "orders")
+        query = df.writeStream.format(register(spark, job)).option("checkpointLocation",
+        path).start() show_progress(query, store, "orders")
     """
     try:
         from batchqueue.spark.progress_display import ProgressDisplay

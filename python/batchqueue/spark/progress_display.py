@@ -37,7 +37,8 @@ class ProgressDisplay:
             line_interval_s: Seconds between two lines, at least.
             clock: Seconds from any time on.
         """
-        # soft_wrap: whoever reads a log wants a line to be a line, however wide the terminal is taken to be.
+        # soft_wrap: whoever reads a log wants a line to be a line, however wide the terminal is
+        # taken to be.
         self._console = console or Console(highlight=False, markup=False, soft_wrap=True)
         self._total_rows = total_rows
         self._total_epochs = total_epochs
@@ -87,9 +88,12 @@ class ProgressDisplay:
         of_epochs = "" if self._total_epochs is None else f" of {self._total_epochs:,}"
         of_rows = "" if self._total_rows is None else f" of {self._total_rows:,}"
         use = ", ".join(
-            f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in summary["stages"].items()
+            f"{name} {stage['peak_used_percent']:.0f} %"
+            for name, stage in summary["stages"].items()
         )
-        lost = {name: sum(one[name] for one in totals.stages.values()) for name in ("failed", "refused")}
+        lost = {
+            name: sum(one[name] for one in totals.stages.values()) for name in ("failed", "refused")
+        }
         return (
             f"epoch {epoch.batch_id:>3}{of_epochs}  {totals.rows:>9,}{of_rows} rows  {rows_per_s:>9,.0f} rows/s  "
             f"L1 ratio {summary['l1_ratio']:,}  queue use {use}  "
@@ -101,7 +105,10 @@ class ProgressDisplay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
         if self._unprinted is not None:
@@ -122,7 +129,9 @@ class _Bar(Progress):
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)),
+            disable=not (
+                console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+            ),
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:

@@ -70,7 +70,8 @@ def declared_steps(job: AggregationJob) -> list[ArrowAggregation]:
     """Return the steps of a job that Spark SQL can do as a whole.
 
     Raises:
-        ConfigError: The job has something that Spark SQL has not: objects, handlers, quantiles, rankings.
+        ConfigError: The job has something that Spark SQL has not: objects, handlers, quantiles,
+            rankings.
     """
     if job.items is not None:
         raise ConfigError(
@@ -100,7 +101,8 @@ def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None =
     Raises:
         ConfigError: See `declared_steps`.
         SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
-        ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a Py4JJavaError.
+        ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a
+            Py4JJavaError.
     """
     steps = declared_steps(job)
     return groups_from([to_arrow(one) for one in plans(df, steps)], steps, steps, epoch)
@@ -125,8 +127,12 @@ def groups_from(
     """
     counting = _counting_rows(steps)
     pairs = list(zip(tables, of_steps, strict=True))
-    rows = sum(sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting)
-    return Groups(epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.nothing(rows))
+    rows = sum(
+        sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting
+    )
+    return Groups(
+        epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.nothing(rows)
+    )
 
 
 def plans(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
@@ -143,22 +149,30 @@ def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> l
 def _counting_rows(steps: Sequence[ArrowAggregation]) -> set[int]:
     """Return the ids of the steps that see each row once, all of them together."""
     first = steps[0]
-    return {id(first)} | {id(one) for one in steps if first.tags and one.type_column == first.type_column}
+    return {id(first)} | {
+        id(one) for one in steps if first.tags and one.type_column == first.type_column
+    }
 
 
 def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
     if step.type_column is not None and tags_beside:
         # Rows with a tag of no step stay in, to be found; null is none.
-        df = df.where(~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False)))
+        df = df.where(
+            ~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
+        )
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
-        # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode Spark raises by itself.
+        # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode
+        # Spark raises by itself.
         sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column))}
     keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
         keys.append(_bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
-    measures = [sql[type(measure)](fn, measure).alias(name) for name, measure in aggregation.measures.items()]
+    measures = [
+        sql[type(measure)](fn, measure).alias(name)
+        for name, measure in aggregation.measures.items()
+    ]
     for name, measure in aggregation.measures.items():
         if isinstance(measure, Sum):
             measures.append(fn.count(_quoted(measure.column)).alias(_VALUES + name))
@@ -180,7 +194,9 @@ def _functions_for(df: "DataFrame") -> Any:
 
 
 def _count(fn: Any, measure: Count) -> "Column":
-    counted: Column = fn.count(fn.lit(1) if measure.column is None else fn.col(_quoted(measure.column)))
+    counted: Column = fn.count(
+        fn.lit(1) if measure.column is None else fn.col(_quoted(measure.column))
+    )
     return counted
 
 

@@ -15,23 +15,23 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     Options of the write:
 
     - `sinkId`: on whose behalf the store is written; default: the job's name.
-    - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint meets a sink that has
-      data. Without it the query fails.
-    - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write is
-      at-least-once.
-    - `onJobChange`: `accept`: go on when the job is not the one that wrote last, in its metrics or aggregations.
-      Without it the write fails and names the difference. Other columns of a metric are never accepted: what is
-      stored could not be merged with them.
-    - `onMissingEpochs` (stream): `accept`: go on when the store lacks epochs that the checkpoint has. Without it
-      the query fails.
-    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task checks its own,
-      the commit the sum.
+    - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint
+      meets a sink that has data. Without it the query fails.
+    - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write
+      is at-least-once.
+    - `onJobChange`: `accept`: go on when the job is not the one that wrote last, in its metrics or
+      aggregations. Without it the write fails and names the difference. Other columns of a metric
+      are never accepted: what is stored could not be merged with them.
+    - `onMissingEpochs` (stream): `accept`: go on when the store lacks epochs that the checkpoint
+      has. Without it the query fails.
+    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task
+      checks its own, the commit the sum.
 
-    A stream is exactly-once when its source can be replayed, its plan is deterministic, and its checkpoint
-    and store are durable.
+    A stream is exactly-once when its source can be replayed, its plan is deterministic, and its
+    checkpoint and store are durable.
 
-    Functions that are defined in the main script travel with the job. A module of your own must be importable in
-    the workers: install it, or use `spark.sparkContext.addPyFile`.
+    Functions that are defined in the main script travel with the job. A module of your own must be
+    importable in the workers: install it, or use `spark.sparkContext.addPyFile`.
 
     Args:
         spark: The session.
@@ -42,8 +42,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
 
     Raises:
         ConfigError: The job cannot be pickled.
-        MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches; a stream into it fails,
-            and names `MetricsWriter.write_epoch` as the way.
+        MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches; a
+            stream into it fails, and names `MetricsWriter.write_epoch` as the way.
 
     Example:
         format_name = register(spark, job)

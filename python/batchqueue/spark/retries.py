@@ -20,7 +20,8 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
     Args:
         policy: How often and when.
         what: Names the action in the log.
-        action: What to run. When it is not known whether it was committed, it must find that out itself.
+        action: What to run. When it is not known whether it was committed, it must find that out
+            itself.
 
     Raises:
         SinkError: The store was not available in any try.

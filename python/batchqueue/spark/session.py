@@ -15,9 +15,9 @@ _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
     """Start a Spark session on this machine, or return the one that runs.
 
-    Its workers run this Python, its times are UTC, it listens on the loopback interface only, and it logs
-    errors only. To that end it sets `JAVA_HOME`, `PYSPARK_PYTHON` and `SPARK_LOCAL_IP` in the environment
-    of this process.
+    Its workers run this Python, its times are UTC, it listens on the loopback interface only, and
+    it logs errors only. To that end it sets `JAVA_HOME`, `PYSPARK_PYTHON` and `SPARK_LOCAL_IP` in
+    the environment of this process.
 
     Args:
         app_name: Shown in Spark's logs.

@@ -1,7 +1,8 @@
 """L2 beyond one process: Spark's shuffle brings the partials of a key together, and each shard is committed by a task.
 
-A shard is a sink of its own, `sinkId/0`, `sinkId/1` and so on, with its own ledger. So each shard is exactly-once,
-whatever becomes of the task or the job; but readers may see one shard an epoch ahead of another.
+A shard is a sink of its own, `sinkId/0`, `sinkId/1` and so on, with its own ledger. So each shard
+is exactly-once, whatever becomes of the task or the job; but readers may see one shard an epoch
+ahead of another.
 """
 
 import json
@@ -16,7 +17,14 @@ import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
 from batchqueue.spark.arrow import Batches, map_in_arrow
-from batchqueue.spark.attempt import AttemptMessage, EpochId, aggregate, check_size, message_of, nothing
+from batchqueue.spark.attempt import (
+    AttemptMessage,
+    EpochId,
+    aggregate,
+    check_size,
+    message_of,
+    nothing,
+)
 from batchqueue.spark.commit import Commit
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
@@ -49,7 +57,11 @@ class ShardedWrite:
 
     @classmethod
     def of(
-        cls, session: "SparkSession", job: AggregationJob, options: SinkOptions, epoch: EpochId | None
+        cls,
+        session: "SparkSession",
+        job: AggregationJob,
+        options: SinkOptions,
+        epoch: EpochId | None,
     ) -> Self:
         """Prepare a write.
 
@@ -78,7 +90,9 @@ class ShardedWrite:
                 for batch in batches:
                     if not batch.num_rows:
                         continue
-                    result = groups_from([pa.Table.from_batches([batch])], [step], steps, self.epoch)
+                    result = groups_from(
+                        [pa.Table.from_batches([batch])], [step], steps, self.epoch
+                    )
                     yield self._split(result.metrics_of([step]), result.summary)
 
             return groups
@@ -118,7 +132,9 @@ class ShardedWrite:
         for partial in partials:
             by_shard.setdefault(shard_of(partial, len(self.places)), []).append(partial)
         messages = [
-            message_of(of_shard, self.job, AttemptSummary.nothing() if shard else summary, self.epoch)
+            message_of(
+                of_shard, self.job, AttemptSummary.nothing() if shard else summary, self.epoch
+            )
             for shard, of_shard in by_shard.items()
         ]
         check_size(sum(message.size for message in messages), self.options)
@@ -138,7 +154,10 @@ class ShardedWrite:
                 if row["message"] is not None:
                     messages.append(pickle.loads(row["message"]))
         for shard, messages in received.items():
-            one, epoch = self._commit_of(shard, messages or [nothing(self.job, self.epoch)]), self.epoch
+            one, epoch = (
+                self._commit_of(shard, messages or [nothing(self.job, self.epoch)]),
+                self.epoch,
+            )
             summary = one.batch(overwrite=overwrite) if epoch is None else one.epoch(epoch.batch_id)
             yield pa.RecordBatch.from_pydict(
                 {"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]}
@@ -161,12 +180,16 @@ _places: dict[int, list[int]] = {}
 def places_of(session: "SparkSession", shards: int) -> list[int]:
     """Return a number for each shard, such that Spark's shuffle by it brings no two of them to one task.
 
-    By their own numbers they would meet: of eight tasks, Spark's hash would leave three without any.
+    By their own numbers they would meet: of eight tasks, Spark's hash would leave three without
+    any.
     """
     if shards not in _places:
-        # With 20 numbers for each task, the chance that one of 10,000 gets none is 2e-5, and then two shards share one.
+        # With 20 numbers for each task, the chance that one of 10,000 gets none is 2e-5, and then
+        # two shards share one.
         numbers = session.range(20 * shards + 100)
-        hashed = numbers.selectExpr("int(id) number", f"pmod(hash(int(id)), {shards}) task").collect()
+        hashed = numbers.selectExpr(
+            "int(id) number", f"pmod(hash(int(id)), {shards}) task"
+        ).collect()
         of_tasks = {row.task: row.number for row in hashed}
         _places[shards] = [of_tasks.get(task, task) for task in range(shards)]
     return _places[shards]

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
     """Make the data source of one job."""
     # A class that only this process has is pickled by value, and the job with it.
-    return cast(type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job}))
+    return cast(
+        type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job})
+    )
 
 
 class AggregationDataSource(DataSource):

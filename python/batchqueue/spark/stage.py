@@ -40,8 +40,9 @@ Handler = SupportsConsume[Any] | Callable[[list[Any]], Any]
 class Stage:
     """A context in which a queue runs. It ends when all items are handled and all handlers closed, or raises.
 
-    Once a handler has failed for good, none is given anything more but `on_close`. What comes after a batch that is
-    missing would be taken for what was in it, by a handler that counts; and all of it will come again.
+    Once a handler has failed for good, none is given anything more but `on_close`. What comes after
+    a batch that is missing would be taken for what was in it, by a handler that counts; and all of
+    it will come again.
 
     Attributes:
         summary: The counts, after the end.
@@ -75,7 +76,9 @@ class Stage:
         self._left_out = False
         handlers = dict(handlers or {})
         watched = self._watched(handlers.values())
-        self._queue: BatchQueue[Any] = BatchQueue(name, replace(config, error_handler=self._note_error))
+        self._queue: BatchQueue[Any] = BatchQueue(
+            name, replace(config, error_handler=self._note_error)
+        )
         try:
             for item_type, handler in handlers.items():
                 self._queue.add_handler(item_type, watched[id(handler)])
@@ -112,7 +115,8 @@ class Stage:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is None and not self.has_failed and self._queue.config.retry is not None:
             self._queue.flush()  # a shutdown ends the waits between tries, and the last batch needs them, too
-        # However long it takes: a drain thread that lived on could write to a transaction that is over.
+        # However long it takes: a drain thread that lived on could write to a transaction that is
+        # over.
         self._queue.shutdown()
         stats = self._queue.stats()
         self.summary = StageSummary.of(stats, self._peak_used_percent)
@@ -124,12 +128,14 @@ class Stage:
     def _watched(self, handlers: Iterable[Any]) -> dict[int, Handler]:
         """Wrap handlers to see all of their errors, and to end what they get; by their ids."""
         watched: dict[int, Handler] = {}
-        # Bound methods last: no two threads may be in the object that one belongs to, nor in the wrapper of that.
+        # Bound methods last: no two threads may be in the object that one belongs to, nor in the
+        # wrapper of that.
         for handler in sorted(handlers, key=lambda one: not hasattr(one, "consume")):
             if id(handler) in watched:
                 continue
             if isinstance(handler, Aggregator) and not handler.hands_on:
-                # Wrapped, it would need the interpreter. It has no errors but those that the queue tells of.
+                # Wrapped, it would need the interpreter. It has no errors but those that the queue
+                # tells of.
                 watched[id(handler)] = handler
                 continue
             methods = blocking_methods(handler)

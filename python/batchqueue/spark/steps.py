@@ -21,7 +21,8 @@ class ArrowStep:
 
     Attributes:
         type_column: The column whose values, the tags, the rows are split by; None: all rows.
-        tags: All values of that column that occur in this job; a row with another one fails the epoch.
+        tags: All values of that column that occur in this job; a row with another one fails the
+            epoch.
     """
 
     type_column: str | None = None
@@ -29,7 +30,9 @@ class ArrowStep:
 
     def __post_init__(self) -> None:
         if isinstance(self.tags, str):
-            raise ConfigError(f"tags is {self.tags!r}; give a list of the values of {self.type_column!r}")
+            raise ConfigError(
+                f"tags is {self.tags!r}; give a list of the values of {self.type_column!r}"
+            )
         object.__setattr__(self, "tags", tuple(self.tags))
         if self.type_column is None and self.tags:
             raise ConfigError(
@@ -50,9 +53,9 @@ class ArrowAggregation(ArrowStep):
 
     Attributes:
         aggregation: What to aggregate; one aggregator of an attempt takes the rows of all tags.
-        metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row per group, into partials. L2
-            combines those with the same key, over tasks and epochs, so yield what can be combined: a mean as its sum
-            and count, no quantiles.
+        metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row per group, into
+            partials. L2 combines those with the same key, over tasks and epochs, so yield what can
+            be combined: a mean as its sum and count, no quantiles.
     """
 
     aggregation: Aggregation
@@ -64,8 +67,9 @@ class ArrowHandler(ArrowStep):
     """An L1 of your own on Arrow: a Python handler takes lists of `pyarrow.RecordBatch`.
 
     Attributes:
-        make: Makes the handler for one attempt. It is given a callable that takes the handler's partials (lists of
-            the job's metrics), at the latest in `on_close`. All tags have the one handler.
+        make: Makes the handler for one attempt. It is given a callable that takes the handler's
+            partials (lists of the job's metrics), at the latest in `on_close`. All tags have the
+            one handler.
     """
 
     make: HandlerFactory

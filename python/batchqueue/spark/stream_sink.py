@@ -25,8 +25,9 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def __getstate__(self) -> object:
         """Look at the store before the tasks run: what Spark sends to them is a pickled writer.
 
-        Not where the writer is made. Spark makes another one for `commit` and another for `abort`, and if that one
-        raised, it would report "Writing job failed" in place of the reason of the commit.
+        Not where the writer is made. Spark makes another one for `commit` and another for `abort`,
+        and if that one raised, it would report "Writing job failed" in place of the reason of the
+        commit.
         """
         open_store(self._job)
         return super().__getstate__()

@@ -108,12 +108,14 @@ def epoch_summary(
     """Put an epoch's entry together.
 
     Returns:
-        `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them, 0 where Spark SQL
-        is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows, one of these stands for;
-        `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`: items by index
-        of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls; `attempt_wall_s`: `min`, `median`
-        and `max` over the attempts; `commit_bytes`; `commit_drain_cpu_s`, `commit_rest_cpu_s` and
-        `commit_wall_s`; `committed_at`, the seconds from 1970 in UTC to the commit. All times are in seconds.
+        `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them,
+        0 where Spark SQL is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows,
+        one of these stands for;
+        `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`:
+        items by index of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls;
+        `attempt_wall_s`: `min`, `median` and `max` over the attempts; `commit_bytes`;
+        `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`; `committed_at`, the seconds
+        from 1970 in UTC to the commit. All times are in seconds.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
@@ -148,7 +150,8 @@ def in_words(query_id: str, summary: Mapping[str, Any]) -> str:
     """Put an epoch's entry into one line for the log."""
     stages = summary["stages"]
     counts = {
-        name: sum(stage[name] for stage in stages.values()) for name in ("refused", "failed", "unhandled")
+        name: sum(stage[name] for stage in stages.values())
+        for name in ("refused", "failed", "unhandled")
     }
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (

@@ -1,7 +1,7 @@
 """Running totals of a sink, carried from the summary of one epoch to that of the next.
 
-The ledger keeps the newest summaries only. With the totals in each of them, the last one tells what the sink has done
-since it began, whoever reads it and however seldom.
+The ledger keeps the newest summaries only. With the totals in each of them, the last one tells what
+the sink has done since it began, whoever reads it and however seldom.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,9 @@ class Totals:
     commit_bytes: int = 0
     commit_wall_s: float = 0.0
     cpu_s: Mapping[str, Mapping[str, float]] = field(
-        default_factory=lambda: {place: {"drain": 0.0, "rest": 0.0} for place in ("tasks", "commit")}
+        default_factory=lambda: {
+            place: {"drain": 0.0, "rest": 0.0} for place in ("tasks", "commit")
+        }
     )
     stages: Mapping[str, Mapping[str, int]] = field(
         default_factory=lambda: {stage: dict.fromkeys(OUTCOMES, 0) for stage in STAGES}
@@ -64,7 +66,10 @@ class Totals:
             commit_wall_s=summary.get("commit_wall_s", 0.0),
             cpu_s={
                 "tasks": {"drain": cpu_s("drain_cpu_s"), "rest": cpu_s("rest_cpu_s")},
-                "commit": {"drain": cpu_s("commit_drain_cpu_s"), "rest": cpu_s("commit_rest_cpu_s")},
+                "commit": {
+                    "drain": cpu_s("commit_drain_cpu_s"),
+                    "rest": cpu_s("commit_rest_cpu_s"),
+                },
             },
             stages={
                 stage: {outcome: stages.get(stage, {}).get(outcome, 0) for outcome in OUTCOMES}

@@ -62,7 +62,9 @@ class EpochWatch:
         new = [_joined(batch_id, list(self._found[batch_id].values())) for batch_id in complete]
         if complete:
             self._last = complete[-1]
-            self._found = {batch_id: one for batch_id, one in self._found.items() if batch_id > self._last}
+            self._found = {
+                batch_id: one for batch_id, one in self._found.items() if batch_id > self._last
+            }
         return new
 
 
@@ -71,7 +73,8 @@ def _joined(batch_id: int, summaries: Sequence[Mapping[str, Any]]) -> NewEpoch:
     if len(summaries) == 1:
         return NewEpoch(batch_id, summaries[0], totals)
     sums = {
-        name: sum(one[name] for one in summaries) for name in ("rows", "items", "partials", "commit_bytes")
+        name: sum(one[name] for one in summaries)
+        for name in ("rows", "items", "partials", "commit_bytes")
     }
     stages = {
         name: vars(StageSummary.total([StageSummary(**one["stages"][name]) for one in summaries]))

@@ -33,16 +33,17 @@ L1Place = Literal["tasks", "spark"]
 class MetricsWriter:
     """Writes DataFrames and the micro-batches of streams into the store of a job, exactly once.
 
-    It keeps the same ledger in the same store as the format that `register` makes, and takes the same options; a sink
-    can change from one to the other. Where it differs:
+    It keeps the same ledger in the same store as the format that `register` makes, and takes the
+    same options; a sink can change from one to the other. Where it differs:
 
-    - The commit runs where `write_epoch` is called: in the driver, with Spark Connect beside the server.
+    - The commit runs where `write_epoch` is called: in the driver, with Spark Connect beside the
+      server.
     - L1 can be pushed down into Spark SQL, with `l1="spark"`.
     - It needs no data source, so it works from PySpark 3.5 on.
 
     Example:
-        writer = MetricsWriter(job, l1="spark")
-        query = df.writeStream.foreachBatch(writer.write_epoch).option("checkpointLocation", path).start()
+        writer = MetricsWriter(job, l1="spark") query =
+        df.writeStream.foreachBatch(writer.write_epoch).option("checkpointLocation", path).start()
         summary = writer.write_batch(table, txn_id="orders-2026-01-31")
     """
 
@@ -59,20 +60,24 @@ class MetricsWriter:
 
         Args:
             job: What to do with the rows.
-            l1: Where rows become partials. "tasks": in the tasks, as the job says. "spark": Spark SQL groups the rows
-                in the JVM, and only groups cross into Python: for jobs of nothing but `ArrowAggregation`, and
-                faster by far. Sums of floats are then Spark's own, without compensation; of rows with equal
-                `by`, `First` takes the smallest value and `Last` the largest.
-            shards: None: L2 merges in one process, where this object is used. A number: Spark's shuffle brings the
-                partials of a key together, and that many shards are merged and committed by tasks. Each is a sink of
-                its own, see `sink_ids`; the number, or None, stays for the life of the checkpoint and the sink. The
-                store must be open to the executors.
-            checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others do not.
-            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as for the format, see
-                `register`.
+            l1: Where rows become partials. "tasks": in the tasks, as the job says. "spark": Spark
+                SQL groups the rows in the JVM, and only groups cross into Python: for jobs of
+                nothing but `ArrowAggregation`, and faster by far. Sums of floats are then Spark's
+                own, without compensation; of rows with equal `by`, `First` takes the smallest value
+                and `Last` the largest.
+            shards: None: L2 merges in one process, where this object is used. A number: Spark's
+                shuffle brings the partials of a key together, and that many shards are merged and
+                committed by tasks. Each is a sink of its own, see `sink_ids`; the number, or None,
+                stays for the life of the checkpoint and the sink. The store must be open to the
+                executors.
+            checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others
+                do not.
+            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as
+                for the format, see `register`.
 
         Raises:
-            ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do it.
+            ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do
+                it.
         """
         if l1 not in ("tasks", "spark"):
             raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
@@ -96,12 +101,13 @@ class MetricsWriter:
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
 
-        Once per epoch: what is written again under the same epoch is taken for a replay, and skipped. The stream must
-        be in output mode append, which Spark does not tell here: in others an epoch repeats rows of those before.
+        Once per epoch: what is written again under the same epoch is taken for a replay, and
+        skipped. The stream must be in output mode append, which Spark does not tell here: in others
+        an epoch repeats rows of those before.
 
         Raises:
-            SinkError: The query is new to a sink that has data, Spark does not say which query it is, or an item was
-                lost.
+            SinkError: The query is new to a sink that has data, Spark does not say which query it
+                is, or an item was lost.
         """
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
@@ -117,13 +123,15 @@ class MetricsWriter:
 
         Args:
             df: The rows.
-            txn_id: Names the write, so that it happens once; without it the rows count again when it is repeated, and
-                with shards those of a shard also when Spark repeats its task after the commit.
+            txn_id: Names the write, so that it happens once; without it the rows count again when
+                it is repeated, and with shards those of a shard also when Spark repeats its task
+                after the commit.
             overwrite: Delete first what the sink wrote before.
 
         Returns:
-            The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and `applied`: False if it
-            was written before and nothing happened now. With shards, `shards` has the summary of each.
+            The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
+            `applied`: False if it was written before and nothing happened now. With shards,
+            `shards` has the summary of each.
 
         Raises:
             ConfigError: `txn_id` is blank.
@@ -148,10 +156,17 @@ class MetricsWriter:
         with_retries(self._job.store_retry, f"opening {self._job.store!r}", self._job.store.prepare)
 
     def _write_shards(
-        self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None, *, overwrite: bool = False
+        self,
+        df: "DataFrame",
+        options: SinkOptions,
+        epoch: EpochId | None,
+        *,
+        overwrite: bool = False,
     ) -> list[dict[str, Any]]:
         write = ShardedWrite.of(df.sparkSession, self._job, options, epoch)
-        partials = write.partials_of_spark(df) if self._l1 == "spark" else write.partials_of_tasks(df)
+        partials = (
+            write.partials_of_spark(df) if self._l1 == "spark" else write.partials_of_tasks(df)
+        )
         return write.commit(partials, overwrite=overwrite)
 
     def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
@@ -161,7 +176,9 @@ class MetricsWriter:
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             message = run_attempt(job, options, batches, epoch)
-            yield pa.RecordBatch.from_pydict({"message": pa.array([pickle.dumps(message)], pa.binary())})
+            yield pa.RecordBatch.from_pydict(
+                {"message": pa.array([pickle.dumps(message)], pa.binary())}
+            )
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
         return [pickle.loads(row.message) for row in rows] or [nothing(job, epoch)]
@@ -182,8 +199,8 @@ def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
 
     Args:
         df: The micro-batch.
-        checkpoint: The `checkpointLocation`. Spark Connect does not tell the function of `foreachBatch` which query
-            called it; the checkpoint does.
+        checkpoint: The `checkpointLocation`. Spark Connect does not tell the function of
+            `foreachBatch` which query called it; the checkpoint does.
 
     Raises:
         SinkError: Neither says.

@@ -15,7 +15,8 @@ use super::state::{State, state_of};
 
 /// Aggregates record batches. All of them must have the same types in the columns that it looks at.
 ///
-/// A batch may have rows, or partials of an equal aggregator; each goes in as a whole or not at all.
+/// A batch may have rows, or partials of an equal aggregator; each goes in as a whole or not at
+/// all.
 pub struct Aggregator {
     aggregation: Aggregation,
     /// Known from the first batch on.
@@ -31,7 +32,10 @@ pub struct Aggregator {
 impl fmt::Debug for Aggregator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Aggregator");
-        debug.field("aggregation", &self.aggregation).field("groups", &self.len()).finish_non_exhaustive()
+        debug
+            .field("aggregation", &self.aggregation)
+            .field("groups", &self.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,14 +91,15 @@ impl Aggregator {
     /// Takes rows or partials in: all of these batches, or none.
     ///
     /// # Errors
-    /// A column is missing or has a type that will not do, the partials are of another aggregation, there would be too many
-    /// groups, or the data is broken.
+    /// A column is missing or has a type that will not do, the partials are of another aggregation,
+    /// there would be too many groups, or the data is broken.
     pub fn update(&mut self, batches: &[RecordBatch]) -> Result<(), AggregateError> {
         if self.is_empty() {
             // Batches that were refused, or had no rows, have fixed nothing.
             (self.types, self.places) = (None, None);
         }
-        let prepared = batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
+        let prepared =
+            batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
         let before = self.before(&prepared, rows)?;
         for step in prepared.iter().flat_map(Prepared::steps) {
@@ -102,15 +107,21 @@ impl Aggregator {
                 let Some(before) = before else { unreachable!("all groups were found before") };
                 self.groups.back_to(&before.groups);
                 self.measured = before.measured;
-                return Err(AggregateError::TooManyGroups { max_groups: self.aggregation.max_groups });
+                return Err(AggregateError::TooManyGroups {
+                    max_groups: self.aggregation.max_groups,
+                });
             }
         }
         Ok(())
     }
 
-    /// Where there may be too many groups: what to come back to. Or, if a copy of that would cost more than a look at all
-    /// rows, the certainty that there are not.
-    fn before(&mut self, prepared: &[Prepared], rows: usize) -> Result<Option<Before>, AggregateError> {
+    /// Where there may be too many groups: what to come back to. Or, if a copy of that would cost
+    /// more than a look at all rows, the certainty that there are not.
+    fn before(
+        &mut self,
+        prepared: &[Prepared],
+        rows: usize,
+    ) -> Result<Option<Before>, AggregateError> {
         if self.len().saturating_add(rows) <= self.aggregation.max_groups {
             return Ok(None);
         }
@@ -122,8 +133,13 @@ impl Aggregator {
         self.find_groups(prepared, rows).map(|()| None)
     }
 
-    /// Finds the groups before any row goes in, up to where a group for each row that is left would not be too many.
-    fn find_groups(&mut self, prepared: &[Prepared], mut rows_left: usize) -> Result<(), AggregateError> {
+    /// Finds the groups before any row goes in, up to where a group for each row that is left would
+    /// not be too many.
+    fn find_groups(
+        &mut self,
+        prepared: &[Prepared],
+        mut rows_left: usize,
+    ) -> Result<(), AggregateError> {
         let (mark, max_groups) = (self.groups.mark(), self.aggregation.max_groups);
         for step in prepared.iter().flat_map(Prepared::steps) {
             if self.groups.len().saturating_add(rows_left) <= max_groups {
@@ -153,14 +169,17 @@ impl Aggregator {
                 self.states().zip(inputs).for_each(|(state, input)| state.update(&of_row, input));
             }
             PreparedOf::Partials(partials) => {
-                self.states().zip(partials).for_each(|(state, partials)| state.merge(&of_row, partials));
+                self.states()
+                    .zip(partials)
+                    .for_each(|(state, partials)| state.merge(&of_row, partials));
             }
         }
         self.of_row = of_row;
         true
     }
 
-    /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups there are meanwhile.
+    /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups
+    /// there are meanwhile.
     ///
     /// # Errors
     /// They are not what was given.
@@ -180,7 +199,11 @@ impl Aggregator {
     }
 
     /// Of each measure the columns of its partials, or the one of its result.
-    fn columns_of(&self, measured: &Measured, is_result: bool) -> Result<Vec<ArrayRef>, AggregateError> {
+    fn columns_of(
+        &self,
+        measured: &Measured,
+        is_result: bool,
+    ) -> Result<Vec<ArrayRef>, AggregateError> {
         match measured {
             Measured::Own(state) if is_result => Ok(vec![state.result()?]),
             Measured::Own(state) => state.partials(),
@@ -191,24 +214,29 @@ impl Aggregator {
         }
     }
 
-    /// What is kept, for another aggregator; `None` if there is nothing. This one starts empty again.
+    /// What is kept, for another aggregator; `None` if there is nothing. This one starts empty
+    /// again.
     ///
     /// # Errors
     /// What is kept does not fit into Arrow's arrays; nothing is lost.
     pub fn take_partials(&mut self) -> Result<Option<RecordBatch>, AggregateError> {
         let Some(types) = self.told_types() else { return Ok(None) };
         let (mut fields, mut columns) = self.keys(types)?;
-        for (((name, _), measured), kept) in self.aggregation.measures.iter().zip(&self.measured).zip(&types.kept) {
+        for (((name, _), measured), kept) in
+            self.aggregation.measures.iter().zip(&self.measured).zip(&types.kept)
+        {
             let kept = StructArray::try_new(kept.clone(), self.columns_of(measured, false)?, None)?;
             fields.push(Field::new(name, kept.data_type().clone(), false));
             columns.push(Arc::new(kept));
         }
-        let partials = self.batch(Schema::new_with_metadata(fields, metadata_of(&self.aggregation)), columns)?;
+        let partials =
+            self.batch(Schema::new_with_metadata(fields, metadata_of(&self.aggregation)), columns)?;
         self.clear();
         Ok(Some(partials))
     }
 
-    /// The keys and the measures of each group, in the order in which the groups were met; `None` if there are none.
+    /// The keys and the measures of each group, in the order in which the groups were met; `None`
+    /// if there are none.
     ///
     /// # Errors
     /// A sum does not fit into its column.
@@ -231,7 +259,8 @@ impl Aggregator {
 
     fn keys(&self, types: &Types) -> Result<(Vec<Field>, Vec<ArrayRef>), AggregateError> {
         let names = self.aggregation.key_names().zip(&types.keys);
-        let fields = names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
+        let fields =
+            names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
         Ok((fields, self.groups.key_columns(&types.keys)?))
     }
 
@@ -254,7 +283,8 @@ impl Aggregator {
         })
     }
 
-    // ---- one batch -------------------------------------------------------------------------------------------
+    // ---- one batch
+    // -------------------------------------------------------------------------------------------
 
     fn prepare(&mut self, batch: &RecordBatch) -> Result<Prepared, AggregateError> {
         let schema = batch.schema_ref();
@@ -266,7 +296,8 @@ impl Aggregator {
                 places
             }
         };
-        let is_own: Vec<bool> = self.measured.iter().map(|one| matches!(one, Measured::Own(_))).collect();
+        let is_own: Vec<bool> =
+            self.measured.iter().map(|one| matches!(one, Measured::Own(_))).collect();
         let prepared = Prepared::of(batch, &self.aggregation, &places, &is_own)?;
         if let PreparedOf::Partials(partials) = &prepared.of {
             self.states().zip(partials).try_for_each(|(state, partials)| state.check(partials))?;
@@ -277,29 +308,43 @@ impl Aggregator {
     /// Finds the columns of a schema, and sees that they have the types that they had before.
     fn look_up(&mut self, schema: &Schema) -> Result<Places, AggregateError> {
         let of_partials = are_partials(schema, &self.aggregation)?;
-        let (places, types) =
-            if of_partials { in_partials(&self.aggregation, schema)? } else { in_rows(&self.aggregation, schema)? };
+        let (places, types) = if of_partials {
+            in_partials(&self.aggregation, schema)?
+        } else {
+            in_rows(&self.aggregation, schema)?
+        };
         match &self.types {
             None => {
                 let described = self.aggregation.measures.iter().zip(&types.kept);
-                let measured = described.map(|((name, measure), kept)| match self.sum_that_counts(measure) {
-                    Some(sum) => Measured::CountOf(sum),
-                    None => Measured::Own(state_of(name, measure, kept)),
-                });
+                let measured =
+                    described.map(|((name, measure), kept)| match self.sum_that_counts(measure) {
+                        Some(sum) => Measured::CountOf(sum),
+                        None => Measured::Own(state_of(name, measure, kept)),
+                    });
                 self.measured = measured.collect();
                 self.types = Some(types);
             }
             Some(known) => {
                 let changed = |name: &str, now: &DataType, before: &DataType| {
-                    if now == before { Ok(()) } else { Err(type_error(name, now, format!("{before}, as before"))) }
+                    if now == before {
+                        Ok(())
+                    } else {
+                        Err(type_error(name, now, format!("{before}, as before")))
+                    }
                 };
-                for (name, (before, now)) in self.aggregation.key_names().zip(known.keys.iter().zip(&types.keys)) {
+                for (name, (before, now)) in
+                    self.aggregation.key_names().zip(known.keys.iter().zip(&types.keys))
+                {
                     changed(name, now, before)?;
                 }
                 for ((name, _), (before, now)) in
                     self.aggregation.measures.iter().zip(known.kept.iter().zip(&types.kept))
                 {
-                    changed(name, &DataType::Struct(now.clone()), &DataType::Struct(before.clone()))?;
+                    changed(
+                        name,
+                        &DataType::Struct(now.clone()),
+                        &DataType::Struct(before.clone()),
+                    )?;
                 }
             }
         }

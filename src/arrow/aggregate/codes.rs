@@ -8,7 +8,8 @@ pub(super) const NONE: u32 = u32::MAX;
 /// The widest range of codes that has a table.
 const RANGE: u64 = 1 << 16;
 
-/// The numbers of codes: a table where all codes are within a small range, as numbers of things often are, else a hash table.
+/// The numbers of codes: a table where all codes are within a small range, as numbers of things
+/// often are, else a hash table.
 #[derive(Default)]
 pub(super) struct Codes {
     near: Near,
@@ -40,7 +41,11 @@ impl Codes {
 
     #[inline]
     pub(super) fn find(&self, code: i64) -> Option<u32> {
-        if self.hashed.slots.is_empty() { self.near.find(code) } else { self.hashed.find(code).ok() }
+        if self.hashed.slots.is_empty() {
+            self.near.find(code)
+        } else {
+            self.hashed.find(code).ok()
+        }
     }
 
     #[cold]

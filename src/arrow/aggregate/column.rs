@@ -6,14 +6,14 @@ use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
-    DurationNanosecondType, DurationSecondType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
+    DurationNanosecondType, DurationSecondType, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
+    Time64NanosecondType, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, GenericBinaryArray, LargeBinaryArray, OffsetSizeTrait,
-    PrimitiveArray, StringArray, downcast_dictionary_array,
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, GenericBinaryArray,
+    LargeBinaryArray, OffsetSizeTrait, PrimitiveArray, StringArray, downcast_dictionary_array,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
@@ -32,11 +32,14 @@ pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
         DataType::Float16 | DataType::Interval(IntervalUnit::YearMonth) => None,
         DataType::Boolean => Some(DataType::Boolean),
         // All that fits into 64 bits.
-        other => other
-            .primitive_width()
-            .filter(|&width| width <= 8)
-            .map(|_| other.clone())
-            .filter(|one| !matches!(one, DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Interval(_))),
+        other => other.primitive_width().filter(|&width| width <= 8).map(|_| other.clone()).filter(
+            |one| {
+                !matches!(
+                    one,
+                    DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Interval(_)
+                )
+            },
+        ),
     }
 }
 
@@ -134,7 +137,10 @@ macro_rules! with_type {
 
 fn codes_of<T: ArrowPrimitiveType<Native: Code>>(column: &ArrayRef) -> ScalarBuffer<i64> {
     let values = column.as_primitive::<T>().values();
-    if T::DATA_TYPE.primitive_width() == Some(8) && !T::DATA_TYPE.is_floating() && T::DATA_TYPE != DataType::UInt64 {
+    if T::DATA_TYPE.primitive_width() == Some(8)
+        && !T::DATA_TYPE.is_floating()
+        && T::DATA_TYPE != DataType::UInt64
+    {
         return ScalarBuffer::new(values.inner().clone(), 0, values.len());
     }
     values.iter().map(|value| value.to_code()).collect()
@@ -200,12 +206,15 @@ impl Values {
             DataType::Binary => Self::Bytes(column.as_binary().clone()),
             DataType::LargeBinary => Self::LargeBytes(column.as_binary().clone()),
             DataType::BinaryView => Self::BytesView(column.as_binary_view().clone()),
-            DataType::Boolean => Self::Codes(column.as_boolean().values().iter().map(i64::from).collect()),
+            DataType::Boolean => {
+                Self::Codes(column.as_boolean().values().iter().map(i64::from).collect())
+            }
             other => Self::Codes(with_type!(other, codes_of(column))),
         }
     }
 
-    /// Whether the values are texts. Nobody has looked at them before: they may be another library's.
+    /// Whether the values are texts. Nobody has looked at them before: they may be another
+    /// library's.
     fn are_texts(&self, len: usize, nulls: Option<&NullBuffer>) -> bool {
         let all = match self {
             Self::Codes(_) => return true,
@@ -218,7 +227,8 @@ impl Values {
             Value::Bytes(bytes) => bytes.is_ascii() || std::str::from_utf8(bytes).is_ok(),
             Value::Code(_) => true,
         };
-        all.is_ascii() || (0..len).all(|row| nulls.is_some_and(|nulls| nulls.is_null(row)) || is_text(row))
+        all.is_ascii()
+            || (0..len).all(|row| nulls.is_some_and(|nulls| nulls.is_null(row)) || is_text(row))
     }
 
     fn slice(&self, start: usize, rows: usize) -> Self {
@@ -241,11 +251,14 @@ impl Values {
     }
 }
 
-/// The bytes of these values: a slice has those of the whole column behind it, and without a row maybe none.
+/// The bytes of these values: a slice has those of the whole column behind it, and without a row
+/// maybe none.
 fn used<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> &[u8] {
     let offsets = bytes.value_offsets();
-    let (first, last) =
-        (offsets.first().map_or(0, |one| one.as_usize()), offsets.last().map_or(0, |one| one.as_usize()));
+    let (first, last) = (
+        offsets.first().map_or(0, |one| one.as_usize()),
+        offsets.last().map_or(0, |one| one.as_usize()),
+    );
     bytes.value_data().get(first..last).unwrap_or_default()
 }
 
@@ -296,9 +309,10 @@ impl Column {
         let is_text = value_type(values.data_type()) == Some(DataType::Utf8);
         let nulls = self.nulls.as_ref().filter(|_| self.indices.is_none());
         if is_text && !self.values.are_texts(values.len(), nulls) {
-            return Err(
-                ArrowError::InvalidArgumentError("a column of texts has one that is not UTF-8".to_owned()).into()
-            );
+            return Err(ArrowError::InvalidArgumentError(
+                "a column of texts has one that is not UTF-8".to_owned(),
+            )
+            .into());
         }
         Ok(self)
     }
@@ -313,7 +327,8 @@ impl Column {
     pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
         let nulls = self.nulls.as_ref().map(|nulls| nulls.slice(start, rows));
         let indices = self.indices.as_ref().map(|indices| indices.slice(start, rows));
-        let values = if indices.is_some() { self.values.clone() } else { self.values.slice(start, rows) };
+        let values =
+            if indices.is_some() { self.values.clone() } else { self.values.slice(start, rows) };
         Self { values, nulls, indices }
     }
 
@@ -357,7 +372,9 @@ pub(super) fn to_array<'a>(
         .collect();
     let nulls = Some(NullBuffer::new(valid)).filter(|nulls| nulls.null_count() > 0);
     Ok(match data_type {
-        DataType::Boolean => Arc::new(BooleanArray::new(codes.iter().map(|&code| code != 0).collect(), nulls)),
+        DataType::Boolean => {
+            Arc::new(BooleanArray::new(codes.iter().map(|&code| code != 0).collect(), nulls))
+        }
         // Without a value it is 0, which is no code of these.
         other => with_type!(other, array_of(&codes, nulls, other)),
     })

@@ -7,7 +7,8 @@ use arrow_schema::{ArrowError, DataType};
 /// A description of grouped aggregation.
 #[derive(Debug, Clone)]
 pub struct Aggregation {
-    /// Columns whose values make a group. Null is a value of its own, all NaN are one value, -0.0 is 0.0.
+    /// Columns whose values make a group. Null is a value of its own, all NaN are one value, -0.0
+    /// is 0.0.
     pub keys: Vec<String>,
     /// The time bucket, a key as well.
     pub window: Option<Window>,
@@ -93,7 +94,8 @@ pub enum Measure {
         column: String,
         /// How many.
         n: usize,
-        /// What to say of each row besides the value; of equal values the one with the smallest label is better.
+        /// What to say of each row besides the value; of equal values the one with the smallest
+        /// label is better.
         label: Option<String>,
     },
 }

@@ -80,7 +80,10 @@ impl At {
         for (row, &group) in groups.iter().enumerate() {
             let (Some(value), Some(by)) = (values.get(row), order.get(row)) else { continue };
             let kept = &mut self.rows[group as usize];
-            if kept.as_ref().is_none_or(|(before, _)| is_beyond(by, before.as_value(), self.is_last)) {
+            if kept
+                .as_ref()
+                .is_none_or(|(before, _)| is_beyond(by, before.as_value(), self.is_last))
+            {
                 *kept = Some((by.into(), value.into()));
             }
         }
@@ -108,7 +111,10 @@ impl State for At {
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
-        to_array(self.rows.iter().map(|row| row.as_ref().map(|(_, value)| value.as_value())), &self.value_type)
+        to_array(
+            self.rows.iter().map(|row| row.as_ref().map(|(_, value)| value.as_value())),
+            &self.value_type,
+        )
     }
 
     fn clear(&mut self) {

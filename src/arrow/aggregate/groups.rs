@@ -7,7 +7,8 @@ use super::column::{Column, to_array};
 use super::description::AggregateError;
 use super::interner::Interner;
 
-/// Each key column has its own numbers, and each pair of numbers, from the left, one of its own; the last is the group.
+/// Each key column has its own numbers, and each pair of numbers, from the left, one of its own;
+/// the last is the group.
 pub(super) struct Groups {
     columns: Vec<Interner>,
     /// The first is of the first two columns.
@@ -57,7 +58,11 @@ impl Groups {
 
     /// Forgets what came after the mark.
     pub(super) fn back_to(&mut self, mark: &Mark) {
-        let all = self.columns.iter_mut().zip(&mark.columns).chain(self.pairs.iter_mut().zip(&mark.pairs));
+        let all = self
+            .columns
+            .iter_mut()
+            .zip(&mark.columns)
+            .chain(self.pairs.iter_mut().zip(&mark.pairs));
         for (interner, &len) in all {
             interner.truncate(len);
         }
@@ -72,13 +77,15 @@ impl Groups {
         for (place, column) in self.columns.iter().enumerate().rev() {
             let numbers = match place.checked_sub(1) {
                 Some(pairs) => {
-                    let (before, numbers) = groups.iter().map(|&group| self.pairs[pairs].pair_of(group)).unzip();
+                    let (before, numbers) =
+                        groups.iter().map(|&group| self.pairs[pairs].pair_of(group)).unzip();
                     groups = before;
                     numbers
                 }
                 None => std::mem::take(&mut groups),
             };
-            arrays.push(to_array(numbers.iter().map(|&number| column.value(number)), &types[place])?);
+            arrays
+                .push(to_array(numbers.iter().map(|&number| column.value(number)), &types[place])?);
         }
         arrays.reverse();
         Ok(arrays)

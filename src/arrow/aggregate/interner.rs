@@ -27,7 +27,9 @@ impl Interner {
     /// Writes the number of each row's value.
     pub(super) fn column(&mut self, column: &Column, numbers: &mut [u32]) {
         // Of a large dictionary a table of all values would cost more than it saves.
-        let small = |indices: &&ScalarBuffer<u32>| indices.iter().all(|&index| (index as usize) < 4 * numbers.len());
+        let small = |indices: &&ScalarBuffer<u32>| {
+            indices.iter().all(|&index| (index as usize) < 4 * numbers.len())
+        };
         if let Some(indices) = column.indices.as_ref().filter(small) {
             // Of a dictionary: each value that a row has is looked up once.
             let mut known = vec![NONE; indices.iter().max().map_or(0, |&last| last as usize + 1)];
@@ -153,7 +155,9 @@ impl Texts {
     fn insert(&mut self, text: &[u8], number: u32) {
         self.push(text);
         let (bytes, ends) = (&self.bytes, &self.ends);
-        self.table.insert_unique(hash(text), number, |&number| hash(text_of(bytes, ends, number as usize)));
+        self.table.insert_unique(hash(text), number, |&number| {
+            hash(text_of(bytes, ends, number as usize))
+        });
     }
 
     fn truncate(&mut self, len: usize) {
@@ -187,7 +191,12 @@ mod tests {
     use super::*;
 
     /// Numbers of a column, by the interner and by a map.
-    fn check(interner: &mut Interner, known: &mut HashMap<Option<String>, u32>, rows: &[Option<i64>], texts: bool) {
+    fn check(
+        interner: &mut Interner,
+        known: &mut HashMap<Option<String>, u32>,
+        rows: &[Option<i64>],
+        texts: bool,
+    ) {
         let column: ArrayRef = if texts {
             Arc::new(rows.iter().map(|row| row.map(|row| row.to_string())).collect::<StringArray>())
         } else {
@@ -201,7 +210,9 @@ mod tests {
             let value = row.map(|row| row.to_string());
             match interner.value(number) {
                 Some(Value::Code(code)) => assert_eq!(Some(code), *row),
-                Some(Value::Bytes(text)) => assert_eq!(Some(text), value.as_deref().map(str::as_bytes)),
+                Some(Value::Bytes(text)) => {
+                    assert_eq!(Some(text), value.as_deref().map(str::as_bytes))
+                }
                 None => assert_eq!(None, *row),
             }
         }

@@ -1,4 +1,5 @@
-//! Partials as record batches: the keys, a struct per measure, and in the schema's metadata of which aggregation they are.
+//! Partials as record batches: the keys, a struct per measure, and in the schema's metadata of
+//! which aggregation they are.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,10 @@ pub(super) fn metadata_of(aggregation: &Aggregation) -> HashMap<String, String> 
 }
 
 /// Whether a batch with this schema has partials of the aggregation; it is rows if it says nothing.
-pub(super) fn are_partials(schema: &Schema, aggregation: &Aggregation) -> Result<bool, AggregateError> {
+pub(super) fn are_partials(
+    schema: &Schema,
+    aggregation: &Aggregation,
+) -> Result<bool, AggregateError> {
     let Some(text) = schema.metadata.get(DESCRIPTION) else { return Ok(false) };
     let version = schema.metadata.get(VERSION).map_or("", String::as_str);
     if version != THIS_VERSION {

@@ -1,5 +1,5 @@
-//! Quantiles by `DDSketch`: Masson, Rim and Lee, `DDSketch`: a fast and fully-mergeable quantile sketch with relative-error
-//! guarantees, PVLDB 12(12), 2019.
+//! Quantiles by `DDSketch`: Masson, Rim and Lee, `DDSketch`: a fast and fully-mergeable quantile
+//! sketch with relative-error guarantees, PVLDB 12(12), 2019.
 
 use std::sync::Arc;
 
@@ -41,8 +41,9 @@ fn rounded(value: impl Into<i128>) -> f64 {
 
 fn sketches_of(partials: &StructArray) -> impl Iterator<Item = Result<DDSketch, AggregateError>> {
     partials.column(0).as_binary::<i32>().iter().map(|bytes| {
-        DDSketch::from_java_bytes(bytes.unwrap_or_default())
-            .map_err(|error| ArrowError::InvalidArgumentError(format!("a sketch cannot be read: {error:?}")).into())
+        DDSketch::from_java_bytes(bytes.unwrap_or_default()).map_err(|error| {
+            ArrowError::InvalidArgumentError(format!("a sketch cannot be read: {error:?}")).into()
+        })
     })
 }
 
@@ -63,7 +64,10 @@ impl State for Quantiles {
     fn check(&self, partials: &StructArray) -> Result<(), AggregateError> {
         sketches_of(partials).try_for_each(|sketch| {
             DDSketch::default().merge(&sketch?).map_err(|error| {
-                ArrowError::InvalidArgumentError(format!("a sketch has another precision: {error:?}")).into()
+                ArrowError::InvalidArgumentError(format!(
+                    "a sketch has another precision: {error:?}"
+                ))
+                .into()
             })
         })
     }
@@ -76,17 +80,20 @@ impl State for Quantiles {
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
-        Ok(vec![Arc::new(bytes_of(self.sketches.iter().map(|sketch| Some(sketch.to_java_bytes())))?)])
+        Ok(vec![Arc::new(bytes_of(
+            self.sketches.iter().map(|sketch| Some(sketch.to_java_bytes())),
+        )?)])
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let has_values = self.sketches.iter().map(|sketch| sketch.count() > 0);
         let values = self.sketches.iter().flat_map(|sketch| {
             // The estimate for the smallest value of a bucket may lie outside of what was seen.
-            let (least, most) = (sketch.min().unwrap_or(f64::MIN), sketch.max().unwrap_or(f64::MAX));
-            self.quantiles
-                .iter()
-                .map(move |&one| sketch.quantile(one).ok().flatten().map_or(0.0, |value| value.clamp(least, most)))
+            let (least, most) =
+                (sketch.min().unwrap_or(f64::MIN), sketch.max().unwrap_or(f64::MAX));
+            self.quantiles.iter().map(move |&one| {
+                sketch.quantile(one).ok().flatten().map_or(0.0, |value| value.clamp(least, most))
+            })
         });
         if i32::try_from(self.quantiles.len() * self.sketches.len()).is_err() {
             return Err(AggregateError::TooLarge);

@@ -31,7 +31,10 @@ pub(super) enum PlacesOf {
 }
 
 /// In a schema of rows.
-pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Places, Types), AggregateError> {
+pub(super) fn in_rows(
+    aggregation: &Aggregation,
+    schema: &Schema,
+) -> Result<(Places, Types), AggregateError> {
     if look_like_partials(aggregation, schema) {
         return Err(AggregateError::Partials(
             "these look like partials, but the metadata of their schema is gone, so they would be counted as rows: keep it"
@@ -51,8 +54,9 @@ pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Pla
         width = width_in(&kept, window.width_ns);
         if width.is_none() {
             let ns = window.width_ns;
-            let wanted =
-                format!("a timestamp, a date or a signed integer of seconds, of which {ns} ns are a whole number");
+            let wanted = format!(
+                "a timestamp, a date or a signed integer of seconds, of which {ns} ns are a whole number"
+            );
             return Err(type_error(&window.column, &kept, wanted));
         }
         keys.push(place);
@@ -67,12 +71,19 @@ pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Pla
             // Any type will do.
             (Some((index_of(schema, column)?, DataType::Null)), None)
         } else {
-            (first.map(|name| find(schema, name)).transpose()?, second.map(|name| find(schema, name)).transpose()?)
+            (
+                first.map(|name| find(schema, name)).transpose()?,
+                second.map(|name| find(schema, name)).transpose()?,
+            )
         };
         if let Some((place, of)) = first.as_ref().filter(|_| measure.wants_numbers())
             && !(of.is_integer() || of.is_floating())
         {
-            return Err(type_error(schema.field(*place).name(), of, "a column of numbers".to_owned()));
+            return Err(type_error(
+                schema.field(*place).name(),
+                of,
+                "a column of numbers".to_owned(),
+            ));
         }
         let of = |column: &Option<(usize, DataType)>| column.as_ref().map(|(_, of)| of.clone());
         kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
@@ -82,20 +93,31 @@ pub(super) fn in_rows(aggregation: &Aggregation, schema: &Schema) -> Result<(Pla
 }
 
 /// In a schema of partials.
-pub(super) fn in_partials(aggregation: &Aggregation, schema: &Schema) -> Result<(Places, Types), AggregateError> {
-    let keys = aggregation.key_names().map(|name| find(schema, name)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn in_partials(
+    aggregation: &Aggregation,
+    schema: &Schema,
+) -> Result<(Places, Types), AggregateError> {
+    let keys =
+        aggregation.key_names().map(|name| find(schema, name)).collect::<Result<Vec<_>, _>>()?;
     let mut measures = Vec::new();
     let mut kept = Vec::new();
     for (name, measure) in &aggregation.measures {
         let place = index_of(schema, name)?;
         let found = kept_in(schema, place, measure).ok_or_else(|| {
-            type_error(name, schema.field(place).data_type(), "partials as they were made".to_owned())
+            type_error(
+                name,
+                schema.field(place).data_type(),
+                "partials as they were made".to_owned(),
+            )
         })?;
         kept.push(found);
         measures.push(place);
     }
     let (keys, key_types) = keys.into_iter().unzip();
-    Ok((Places { keys, width: None, of: PlacesOf::Partials(measures) }, Types { keys: key_types, kept }))
+    Ok((
+        Places { keys, width: None, of: PlacesOf::Partials(measures) },
+        Types { keys: key_types, kept },
+    ))
 }
 
 /// What is kept of a measure, where a column has it.
@@ -108,8 +130,9 @@ fn kept_in(schema: &Schema, place: usize, measure: &Measure) -> Option<Fields> {
 
 /// Partials whose metadata got lost would be counted as rows.
 fn look_like_partials(aggregation: &Aggregation, schema: &Schema) -> bool {
-    let is_kept =
-        |name: &str, measure| schema.index_of(name).is_ok_and(|place| kept_in(schema, place, measure).is_some());
+    let is_kept = |name: &str, measure| {
+        schema.index_of(name).is_ok_and(|place| kept_in(schema, place, measure).is_some())
+    };
     aggregation.measures.iter().all(|(name, measure)| is_kept(name, measure))
 }
 
@@ -129,12 +152,17 @@ fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError
     let place = index_of(schema, name)?;
     let data_type = schema.field(place).data_type();
     let kept = value_type(data_type).ok_or_else(|| {
-        type_error(name, data_type, "texts, bytes, booleans, numbers, dates or times of at most 64 bits".to_owned())
+        type_error(
+            name,
+            data_type,
+            "texts, bytes, booleans, numbers, dates or times of at most 64 bits".to_owned(),
+        )
     })?;
     Ok((place, kept))
 }
 
-/// A window's width in the unit of a column of times; `None`: it is not a whole number of them, or no time.
+/// A window's width in the unit of a column of times; `None`: it is not a whole number of them, or
+/// no time.
 pub(super) fn width_in(data_type: &DataType, width_ns: i64) -> Option<i64> {
     let unit_ns = match data_type {
         DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,

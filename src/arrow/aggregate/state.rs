@@ -24,7 +24,8 @@ pub(super) struct Input {
 impl Input {
     /// Some of its rows.
     pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
-        let column = |column: &Option<Column>| column.as_ref().map(|column| column.slice(start, rows));
+        let column =
+            |column: &Option<Column>| column.as_ref().map(|column| column.slice(start, rows));
         Self {
             array: self.array.as_ref().map(|array| array.slice(start, rows)),
             value: column(&self.value),
@@ -49,7 +50,8 @@ pub(super) trait State: Send {
     /// Takes partials in, that [`check`](Self::check) has seen.
     fn merge(&mut self, groups: &[u32], partials: &StructArray);
 
-    /// A copy, to come back to, if it is one of plain numbers: that costs less per group than the look-up of some rows.
+    /// A copy, to come back to, if it is one of plain numbers: that costs less per group than the
+    /// look-up of some rows.
     fn copied(&self) -> Option<Box<dyn State>> {
         None
     }
@@ -73,22 +75,31 @@ pub(super) trait State: Send {
 pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
 
 /// The fields of a measure's partials, for a column of this type and a second one.
-pub(super) fn kept_fields(measure: &Measure, value: Option<&DataType>, second: Option<&DataType>) -> Option<Fields> {
+pub(super) fn kept_fields(
+    measure: &Measure,
+    value: Option<&DataType>,
+    second: Option<&DataType>,
+) -> Option<Fields> {
     let field = |name: &str, data_type: DataType| Field::new(name, data_type, true);
-    let list =
-        |name: &str, data_type: DataType| field(name, DataType::List(Field::new_list_field(data_type, true).into()));
+    let list = |name: &str, data_type: DataType| {
+        field(name, DataType::List(Field::new_list_field(data_type, true).into()))
+    };
     Some(
         match (measure, value, second) {
             (Measure::Count { .. }, _, _) => vec![field("count", DataType::Int64)],
-            (Measure::Sum { .. } | Measure::Mean { .. }, Some(of), None) if of.is_floating() => vec![
-                field("sum", DataType::Float64),
-                field("error", DataType::Float64),
-                field("count", DataType::Int64),
-            ],
+            (Measure::Sum { .. } | Measure::Mean { .. }, Some(of), None) if of.is_floating() => {
+                vec![
+                    field("sum", DataType::Float64),
+                    field("error", DataType::Float64),
+                    field("count", DataType::Int64),
+                ]
+            }
             (Measure::Sum { .. } | Measure::Mean { .. }, Some(_), None) => {
                 vec![field("sum", EXACT), field("count", DataType::Int64)]
             }
-            (Measure::Min { .. } | Measure::Max { .. }, Some(of), None) => vec![field("value", of.clone())],
+            (Measure::Min { .. } | Measure::Max { .. }, Some(of), None) => {
+                vec![field("value", of.clone())]
+            }
             (Measure::First { .. } | Measure::Last { .. }, Some(of), Some(by)) => {
                 vec![field("value", of.clone()), field("by", by.clone())]
             }
@@ -103,7 +114,8 @@ pub(super) fn kept_fields(measure: &Measure, value: Option<&DataType>, second: O
     )
 }
 
-/// The fields of a measure's partials, if these are as good: a file may have renamed what is in a list.
+/// The fields of a measure's partials, if these are as good: a file may have renamed what is in a
+/// list.
 pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Fields> {
     let of = |place: usize| {
         let data_type = match fields.get(place)?.data_type() {
@@ -135,7 +147,11 @@ pub(super) fn state_of(name: &str, measure: &Measure, fields: &Fields) -> Box<dy
         Measure::Count { .. } => Box::<Counts>::default(),
         Measure::Sum { .. } | Measure::Mean { .. } => {
             let is_mean = matches!(measure, Measure::Mean { .. });
-            if of(0) == EXACT { Box::new(IntegerSums::new(name, is_mean)) } else { Box::new(FloatSums::new(is_mean)) }
+            if of(0) == EXACT {
+                Box::new(IntegerSums::new(name, is_mean))
+            } else {
+                Box::new(FloatSums::new(is_mean))
+            }
         }
         Measure::Min { .. } => Box::new(Extreme::new(of(0), false)),
         Measure::Max { .. } => Box::new(Extreme::new(of(0), true)),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Decimal128Type, Float32Type, Float64Type, Int64Type};
 use arrow_array::{
-    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, PrimitiveArray, StructArray, downcast_integer_array,
+    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, PrimitiveArray, StructArray,
+    downcast_integer_array,
 };
 use arrow_schema::DataType;
 
@@ -26,7 +27,12 @@ impl State for Counts {
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {
-        match input.array.as_ref().and_then(Array::logical_nulls).filter(|nulls| nulls.null_count() > 0) {
+        match input
+            .array
+            .as_ref()
+            .and_then(Array::logical_nulls)
+            .filter(|nulls| nulls.null_count() > 0)
+        {
             None => groups.iter().for_each(|&group| self.0[group as usize] += 1),
             Some(nulls) => nulls.valid_indices().for_each(|row| self.0[groups[row] as usize] += 1),
         }
@@ -56,9 +62,16 @@ fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
 }
 
 /// Calls `add` with each value and its group.
-fn each<T: ArrowPrimitiveType>(groups: &[u32], values: &PrimitiveArray<T>, mut add: impl FnMut(usize, T::Native)) {
+fn each<T: ArrowPrimitiveType>(
+    groups: &[u32],
+    values: &PrimitiveArray<T>,
+    mut add: impl FnMut(usize, T::Native),
+) {
     match values.nulls().filter(|nulls| nulls.null_count() > 0) {
-        None => groups.iter().zip(values.values()).for_each(|(&group, &value)| add(group as usize, value)),
+        None => groups
+            .iter()
+            .zip(values.values())
+            .for_each(|(&group, &value)| add(group as usize, value)),
         Some(nulls) => {
             for row in nulls.valid_indices() {
                 add(groups[row] as usize, values.value(row));
@@ -110,7 +123,8 @@ impl State for IntegerSums {
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
         let sums = partials.column(0).as_primitive::<Decimal128Type>();
-        for ((&group, &sum), &count) in groups.iter().zip(sums.values()).zip(counts_of(partials, 1)) {
+        for ((&group, &sum), &count) in groups.iter().zip(sums.values()).zip(counts_of(partials, 1))
+        {
             let kept = &mut self.sums[group as usize];
             kept.sum += sum;
             kept.count += count;
@@ -119,7 +133,10 @@ impl State for IntegerSums {
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
         let sums: Decimal128Array = self.sums.iter().map(|one| Some(one.sum)).collect();
-        Ok([Arc::new(sums.with_data_type(EXACT)) as ArrayRef].into_iter().chain(self.counts()).collect())
+        Ok([Arc::new(sums.with_data_type(EXACT)) as ArrayRef]
+            .into_iter()
+            .chain(self.counts())
+            .collect())
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
@@ -164,7 +181,11 @@ impl Rounded {
 
     /// Rounded once. The error is NaN where the sum is none or infinite.
     fn total(&self) -> f64 {
-        if self.sum.is_finite() && self.error.is_finite() { self.sum + self.error } else { self.sum }
+        if self.sum.is_finite() && self.error.is_finite() {
+            self.sum + self.error
+        } else {
+            self.sum
+        }
     }
 }
 
@@ -180,7 +201,11 @@ impl FloatSums {
         Self { is_mean, sums: Vec::new() }
     }
 
-    fn add<T: ArrowPrimitiveType<Native: Into<f64>>>(&mut self, groups: &[u32], values: &PrimitiveArray<T>) {
+    fn add<T: ArrowPrimitiveType<Native: Into<f64>>>(
+        &mut self,
+        groups: &[u32],
+        values: &PrimitiveArray<T>,
+    ) {
         each(groups, values, |group, value| {
             let sum = &mut self.sums[group];
             sum.add(value.into());
@@ -218,7 +243,9 @@ impl State for FloatSums {
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
-        let floats = |part: fn(&Rounded) -> f64| Arc::new(Float64Array::from_iter_values(self.sums.iter().map(part)));
+        let floats = |part: fn(&Rounded) -> f64| {
+            Arc::new(Float64Array::from_iter_values(self.sums.iter().map(part)))
+        };
         let floats = [floats(|one| one.sum) as ArrayRef, floats(|one| one.error)];
         Ok(floats.into_iter().chain(self.counts()).collect())
     }

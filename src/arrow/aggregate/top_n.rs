@@ -44,7 +44,9 @@ impl TopN {
 
     fn take(&mut self, group: u32, value: Value<'_>, label: Option<Value<'_>>) {
         let best = &mut self.best[group as usize];
-        if best.len() == self.n && best.last().is_none_or(|last| better((value, label), last) != Ordering::Less) {
+        if best.len() == self.n
+            && best.last().is_none_or(|last| better((value, label), last) != Ordering::Less)
+        {
             return;
         }
         let place = best.partition_point(|row| better((value, label), row) != Ordering::Less);
@@ -77,10 +79,12 @@ impl State for TopN {
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
         let lists: Vec<&ListArray> = partials.columns().iter().map(AsArray::as_list).collect();
-        let columns: Vec<Column> = lists.iter().map(|list| Column::of_kept(list.values())).collect();
+        let columns: Vec<Column> =
+            lists.iter().map(|list| Column::of_kept(list.values())).collect();
         for (row, &group) in groups.iter().enumerate() {
             #[allow(clippy::cast_sign_loss)] // offsets
-            let rows = lists[0].value_offsets()[row] as usize..lists[0].value_offsets()[row + 1] as usize;
+            let rows =
+                lists[0].value_offsets()[row] as usize..lists[0].value_offsets()[row + 1] as usize;
             for row in rows {
                 if let Some(value) = columns[0].get(row) {
                     self.take(group, value, columns.get(1).and_then(|labels| labels.get(row)));
@@ -92,25 +96,32 @@ impl State for TopN {
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
         let part = |place: usize| -> Vec<Option<Value<'_>>> {
             let rows = self.best.iter().flatten();
-            rows.map(|(value, label)| if place == 0 { Some(value) } else { label.as_ref() }.map(Kept::as_value))
-                .collect()
+            rows.map(|(value, label)| {
+                if place == 0 { Some(value) } else { label.as_ref() }.map(Kept::as_value)
+            })
+            .collect()
         };
-        let lists = self.types.iter().enumerate().map(|(place, data_type)| -> Result<ArrayRef, AggregateError> {
-            let values = to_array(part(place).into_iter(), data_type)?;
-            let field = Field::new_list_field(data_type.clone(), true).into();
-            Ok(Arc::new(ListArray::try_new(field, self.offsets()?, values, None)?))
-        });
+        let lists = self.types.iter().enumerate().map(
+            |(place, data_type)| -> Result<ArrayRef, AggregateError> {
+                let values = to_array(part(place).into_iter(), data_type)?;
+                let field = Field::new_list_field(data_type.clone(), true).into();
+                Ok(Arc::new(ListArray::try_new(field, self.offsets()?, values, None)?))
+            },
+        );
         lists.collect()
     }
 
     /// A list of structs: `value`, and `label` if there is one.
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let lists = self.partials()?;
-        let columns: Vec<ArrayRef> = lists.iter().map(|list| list.as_list::<i32>().values().clone()).collect();
+        let columns: Vec<ArrayRef> =
+            lists.iter().map(|list| list.as_list::<i32>().values().clone()).collect();
         let names = ["value", "label"].into_iter().zip(&self.types);
-        let fields: Fields = names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
+        let fields: Fields =
+            names.map(|(name, data_type)| Field::new(name, data_type.clone(), true)).collect();
         let rows = StructArray::try_new(fields, columns, None)?;
-        let field = Field::new_list_field(arrow_array::Array::data_type(&rows).clone(), true).into();
+        let field =
+            Field::new_list_field(arrow_array::Array::data_type(&rows).clone(), true).into();
         Ok(Arc::new(ListArray::try_new(field, self.offsets()?, Arc::new(rows), None)?))
     }
 

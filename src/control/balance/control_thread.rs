@@ -1,7 +1,7 @@
 //! The control thread: one per process, for all queues with a balancer.
 //!
-//! It is never a drain thread: in a pool that is saturated, a balancer that waits for a free worker never runs. It starts
-//! with the first such queue and ends with the last.
+//! It is never a drain thread: in a pool that is saturated, a balancer that waits for a free worker
+//! never runs. It starts with the first such queue and ends with the last.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -11,7 +11,9 @@ use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::Item;
 use crate::shared::Shared;
-use crate::sync::{Arc, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, Weak, spawn, wait_for};
+use crate::sync::{
+    Arc, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, Weak, spawn, wait_for,
+};
 
 static CONTROL: Forgettable<ControlThread> = Forgettable::new();
 
@@ -126,7 +128,8 @@ pub(crate) fn look_again<T: Item>(shared: &Shared<T>, deadline: Instant) {
     });
 }
 
-/// Waits until the control thread has ended, which it does when no queue is left; at most until `deadline`.
+/// Waits until the control thread has ended, which it does when no queue is left; at most until
+/// `deadline`.
 #[cfg(feature = "python")]
 pub(crate) fn wait_ended(deadline: Option<Instant>) {
     let control = CONTROL.get();
@@ -164,7 +167,12 @@ impl ControlThread {
                 return;
             }
             let now = Instant::now();
-            let first = agenda.entries.iter().enumerate().filter_map(|(at, entry)| Some((entry.due()?, at))).min();
+            let first = agenda
+                .entries
+                .iter()
+                .enumerate()
+                .filter_map(|(at, entry)| Some((entry.due()?, at)))
+                .min();
             agenda = match first {
                 Some((due, at)) if due <= now => self.work(agenda, at, now),
                 Some((due, _)) => wait_for(&self.changed, agenda, Some(due - now)),
@@ -174,7 +182,12 @@ impl ControlThread {
     }
 
     /// One queue's turn, outside the lock.
-    fn work<'a>(&'a self, mut agenda: MutexGuard<'a, Agenda>, at: usize, now: Instant) -> MutexGuard<'a, Agenda> {
+    fn work<'a>(
+        &'a self,
+        mut agenda: MutexGuard<'a, Agenda>,
+        at: usize,
+        now: Instant,
+    ) -> MutexGuard<'a, Agenda> {
         let entry = &mut agenda.entries[at];
         let balances = entry.next_run.is_some_and(|due| due <= now);
         let settles = entry.next_settle.is_some_and(|due| due <= now);

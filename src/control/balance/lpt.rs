@@ -6,13 +6,13 @@ use std::collections::binary_heap::PeekMut;
 
 use super::rank::{Ranked, narrow};
 
-/// The thread of each partition: heaviest first, each to the thread that has least so far; of equals the lower index.
-/// A partition without load goes to index mod threads, as a new one does.
+/// The thread of each partition: heaviest first, each to the thread that has least so far; of
+/// equals the lower index. A partition without load goes to index mod threads, as a new one does.
 ///
-/// R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17 (1969): the largest thread load
-/// is at most 4/3 − 1/(3·threads) of the best possible, and at most the mean plus (1 − 1/threads) · the heaviest
+/// R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17 (1969): the
+/// largest thread load is at most 4/3 − 1/(3·threads) of the best possible, and at most the mean
+/// plus (1 − 1/threads) · the heaviest partition. Costs a sort and one step down a heap per
 /// partition.
-/// Costs a sort and one step down a heap per partition.
 pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
     let threads = threads.max(1);
     let ranked = Ranked::new(load);
@@ -25,8 +25,10 @@ pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
 
 /// The same by rank, for partitions with load only.
 pub(super) fn deal(ranked: &Ranked, threads: usize) -> Vec<u32> {
-    // Loads are not negative, so their bits are in the order of their values; unlike floats, bits have a total order.
-    let mut least: BinaryHeap<Reverse<(u64, u32)>> = (0..narrow(threads)).map(|thread| Reverse((0, thread))).collect();
+    // Loads are not negative, so their bits are in the order of their values; unlike floats, bits
+    // have a total order.
+    let mut least: BinaryHeap<Reverse<(u64, u32)>> =
+        (0..narrow(threads)).map(|thread| Reverse((0, thread))).collect();
     let mut bins = vec![0; ranked.len()];
     for (bin, load) in bins.iter_mut().zip(&ranked.load).rev() {
         let Some(mut top) = least.peek_mut() else { break };
@@ -76,7 +78,10 @@ mod tests {
         assert_eq!(lpt(&[1.0, 5.0, 3.0, 3.0], 2), [0, 0, 1, 1]);
         assert_eq!(lpt(&[2.0; 6], 3), [0, 1, 2, 0, 1, 2]);
         // Graham's example of the bound being reached: 7 where 6 is possible.
-        assert_eq!(largest(&[3.0, 3.0, 2.0, 2.0, 2.0], 2).total_cmp(&7.0), std::cmp::Ordering::Equal);
+        assert_eq!(
+            largest(&[3.0, 3.0, 2.0, 2.0, 2.0], 2).total_cmp(&7.0),
+            std::cmp::Ordering::Equal
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The meter: what each partition was asked for, and what that costs.
 //!
-//! It reads counts that producers and drain threads keep anyway. Nothing is reset: a load is the difference of two
-//! readings, and the first reading counts from the queue's start.
+//! It reads counts that producers and drain threads keep anyway. Nothing is reset: a load is the
+//! difference of two readings, and the first reading counts from the queue's start.
 
 use rustc_hash::FxHashMap;
 
@@ -11,8 +11,8 @@ use crate::flow::handler::Item;
 use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 
-/// Runs in a row whose difference may be chance, before the base line moves all the same: so slow traffic adds up to
-/// evidence, and an old state of affairs is forgotten.
+/// Runs in a row whose difference may be chance, before the base line moves all the same: so slow
+/// traffic adds up to evidence, and an old state of affairs is forgotten.
 const MOST_KEPT: u32 = 10;
 
 /// Attempts per partition, and the weight of one.
@@ -29,14 +29,16 @@ impl Reading {
         self.attempts.iter().zip(&self.weight).map(|(attempts, weight)| attempts * weight).collect()
     }
 
-    /// What the reading says about the threads. Attempts are counts, so their variance is about their number (Poisson), and
-    /// that of a load its weights' squares times the attempts. Without this a queue with little traffic would move
-    /// partitions at every run.
+    /// What the reading says about the threads. Attempts are counts, so their variance is about
+    /// their number (Poisson), and that of a load its weights' squares times the attempts. Without
+    /// this a queue with little traffic would move partitions at every run.
     pub(super) fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
         const DEVIATIONS: f64 = 3.0;
-        /// A chance difference below this share of the largest load hides nothing that would be worth a move.
+        /// A chance difference below this share of the largest load hides nothing that would be
+        /// worth a move.
         const CLOSE_ENOUGH: f64 = 0.1;
-        let variance: Vec<f64> = self.load().iter().zip(&self.weight).map(|(load, weight)| load * weight).collect();
+        let variance: Vec<f64> =
+            self.load().iter().zip(&self.weight).map(|(load, weight)| load * weight).collect();
         let (smallest, largest) = extremes(&thread_loads(&self.load(), owner, threads));
         let (less, more) = extremes(&thread_loads(&variance, owner, threads));
         let by_chance = DEVIATIONS * (less + more).sqrt();
@@ -49,11 +51,11 @@ impl Reading {
         }
     }
 
-    /// Weighs each partition by its handlers' moving average of nanoseconds per item. Waiting for the interpreter, for an
-    /// entry token or for the next try is in none of these averages.
+    /// Weighs each partition by its handlers' moving average of nanoseconds per item. Waiting for
+    /// the interpreter, for an entry token or for the next try is in none of these averages.
     ///
-    /// A partition of several types gets their average, weighted by the items they had; one that nothing is known about,
-    /// or that any type may go to, gets the average of all.
+    /// A partition of several types gets their average, weighted by the items they had; one that
+    /// nothing is known about, or that any type may go to, gets the average of all.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn weigh_by_cost<T: Item>(&mut self, route: &Route<T>, selector: Selector) {
         let mut sums: FxHashMap<usize, (f64, f64)> = FxHashMap::default();
@@ -64,7 +66,8 @@ impl Reading {
             let items = (counts.consumed + counts.failed) as f64;
             all_ns += counts.ns_per_item * items;
             all_items += items;
-            for &partition in type_route.partitions.iter().filter(|_| selector == Selector::ByType) {
+            for &partition in type_route.partitions.iter().filter(|_| selector == Selector::ByType)
+            {
                 let (ns, of) = sums.entry(partition).or_default();
                 *ns += counts.ns_per_item * items;
                 *of += items;
@@ -98,12 +101,14 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Attempts per partition since the base line: what was wanted, also of what waited or was refused.
+    /// Attempts per partition since the base line: what was wanted, also of what waited or was
+    /// refused.
     #[allow(clippy::cast_precision_loss)] // beyond 2^53 attempts in one interval
     pub(super) fn read<T: Item>(&mut self, route: &Route<T>) -> Reading {
         let counts: Vec<u64> = route.partitions().map(Partition::attempts).collect();
         self.before.resize(counts.len(), 0);
-        let attempts = counts.iter().zip(&self.before).map(|(now, before)| (now - before) as f64).collect();
+        let attempts =
+            counts.iter().zip(&self.before).map(|(now, before)| (now - before) as f64).collect();
         let weight = vec![1.0; counts.len()];
         Reading { counts, attempts, weight }
     }
@@ -145,6 +150,9 @@ mod tests {
     fn equal_counts_of_unequal_cost_are_uneven() {
         let (counts, owner) = ([10_000.0; 4], [0, 1, 0, 1]);
         assert_eq!(reading(&counts, &[1.0; 4]).evidence(&owner, 2), Evidence::Even);
-        assert_eq!(reading(&counts, &[200.0, 1.0, 200.0, 1.0]).evidence(&owner, 2), Evidence::Uneven);
+        assert_eq!(
+            reading(&counts, &[200.0, 1.0, 200.0, 1.0]).evidence(&owner, 2),
+            Evidence::Uneven
+        );
     }
 }

@@ -11,11 +11,14 @@ pub(crate) struct Move {
 /// What has to be done to get from the owners to the plan, in the order of the partitions.
 pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
     let pairs = owner.iter().zip(plan).enumerate();
-    pairs.filter(|(_, (from, to))| from != to).map(|(partition, (&from, &to))| Move { partition, from, to }).collect()
+    pairs
+        .filter(|(_, (from, to))| from != to)
+        .map(|(partition, (&from, &to))| Move { partition, from, to })
+        .collect()
 }
 
-/// Checks a plan that somebody else made: one thread per partition, each thread existing. A partition given to a thread
-/// that does not exist would never be drained again.
+/// Checks a plan that somebody else made: one thread per partition, each thread existing. A
+/// partition given to a thread that does not exist would never be drained again.
 ///
 /// # Errors
 /// What is wrong, with value, limit and remedy.
@@ -37,7 +40,8 @@ pub(crate) fn validate(plan: &[usize], partitions: usize, threads: usize) -> Res
     }
 }
 
-/// The load of each thread under the given owners. A partition whose owner does not exist counts nowhere.
+/// The load of each thread under the given owners. A partition whose owner does not exist counts
+/// nowhere.
 pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec<f64> {
     let mut loads = vec![0.0; threads];
     for (load, owner) in load.iter().zip(owner) {
@@ -48,7 +52,8 @@ pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec
     loads
 }
 
-/// The largest thread load over the smallest: 1 when all are zero, infinite when only the smallest is.
+/// The largest thread load over the smallest: 1 when all are zero, infinite when only the smallest
+/// is.
 pub(crate) fn load_ratio(thread_loads: &[f64]) -> f64 {
     let (smallest, largest) = extremes(thread_loads);
     if largest == 0.0 { 1.0 } else { largest / smallest }
@@ -60,20 +65,22 @@ pub(crate) fn spread(thread_loads: &[f64]) -> f64 {
     if largest == 0.0 { 0.0 } else { (largest - smallest) / largest }
 }
 
-/// The heaviest partition, if it alone exceeds a thread's fair share: no plan can then even out the threads, only more
-/// partitions for its type can. Of equals the lowest index.
+/// The heaviest partition, if it alone exceeds a thread's fair share: no plan can then even out the
+/// threads, only more partitions for its type can. Of equals the lowest index.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
     // Four quarters of a sum may differ from a partition of that size by a rounding.
     const ROUNDING: f64 = 1.0 + 1e-9;
     let sum: f64 = load.iter().sum();
-    let (partition, heaviest) = load.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let (partition, heaviest) =
+        load.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     (*heaviest > sum / threads.max(1) as f64 * ROUNDING).then_some(partition)
 }
 
 /// The smallest and the largest of the threads' loads; zeros when there is none.
 pub(super) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
-    let ordered = |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
+    let ordered =
+        |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
     let first = thread_loads.first().copied().unwrap_or(0.0);
     thread_loads.iter().fold((first, first), ordered)
 }

@@ -1,7 +1,7 @@
 //! Partitions in the order of their loads, and what no plan can beat.
 
-/// The partitions that have load, lightest first; equal loads by falling index, so that from the heavy end the lower
-/// index comes first. A partition's place in this order is its *rank*.
+/// The partitions that have load, lightest first; equal loads by falling index, so that from the
+/// heavy end the lower index comes first. A partition's place in this order is its *rank*.
 ///
 /// Ranks instead of partitions, because a list of ranks in order is a list of loads in order.
 #[derive(Debug)]
@@ -15,16 +15,18 @@ pub(super) struct Ranked {
 impl Ranked {
     /// Loads that are zero, negative or not finite have no rank.
     ///
-    /// Load and index share one integer per partition, because that sorts faster than pairs. A load is cut to
-    /// the bits that the index leaves: 36 of its 52 binary places beside 65,536 partitions.
+    /// Load and index share one integer per partition, because that sorts faster than pairs. A load
+    /// is cut to the bits that the index leaves: 36 of its 52 binary places beside 65,536
+    /// partitions.
     pub(super) fn new(load: &[f64]) -> Self {
         let index_bits = usize::BITS - load.len().leading_zeros();
         let index_mask = (1 << index_bits) - 1;
         let mut keys: Vec<u64> = Vec::with_capacity(load.len());
         for (partition, &load) in (0..).zip(load) {
             if load > 0.0 && load.is_finite() {
-                // The bits of positive floats are in the order of their values; the first is the sign. The index counts
-                // down, so that of equal loads the lower index is the heavier one.
+                // The bits of positive floats are in the order of their values; the first is the
+                // sign. The index counts down, so that of equal loads the lower index is the
+                // heavier one.
                 keys.push(load.to_bits() << 1 & !index_mask | (index_mask - partition));
             }
         }
@@ -42,7 +44,8 @@ impl Ranked {
     }
 }
 
-/// An index in half the memory. Lists of them are shifted and searched; a queue has far fewer than 2³² partitions.
+/// An index in half the memory. Lists of them are shifted and searched; a queue has far fewer than
+/// 2³² partitions.
 pub(super) fn narrow(index: usize) -> u32 {
     u32::try_from(index).expect("fewer than 2^32 partitions and threads")
 }
@@ -57,8 +60,9 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Largest: some thread has the heaviest partition, and some thread has the mean or more. Smallest: the `k`
-    /// heaviest partitions are on at most `k` threads, so the other threads share the rest, or less.
+    /// Largest: some thread has the heaviest partition, and some thread has the mean or more.
+    /// Smallest: the `k` heaviest partitions are on at most `k` threads, so the other threads share
+    /// the rest, or less.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn of(ranked: &Ranked, threads: usize) -> Self {
         let tail = ranked.len().saturating_sub(threads);
@@ -93,7 +97,10 @@ mod tests {
 
     #[test]
     fn what_is_no_load_has_no_rank() {
-        assert_eq!(Ranked::new(&[0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0]).len(), 0);
+        assert_eq!(
+            Ranked::new(&[0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0]).len(),
+            0
+        );
         assert_eq!(Ranked::new(&[]).len(), 0);
     }
 

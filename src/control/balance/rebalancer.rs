@@ -89,10 +89,11 @@ struct Decision {
 }
 
 impl<T: Item> Shared<T> {
-    /// Runs the balancer on the time since its last run. Returns how many partitions have another wanted owner now.
+    /// Runs the balancer on the time since its last run. Returns how many partitions have another
+    /// wanted owner now.
     ///
-    /// The plan is made outside the control lock: producers and drain threads notice nothing, and a balancer of the user's
-    /// may take its time.
+    /// The plan is made outside the control lock: producers and drain threads notice nothing, and a
+    /// balancer of the user's may take its time.
     pub(crate) fn rebalance(self: &Arc<Self>) -> usize {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
@@ -101,7 +102,8 @@ impl<T: Item> Shared<T> {
         let begun = {
             let mut control = self.control.lock();
             let wanted = moves(&decision.owner, &decision.plan).into_iter();
-            let begun = wanted.filter(|one| self.hand_over(&mut control, one.partition, one.to)).count();
+            let begun =
+                wanted.filter(|one| self.hand_over(&mut control, one.partition, one.to)).count();
             if let Some(deadline) = control.handoffs.next_deadline() {
                 control_thread::look_again(self, deadline);
             }
@@ -110,7 +112,9 @@ impl<T: Item> Shared<T> {
         balancing.figures.lock().moves += begun as u64;
         drop(meter);
         if begun > 0 {
-            let delta = |owner: &[usize]| spread(&thread_loads(&decision.load, owner, self.threads.len())) * 100.0;
+            let delta = |owner: &[usize]| {
+                spread(&thread_loads(&decision.load, owner, self.threads.len())) * 100.0
+            };
             self.host.inform(&format!(
                 "queue {}: rebalanced {begun} partitions, max thread load delta: {:.0}% -> {:.0}%",
                 self.name,
@@ -130,7 +134,8 @@ impl<T: Item> Shared<T> {
         }
         let load = reading.load();
         // The wanted owners: a partition that is on its way counts where it goes.
-        let owner: Vec<usize> = (0..load.len()).map(|one| self.route.owner(one).load().wanted()).collect();
+        let owner: Vec<usize> =
+            (0..load.len()).map(|one| self.route.owner(one).load().wanted()).collect();
         {
             let mut figures = balancing.figures.lock();
             figures.rebalances += 1;
@@ -153,7 +158,9 @@ impl<T: Item> Shared<T> {
                 _ => {
                     meter.begin_anew(reading);
                     self.report_oversized(balancing, &load);
-                    let plan = |load: &[f64], owner: &[usize], threads| balancing.balancer.plan(load, owner, threads);
+                    let plan = |load: &[f64], owner: &[usize], threads| {
+                        balancing.balancer.plan(load, owner, threads)
+                    };
                     plan_around(&away, &load, &owner, plan)
                 }
             }
@@ -163,30 +170,44 @@ impl<T: Item> Shared<T> {
             Err(problem) => {
                 if let Some(times) = balancing.refused_log.note((), 1, Instant::now()) {
                     let queue = &self.name;
-                    self.host.log(&format!("queue {queue}: {times} plans of the balancer were refused: {problem}"));
+                    self.host.log(&format!(
+                        "queue {queue}: {times} plans of the balancer were refused: {problem}"
+                    ));
                 }
                 return None;
             }
         };
-        for (partition, thread) in plan.iter_mut().enumerate().filter(|(_, thread)| away[**thread]) {
+        for (partition, thread) in plan.iter_mut().enumerate().filter(|(_, thread)| away[**thread])
+        {
             *thread = owner[partition];
         }
         Some(Decision { plan, load, owner })
     }
 
-    /// The threads that have been inside one call for so long that they may not come back: nothing is given to them.
+    /// The threads that have been inside one call for so long that they may not come back: nothing
+    /// is given to them.
     fn threads_away(&self) -> Vec<bool> {
         let interval = self.config.rebalance_interval;
         let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
         let is_away = |since: Instant| since.elapsed() > limit;
-        self.threads.iter().map(|slot| slot.tally.counts().calling.is_some_and(|(_, since)| is_away(since))).collect()
+        self.threads
+            .iter()
+            .map(|slot| slot.tally.counts().calling.is_some_and(|(_, since)| is_away(since)))
+            .collect()
     }
 
-    fn ask_custom(&self, balancing: &Balancing, load: &[f64], owner: &[usize]) -> Result<Option<Vec<usize>>, String> {
+    fn ask_custom(
+        &self,
+        balancing: &Balancing,
+        load: &[f64],
+        owner: &[usize],
+    ) -> Result<Option<Vec<usize>>, String> {
         let mut plan = Ok(None);
         self.host.enter(&mut || {
             // The control thread serves other queues as well: a balancer's panic must not end it.
-            let asked = catch_unwind(AssertUnwindSafe(|| balancing.balancer.plan(load, owner, self.threads.len())));
+            let asked = catch_unwind(AssertUnwindSafe(|| {
+                balancing.balancer.plan(load, owner, self.threads.len())
+            }));
             plan = asked.unwrap_or_else(|_| Err("the balancer panicked".to_owned()));
         });
         plan
@@ -198,13 +219,17 @@ impl<T: Item> Shared<T> {
         let threads = self.threads.len();
         let Some(partition) = oversized(load, threads) else { return };
         let (share, fair) = (load[partition] / load.iter().sum::<f64>(), 1.0 / threads as f64);
-        if share < fair * OVERSIZED_BY || balancing.oversized_log.note(partition, 1, Instant::now()).is_none() {
+        if share < fair * OVERSIZED_BY
+            || balancing.oversized_log.note(partition, 1, Instant::now()).is_none()
+        {
             return;
         }
         let by_type = self.config.selector == Selector::ByType;
         let here = self.route.types().filter(|one| by_type && one.partitions.contains(&partition));
-        let names: Vec<String> = here.filter_map(|one| Some(one.registered()?.name.to_string())).collect();
-        let types = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+        let names: Vec<String> =
+            here.filter_map(|one| Some(one.registered()?.name.to_string())).collect();
+        let types =
+            if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
         let remedy = if by_type {
             "spread its type over several partitions with add_handler_factory"
         } else {
@@ -220,7 +245,8 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// A plan for the threads that are there. The partitions of the others stay: they could not move anyway.
+/// A plan for the threads that are there. The partitions of the others stay: they could not move
+/// anyway.
 fn plan_around(
     away: &[bool],
     load: &[f64],
@@ -231,7 +257,8 @@ fn plan_around(
         return plan(load, owner, away.len());
     }
     let here: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
-    let movable: Vec<usize> = (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
+    let movable: Vec<usize> =
+        (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
     let position = |thread: usize| here.iter().position(|&one| one == thread).unwrap_or(0);
     let loads: Vec<f64> = movable.iter().map(|&partition| load[partition]).collect();
     let owners: Vec<usize> = movable.iter().map(|&partition| position(owner[partition])).collect();
@@ -250,7 +277,8 @@ mod tests {
     #[test]
     fn a_thread_that_is_away_gets_nothing_and_gives_nothing() {
         let balancer = DrainBalancer::throughput_weighted();
-        let plan = |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);
+        let plan =
+            |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);
         let (load, owner) = ([9.0, 9.0, 9.0, 9.0, 1.0, 0.0], [1, 1, 1, 1, 2, 0]);
         let planned = plan_around(&[true, false, false], &load, &owner, plan).unwrap().unwrap();
         assert_eq!(planned[5], 0);

@@ -5,22 +5,24 @@ use super::rank::{Ranked, narrow};
 /// A thread whose load is so close to the mean is left alone.
 pub(super) const CLOSE: f64 = 0.02;
 
-/// A step must lower the larger of its two threads by more than this part of it; less is rounding, and rounding could
-/// go back and forth for ever.
+/// A step must lower the larger of its two threads by more than this part of it; less is rounding,
+/// and rounding could go back and forth for ever.
 const ROUNDING: f64 = 1e-9;
 
-/// Threads with what they hold. Each step lowers the larger of two threads and leaves the other one below what that
-/// was, so the largest thread load never rises and the smallest never falls.
+/// Threads with what they hold. Each step lowers the larger of two threads and leaves the other one
+/// below what that was, so the largest thread load never rises and the smallest never falls.
 #[derive(Debug)]
 pub(super) struct Repair<'a> {
     ranked: &'a Ranked,
-    /// Ranks by thread, in order, so lightest first. The heavy end, where most steps are, is cheap to change.
+    /// Ranks by thread, in order, so lightest first. The heavy end, where most steps are, is cheap
+    /// to change.
     held: Vec<Vec<u32>>,
     /// Thread by rank.
     thread: Vec<u32>,
     /// Load by thread.
     load: Vec<f64>,
-    /// Steps that are left. They always sufficed with room to spare; the bound is for loads nobody thought of.
+    /// Steps that are left. They always sufficed with room to spare; the bound is for loads nobody
+    /// thought of.
     steps: usize,
 }
 
@@ -43,13 +45,14 @@ impl<'a> Repair<'a> {
         for (rank, thread) in (0..).zip(&thread) {
             held[*thread as usize].push(rank);
         }
-        let mut repair = Self { ranked, held, thread, load: vec![0.0; threads], steps: 4 * ranked.len() + 64 };
+        let mut repair =
+            Self { ranked, held, thread, load: vec![0.0; threads], steps: 4 * ranked.len() + 64 };
         repair.weigh();
         repair
     }
 
-    /// Repairs until nothing helps. Asked again about its own result it does nothing: the last pass saw the loads as
-    /// a new repair would and made no step.
+    /// Repairs until nothing helps. Asked again about its own result it does nothing: the last pass
+    /// saw the loads as a new repair would and made no step.
     pub(super) fn settle(mut self) -> Self {
         while self.pass() {
             self.weigh();
@@ -66,7 +69,8 @@ impl<'a> Repair<'a> {
         self.thread
     }
 
-    /// Adds up afresh, always in the same order: sums kept up to date by steps would differ in their last digits.
+    /// Adds up afresh, always in the same order: sums kept up to date by steps would differ in
+    /// their last digits.
     fn weigh(&mut self) {
         self.load.fill(0.0);
         for (thread, load) in self.thread.iter().zip(&self.ranked.load) {
@@ -74,9 +78,9 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Takes steps between the most and the least loaded thread until both are close to the mean. A most loaded thread
-    /// that no step helps (it holds one huge partition, say) is set aside and the others go on among themselves.
-    /// True if a step was taken.
+    /// Takes steps between the most and the least loaded thread until both are close to the mean. A
+    /// most loaded thread that no step helps (it holds one huge partition, say) is set aside and
+    /// the others go on among themselves. True if a step was taken.
     #[allow(clippy::cast_precision_loss)]
     fn pass(&mut self) -> bool {
         let mut at_it: Vec<usize> = (0..self.load.len()).collect();
@@ -98,7 +102,11 @@ impl<'a> Repair<'a> {
                 break;
             }
             let (giver, taker) = (at_it[most.0], at_it[least.0]);
-            let step = if self.beside_heaviest(giver) <= mean * CLOSE { None } else { self.best_step(giver, taker) };
+            let step = if self.beside_heaviest(giver) <= mean * CLOSE {
+                None
+            } else {
+                self.best_step(giver, taker)
+            };
             match step {
                 Some(step) => {
                     self.take(step, giver, taker);
@@ -112,14 +120,15 @@ impl<'a> Repair<'a> {
         stepped
     }
 
-    /// What a thread holds beside its heaviest partition. If that is next to nothing no step is worth it: the heaviest
-    /// would only make another thread the most loaded one.
+    /// What a thread holds beside its heaviest partition. If that is next to nothing no step is
+    /// worth it: the heaviest would only make another thread the most loaded one.
     fn beside_heaviest(&self, thread: usize) -> f64 {
-        self.load[thread] - self.held[thread].last().map_or(0.0, |rank| self.ranked.load[*rank as usize])
+        self.load[thread]
+            - self.held[thread].last().map_or(0.0, |rank| self.ranked.load[*rank as usize])
     }
 
-    /// The step that comes nearest to halving the gap; a move rather than a swap when it is at least half as good as
-    /// the best thinkable, because a swap is two handoffs.
+    /// The step that comes nearest to halving the gap; a move rather than a swap when it is at
+    /// least half as good as the best thinkable, because a swap is two handoffs.
     fn best_step(&self, giver: usize, taker: usize) -> Option<Step> {
         let gap = self.load[giver] - self.load[taker];
         let half = gap / 2.0;
@@ -137,15 +146,19 @@ impl<'a> Repair<'a> {
         for gives in light.last().into_iter().chain(heavy.first()) {
             best = better(best, *gives, None);
         }
-        // A light partition in a swap shifts less than the heaviest light one moved alone: only heavy ones can do
-        // better. There are at most load / half of them.
+        // A light partition in a swap shifts less than the heaviest light one moved alone: only
+        // heavy ones can do better. There are at most load / half of them.
         for gives in heavy {
             if best.is_some_and(|step| step.gain >= half / 2.0) {
                 break;
             }
             let wanted = load[*gives as usize] - half;
             let place = self.lighter(to, wanted);
-            if place == to.len() && to.last().is_none_or(|takes| load[*gives as usize] - load[*takes as usize] >= gap) {
+            if place == to.len()
+                && to
+                    .last()
+                    .is_none_or(|takes| load[*gives as usize] - load[*takes as usize] >= gap)
+            {
                 // Too heavy for any swap, and so are all after it.
                 break;
             }
@@ -216,7 +229,13 @@ mod tests {
     #[test]
     fn a_thread_with_one_huge_partition_is_set_aside_and_the_others_go_on() {
         // Thread 0 has the huge one alone, thread 1 has all the rest, thread 2 nothing.
-        assert_eq!(repaired(&[1.0, 1.0, 1.0, 1.0, 90.0], &[1, 1, 1, 1, 0], 3).iter().filter(|t| **t == 2).count(), 2);
+        assert_eq!(
+            repaired(&[1.0, 1.0, 1.0, 1.0, 90.0], &[1, 1, 1, 1, 0], 3)
+                .iter()
+                .filter(|t| **t == 2)
+                .count(),
+            2
+        );
     }
 
     #[test]
@@ -238,15 +257,16 @@ mod tests {
         let settled = Repair::new(&ranked, owner.clone(), 4).settle();
         let (smallest, largest) = extremes(settled.load());
         assert!(largest / smallest <= (1.0 + CLOSE) / (1.0 - CLOSE), "{:?}", settled.load());
-        let moved = settled.into_threads().iter().zip(&owner).filter(|(now, then)| now != then).count();
+        let moved =
+            settled.into_threads().iter().zip(&owner).filter(|(now, then)| now != then).count();
         assert!(moved <= 8, "{moved} moves");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// From the worst owners, one thread for all: it ends by itself, the lists agree with the owners, the largest
-        /// load does not rise and the smallest does not fall.
+        /// From the worst owners, one thread for all: it ends by itself, the lists agree with the
+        /// owners, the largest load does not rise and the smallest does not fall.
         #[test]
         fn ends_by_itself_with_lists_that_agree(load in loads(0..150), threads in 1..12_usize, spread in 1..12_u32) {
             let ranked = Ranked::new(&load);

@@ -5,19 +5,22 @@ use super::plan::extremes;
 use super::rank::{Bounds, Ranked, narrow};
 use super::repair::Repair;
 
-/// A repair is taken when its largest thread load is at most so much above LPT's, and its smallest not further below.
+/// A repair is taken when its largest thread load is at most so much above LPT's, and its smallest
+/// not further below.
 const TOLERANCE: f64 = 0.03;
 
 /// A thread for each partition, so that the threads' loads are even and few partitions move.
 ///
-/// * The largest thread load is at most 3 % above LPT's, and LPT's smallest at most 3 % above the smallest.
+/// * The largest thread load is at most 3 % above LPT's, and LPT's smallest at most 3 % above the
+///   smallest.
 /// * Partitions without load stay where they are.
-/// * Nothing moves while every thread is within 2 % of the mean, and nothing moves when the plan is applied and the
-///   same loads come again.
+/// * Nothing moves while every thread is within 2 % of the mean, and nothing moves when the plan is
+///   applied and the same loads come again.
 /// * An owner that is no thread counts as index mod threads, where a new partition begins.
 ///
-/// First today's owners are repaired (`repair`). If that does not come close to LPT, the partitions are dealt anew, the
-/// new bins are matched to the old threads so that much load stays, and the result is repaired too.
+/// First today's owners are repaired (`repair`). If that does not come close to LPT, the partitions
+/// are dealt anew, the new bins are matched to the old threads so that much load stays, and the
+/// result is repaired too.
 pub(crate) fn sticky(load: &[f64], owner: &[usize], threads: usize) -> Vec<usize> {
     let threads = threads.max(1);
     let home = |partition: usize| match owner.get(partition) {
@@ -26,8 +29,10 @@ pub(crate) fn sticky(load: &[f64], owner: &[usize], threads: usize) -> Vec<usize
     };
     let mut plan: Vec<usize> = (0..load.len()).map(home).collect();
     let ranked = Ranked::new(load);
-    let today: Vec<u32> = ranked.partition.iter().map(|partition| narrow(plan[*partition as usize])).collect();
-    for (partition, thread) in ranked.partition.iter().zip(repair_or_deal(&ranked, &today, threads)) {
+    let today: Vec<u32> =
+        ranked.partition.iter().map(|partition| narrow(plan[*partition as usize])).collect();
+    for (partition, thread) in ranked.partition.iter().zip(repair_or_deal(&ranked, &today, threads))
+    {
         plan[*partition as usize] = thread as usize;
     }
     plan
@@ -36,7 +41,8 @@ pub(crate) fn sticky(load: &[f64], owner: &[usize], threads: usize) -> Vec<usize
 /// The same by rank.
 fn repair_or_deal(ranked: &Ranked, today: &[u32], threads: usize) -> Vec<u32> {
     let repaired = Repair::new(ranked, today.to_vec(), threads).settle();
-    // What no plan can beat, LPT cannot either: mostly the repair is good enough without asking LPT.
+    // What no plan can beat, LPT cannot either: mostly the repair is good enough without asking
+    // LPT.
     let Bounds { largest, smallest } = Bounds::of(ranked, threads);
     if close(repaired.load(), smallest, largest) {
         return repaired.into_threads();
@@ -55,8 +61,9 @@ fn close(loads: &[f64], smallest: f64, largest: f64) -> bool {
     most <= largest * (1.0 + TOLERANCE) && least * (1.0 + TOLERANCE) >= smallest
 }
 
-/// Renames bins to threads so that load stays: the bin and the thread that share most load are matched first, then the
-/// next pair of which neither is taken. Greedy: at least half as much load stays as with the best matching.
+/// Renames bins to threads so that load stays: the bin and the thread that share most load are
+/// matched first, then the next pair of which neither is taken. Greedy: at least half as much load
+/// stays as with the best matching.
 fn matched(ranked: &Ranked, bins: &[u32], today: &[u32], threads: usize) -> Vec<u32> {
     let mut shared = vec![0.0; threads * threads];
     for ((bin, thread), load) in bins.iter().zip(today).zip(&ranked.load) {
@@ -75,8 +82,10 @@ fn matched(ranked: &Ranked, bins: &[u32], today: &[u32], threads: usize) -> Vec<
         }
     }
     let mut free = (0..threads).filter(|thread| !taken[*thread]);
-    let thread_of: Vec<u32> =
-        thread_of.into_iter().map(|thread| narrow(thread.or_else(|| free.next()).unwrap_or(0))).collect();
+    let thread_of: Vec<u32> = thread_of
+        .into_iter()
+        .map(|thread| narrow(thread.or_else(|| free.next()).unwrap_or(0)))
+        .collect();
     bins.iter().map(|bin| thread_of[*bin as usize]).collect()
 }
 
@@ -96,7 +105,10 @@ mod tests {
         assert_eq!(sticky(&[], &[], 4), [0; 0]);
         assert_eq!(sticky(&[1.0, 2.0], &[0, 0], 1), [0, 0]);
         assert_eq!(sticky(&[0.0, 0.0, 0.0], &[2, 2, 0], 3), [2, 2, 0]);
-        assert_eq!(sticky(&[5.0, 5.0], &[3, 3], 5).iter().filter(|thread| **thread == 3).count(), 1);
+        assert_eq!(
+            sticky(&[5.0, 5.0], &[3, 3], 5).iter().filter(|thread| **thread == 3).count(),
+            1
+        );
         assert_eq!(sticky(&[1.0; 4], &[9, 9, 9], 4), [0, 1, 2, 3]);
         assert_eq!(sticky(&[1e18, 1e-9, 1.0], &[0, 0, 0], 2), [0, 1, 1]);
     }
@@ -108,7 +120,10 @@ mod tests {
         let ranked = Ranked::new(&load);
         let stuck = Repair::new(&ranked, vec![1, 1, 2, 2, 1], 3).settle();
         let (_, largest) = extremes(stuck.load());
-        assert!(largest > 15.0 * (1.0 + TOLERANCE), "the repair found {largest} by itself: take another example");
+        assert!(
+            largest > 15.0 * (1.0 + TOLERANCE),
+            "the repair found {largest} by itself: take another example"
+        );
         let (_, largest) = extremes(&thread_loads(&load, &sticky(&load, &owner, 3), 3));
         assert!(largest <= 15.0, "{largest}");
     }
@@ -116,7 +131,8 @@ mod tests {
     #[test]
     fn bins_take_the_names_of_the_threads_that_held_most_of_them() {
         let ranked = Ranked::new(&[1.0, 2.0, 4.0, 8.0]);
-        // Bin 0 is thread 2's 8, bin 1 is thread 0's 4 and 2, bin 2 has thread 2's 1 and takes the name that is left.
+        // Bin 0 is thread 2's 8, bin 1 is thread 0's 4 and 2, bin 2 has thread 2's 1 and takes the
+        // name that is left.
         assert_eq!(matched(&ranked, &[2, 1, 1, 0], &[2, 0, 0, 2], 3), [1, 0, 0, 2]);
     }
 
@@ -138,7 +154,11 @@ mod tests {
                 moved += moves(&owner, &plan).len();
                 owner = plan;
             }
-            assert!(moved * 5 <= load.len(), "{} partitions: {moved} moves in 10 intervals", load.len());
+            assert!(
+                moved * 5 <= load.len(),
+                "{} partitions: {moved} moves in 10 intervals",
+                load.len()
+            );
         }
     }
 

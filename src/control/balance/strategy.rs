@@ -20,26 +20,34 @@ const LARGEST_LOAD: f64 = 1e290;
 pub trait Assign: Send + Sync {
     /// The wanted thread of each partition, or `None` to leave all where they are.
     ///
-    /// `load` and `owner` have one entry per partition; threads are 0 to `threads − 1`. Called on the control thread,
-    /// or on the thread that asked for a run; never on a drain thread.
+    /// `load` and `owner` have one entry per partition; threads are 0 to `threads − 1`. Called on
+    /// the control thread, or on the thread that asked for a run; never on a drain thread.
     ///
     /// # Errors
     /// A reason, for the log; nothing moves then.
-    fn assign(&self, load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String>;
+    fn assign(
+        &self,
+        load: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String>;
 }
 
 /// How partitions are spread over drain threads.
 ///
-/// The two weighted balancers give every thread about the same load and move few partitions: none while the largest
-/// thread load is below `skip_ratio` times the smallest, and none when moving would not bring the two much closer.
+/// The two weighted balancers give every thread about the same load and move few partitions: none
+/// while the largest thread load is below `skip_ratio` times the smallest, and none when moving
+/// would not bring the two much closer.
 #[derive(Clone)]
 pub enum DrainBalancer {
-    /// A partition weighs what its producers tried to put into it: right when all items cost about the same.
+    /// A partition weighs what its producers tried to put into it: right when all items cost about
+    /// the same.
     ThroughputWeighted {
         /// Largest thread load over smallest, below which nothing moves.
         skip_ratio: f64,
     },
-    /// A partition weighs the time its handlers need for that: right when some types cost more than others.
+    /// A partition weighs the time its handlers need for that: right when some types cost more than
+    /// others.
     CostWeighted {
         /// Largest thread load over smallest, below which nothing moves.
         skip_ratio: f64,
@@ -94,18 +102,24 @@ impl DrainBalancer {
         matches!(self, Self::Custom(_))
     }
 
-    /// The wanted thread of each partition, or `None` when nothing should move. A load that is negative or not finite
-    /// counts as 0.
+    /// The wanted thread of each partition, or `None` when nothing should move. A load that is
+    /// negative or not finite counts as 0.
     ///
-    /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below `skip_ratio`, and
-    /// when the new plan would not bring it down by at least `skip_ratio` to the power of 2/3 (1.15: by 9 %). The last
-    /// is for loads that cannot be spread evenly, like five equal partitions on four threads or one partition above a
-    /// thread's share, where noise alone makes now one, now another plan the best. A plan that brings the ratio down to
-    /// the cube root of `skip_ratio` (1.15: 1.048) always passes.
+    /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below
+    /// `skip_ratio`, and when the new plan would not bring it down by at least `skip_ratio` to the
+    /// power of 2/3 (1.15: by 9 %). The last is for loads that cannot be spread evenly, like five
+    /// equal partitions on four threads or one partition above a thread's share, where noise alone
+    /// makes now one, now another plan the best. A plan that brings the ratio down to the cube root
+    /// of `skip_ratio` (1.15: 1.048) always passes.
     ///
     /// # Errors
     /// A custom assignment failed, or what it returned is no plan for these partitions and threads.
-    pub fn plan(&self, load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
+    pub fn plan(
+        &self,
+        load: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         let load = usable(load);
         match self {
             Self::ThroughputWeighted { skip_ratio } | Self::CostWeighted { skip_ratio } => {
@@ -149,14 +163,20 @@ fn usable(load: &[f64]) -> Cow<'_, [f64]> {
     if load.iter().all(|load| (0.0..=LARGEST_LOAD).contains(load)) {
         return Cow::Borrowed(load);
     }
-    load.iter().map(|load| if load.is_finite() { load.clamp(0.0, LARGEST_LOAD) } else { 0.0 }).collect()
+    load.iter()
+        .map(|load| if load.is_finite() { load.clamp(0.0, LARGEST_LOAD) } else { 0.0 })
+        .collect()
 }
 
 impl fmt::Debug for DrainBalancer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ThroughputWeighted { skip_ratio } => write!(f, "ThroughputWeighted {{ skip_ratio: {skip_ratio} }}"),
-            Self::CostWeighted { skip_ratio } => write!(f, "CostWeighted {{ skip_ratio: {skip_ratio} }}"),
+            Self::ThroughputWeighted { skip_ratio } => {
+                write!(f, "ThroughputWeighted {{ skip_ratio: {skip_ratio} }}")
+            }
+            Self::CostWeighted { skip_ratio } => {
+                write!(f, "CostWeighted {{ skip_ratio: {skip_ratio} }}")
+            }
             Self::Custom(_) => f.write_str("Custom(..)"),
         }
     }
@@ -166,8 +186,13 @@ impl PartialEq for DrainBalancer {
     /// Custom balancers are equal when they are the same object.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::ThroughputWeighted { skip_ratio: a }, Self::ThroughputWeighted { skip_ratio: b })
-            | (Self::CostWeighted { skip_ratio: a }, Self::CostWeighted { skip_ratio: b }) => a == b,
+            (
+                Self::ThroughputWeighted { skip_ratio: a },
+                Self::ThroughputWeighted { skip_ratio: b },
+            )
+            | (Self::CostWeighted { skip_ratio: a }, Self::CostWeighted { skip_ratio: b }) => {
+                a == b
+            }
             (Self::Custom(a), Self::Custom(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }

@@ -18,7 +18,12 @@ fn never_skipping() -> DrainBalancer {
 struct AllTo(Result<usize, String>);
 
 impl Assign for AllTo {
-    fn assign(&self, load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        load: &[f64],
+        _owner: &[usize],
+        _threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         self.0.clone().map(|thread| Some(vec![thread; load.len()]))
     }
 }
@@ -27,7 +32,12 @@ impl Assign for AllTo {
 struct Expects(Vec<f64>);
 
 impl Assign for Expects {
-    fn assign(&self, load: &[f64], _owner: &[usize], _threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        load: &[f64],
+        _owner: &[usize],
+        _threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         if load == self.0 { Ok(None) } else { Err(format!("{load:?}")) }
     }
 }
@@ -44,7 +54,9 @@ fn skips_below_the_ratio_and_plans_from_it_on() {
 
 #[test]
 fn nothing_to_weigh_is_nothing_to_plan() {
-    for (load, owner, threads) in [(vec![], vec![], 4), (vec![0.0; 3], vec![0, 0, 0], 2), (vec![0.0], vec![0], 1)] {
+    for (load, owner, threads) in
+        [(vec![], vec![], 4), (vec![0.0; 3], vec![0, 0, 0], 2), (vec![0.0], vec![0], 1)]
+    {
         assert_eq!(never_skipping().plan(&load, &owner, threads), Ok(None));
     }
 }
@@ -53,15 +65,24 @@ fn nothing_to_weigh_is_nothing_to_plan() {
 fn one_thread_and_idle_threads_are_left_alone() {
     assert_eq!(throughput().plan(&[1.0, 5.0], &[0, 0], 1), Ok(None));
     assert_eq!(throughput().plan(&[1.0, 5.0], &[3, 1], 8), Ok(None));
-    assert_eq!(moves(&[0, 0], &throughput().plan(&[1.0, 5.0], &[0, 0], 8).unwrap().unwrap()).len(), 1);
+    assert_eq!(
+        moves(&[0, 0], &throughput().plan(&[1.0, 5.0], &[0, 0], 8).unwrap().unwrap()).len(),
+        1
+    );
 }
 
 #[test]
 fn what_is_no_load_counts_as_none() {
     let given = [f64::NAN, -3.0, f64::INFINITY, f64::NEG_INFINITY, 2.0, f64::MAX];
     let counted = vec![0.0, 0.0, 0.0, 0.0, 2.0, LARGEST_LOAD];
-    assert_eq!(DrainBalancer::custom(Arc::new(Expects(counted))).plan(&given, &[0; 6], 2), Ok(None));
-    let plan = never_skipping().plan(&[f64::NAN, 1.0, f64::INFINITY, 1.0, -1.0], &[0; 5], 2).unwrap().unwrap();
+    assert_eq!(
+        DrainBalancer::custom(Arc::new(Expects(counted))).plan(&given, &[0; 6], 2),
+        Ok(None)
+    );
+    let plan = never_skipping()
+        .plan(&[f64::NAN, 1.0, f64::INFINITY, 1.0, -1.0], &[0; 5], 2)
+        .unwrap()
+        .unwrap();
     assert_eq!((plan[0], plan[2], plan[4], plan[1] + plan[3]), (0, 0, 0, 1));
     assert!(never_skipping().plan(&[f64::MAX; 8], &[0; 8], 2).unwrap().is_some());
 }
@@ -101,10 +122,14 @@ fn a_hot_spot_that_moves_is_followed_with_few_moves() {
 
 #[test]
 fn a_custom_plan_is_checked_and_its_error_handed_on() {
-    let plan = |thread| DrainBalancer::custom(Arc::new(AllTo(thread))).plan(&[1.0, 1.0], &[0, 1], 4);
+    let plan =
+        |thread| DrainBalancer::custom(Arc::new(AllTo(thread))).plan(&[1.0, 1.0], &[0, 1], 4);
     assert_eq!(plan(Ok(3)), Ok(Some(vec![3, 3])));
     let refused = plan(Ok(99)).unwrap_err();
-    assert!(refused.contains("partition 0 to thread 99") && refused.contains("0 to 3"), "{refused}");
+    assert!(
+        refused.contains("partition 0 to thread 99") && refused.contains("0 to 3"),
+        "{refused}"
+    );
     assert_eq!(plan(Err("no answer".into())), Err("no answer".into()));
 }
 
@@ -114,11 +139,15 @@ fn a_skip_ratio_below_one_or_of_a_custom_balancer_is_refused_with_the_remedy() {
         let refused = throughput().with_skip_ratio(ratio).unwrap_err().to_string();
         assert_eq!(
             refused,
-            format!("DrainBalancer: skip_ratio is {ratio}; give a finite number of at least 1, for instance 1.15")
+            format!(
+                "DrainBalancer: skip_ratio is {ratio}; give a finite number of at least 1, for instance 1.15"
+            )
         );
     }
     let custom = DrainBalancer::custom(Arc::new(AllTo(Ok(0))));
-    assert!(custom.with_skip_ratio(2.0).unwrap_err().to_string().contains("return None from assign"));
+    assert!(
+        custom.with_skip_ratio(2.0).unwrap_err().to_string().contains("return None from assign")
+    );
     let cost = DrainBalancer::cost_weighted().with_skip_ratio(2.0).unwrap();
     assert_eq!(cost, DrainBalancer::CostWeighted { skip_ratio: 2.0 });
 }
@@ -127,7 +156,10 @@ fn a_skip_ratio_below_one_or_of_a_custom_balancer_is_refused_with_the_remedy() {
 fn balancers_compare_and_show_what_they_are() {
     let custom: Arc<dyn Assign> = Arc::new(AllTo(Ok(0)));
     let other: Arc<dyn Assign> = Arc::new(AllTo(Ok(0)));
-    assert_eq!(DrainBalancer::custom(custom.clone()), DrainBalancer::custom(custom.clone()).clone());
+    assert_eq!(
+        DrainBalancer::custom(custom.clone()),
+        DrainBalancer::custom(custom.clone()).clone()
+    );
     assert_ne!(DrainBalancer::custom(custom.clone()), DrainBalancer::custom(other));
     assert_ne!(throughput(), DrainBalancer::cost_weighted());
     assert_ne!(throughput(), never_skipping());
@@ -146,8 +178,8 @@ fn any_queue() -> impl Strategy<Value = (Vec<f64>, Vec<usize>, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the ratio promises: from `skip_ratio` on, a plan that reaches its cube root is handed out; and whatever is
-    /// handed out changes something.
+    /// What the ratio promises: from `skip_ratio` on, a plan that reaches its cube root is handed
+    /// out; and whatever is handed out changes something.
     #[test]
     fn a_good_plan_is_handed_out_and_a_pointless_one_is_not((load, owner, threads) in any_queue()) {
         let today = thread_loads(&load, &owner, threads);
@@ -165,7 +197,8 @@ proptest! {
         }
     }
 
-    /// Noise of 3 % changes the ratio by at most 1.03 / 0.97: plans up to 1.15 · 0.97 / 1.03 = 1.083 stay.
+    /// Noise of 3 % changes the ratio by at most 1.03 / 0.97: plans up to 1.15 · 0.97 / 1.03 =
+    /// 1.083 stay.
     #[test]
     fn noise_moves_nothing_once_the_ratio_is_down((load, owner, threads) in any_queue(), seed: u64) {
         let settled = sticky(&load, &owner, threads);

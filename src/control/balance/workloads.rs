@@ -6,7 +6,9 @@ use proptest::prelude::*;
 /// What benches and tests call the headline: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1.
 pub(super) fn tiers(partitions: usize) -> Vec<f64> {
     let tiers = [(20, 24.0), (30, 8.0), (20, 4.0), (30, 1.0)];
-    let tiers = tiers.iter().flat_map(|(percent, weight)| std::iter::repeat_n(*weight, partitions * percent / 100));
+    let tiers = tiers
+        .iter()
+        .flat_map(|(percent, weight)| std::iter::repeat_n(*weight, partitions * percent / 100));
     Lcg(42).shuffled(tiers.collect())
 }
 
@@ -35,7 +37,8 @@ pub(super) fn sum(load: &[f64]) -> f64 {
     load.iter().sum()
 }
 
-/// Loads of one kind each time: small counts with zeros and many equals, anything, or eighteen decades apart.
+/// Loads of one kind each time: small counts with zeros and many equals, anything, or eighteen
+/// decades apart.
 pub(super) fn loads(partitions: impl Into<SizeRange>) -> impl Strategy<Value = Vec<f64>> {
     let partitions = partitions.into();
     prop_oneof![
@@ -50,7 +53,8 @@ struct Lcg(u64);
 
 impl Lcg {
     fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         u32::try_from((self.0 >> 33) % u64::from(limit)).expect("below a u32")
     }
 

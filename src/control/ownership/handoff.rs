@@ -7,8 +7,8 @@
 //!      └──── take back (control) ───┘      └─┘ aim elsewhere (control)
 //! ```
 //!
-//! Nobody waits for anybody. The fence between the two owners is the program order of the first: it hands the partition
-//! over when it has nothing in hand, and not before.
+//! Nobody waits for anybody. The fence between the two owners is the program order of the first: it
+//! hands the partition over when it has nothing in hand, and not before.
 
 use rustc_hash::FxHashMap;
 
@@ -23,7 +23,8 @@ use crate::sync::{Duration, Instant, Ordering, fence};
 /// A partition whose old owner does not come back for so long stays with it.
 const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Proof that a drain thread has nothing in hand: only `drain` makes one, after it has stored `completed`.
+/// Proof that a drain thread has nothing in hand: only `drain` makes one, after it has stored
+/// `completed`.
 #[derive(Debug)]
 pub(crate) struct QuiescentPoint {
     thread: usize,
@@ -50,7 +51,8 @@ impl Handoffs {
 }
 
 impl<T: Item> Shared<T> {
-    /// Revokes a partition so that `to` gets it. `false`: it is `to`'s already, or the queue is closing.
+    /// Revokes a partition so that `to` gets it. `false`: it is `to`'s already, or the queue is
+    /// closing.
     ///
     /// Under the control lock, of which `control` is the proof.
     pub(crate) fn hand_over(&self, control: &mut Control, partition: usize, to: usize) -> bool {
@@ -69,7 +71,9 @@ impl<T: Item> Shared<T> {
             };
             if matches!(seen, Owner::Owned(_)) {
                 // Aimed elsewhere, it has been under way since it was first revoked.
-                self.route.partition(partition).note_revoked(now.saturating_duration_since(self.started));
+                self.route
+                    .partition(partition)
+                    .note_revoked(now.saturating_duration_since(self.started));
                 control.handoffs.under_way.insert(partition, now);
             }
             match word.exchange(seen, next) {
@@ -81,10 +85,12 @@ impl<T: Item> Shared<T> {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
                 let slot = &self.threads[from];
-                // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark finds the word.
+                // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark
+                // finds the word.
                 slot.asked_to_hand_over.store(true, Ordering::Release);
                 if !faults::off(Fault::RevokeWake) {
-                    // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the mark, or it is woken.
+                    // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the
+                    // mark, or it is woken.
                     fence(Ordering::SeqCst);
                     slot.waker.wake(Signal::Pressure);
                 }
@@ -96,11 +102,13 @@ impl<T: Item> Shared<T> {
     /// Hands over what was revoked from this thread.
     pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
         let slot = &self.threads[here.thread];
-        // Relaxed look before the swap, which most cycles are spared. A mark that is missed here is seen before sleep.
+        // Relaxed look before the swap, which most cycles are spared. A mark that is missed here is
+        // seen before sleep.
         if !slot.asked_to_hand_over.load(Ordering::Relaxed) {
             return;
         }
-        // Acquire: pairs with the Release in `expire`. Then each thread discards what it is inside of, and leaves.
+        // Acquire: pairs with the Release in `expire`. Then each thread discards what it is inside
+        // of, and leaves.
         if self.expired.load(Ordering::Acquire) {
             return;
         }
@@ -126,8 +134,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Gives back what a thread did not hand over in time: it is the one inside, so nobody else can be. Returns a line
-    /// to log for each such thread.
+    /// Gives back what a thread did not hand over in time: it is the one inside, so nobody else can
+    /// be. Returns a line to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
         let mut late = Vec::new();
         control.handoffs.under_way.retain(|&partition, since| {
@@ -168,7 +176,8 @@ impl<T: Item> Shared<T> {
         if faults::off(Fault::AssignWake) {
             return;
         }
-        // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition, or it is woken.
+        // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,
+        // or it is woken.
         fence(Ordering::SeqCst);
         // Relaxed `closing`: ordered by the fence, as the ready bit.
         if self.route.partition(partition).is_ready() || self.closing.load(Ordering::Relaxed) {

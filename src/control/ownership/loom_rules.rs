@@ -1,7 +1,7 @@
 //! One rule of the handoff each, in the smallest model that goes red without it.
 //!
-//! Where a thread must be somewhere for the race to begin, a latch holds it there: that costs loom no preemption, so that
-//! the few that a bound allows are left for the race itself.
+//! Where a thread must be somewhere for the race to begin, a latch holds it there: that costs loom
+//! no preemption, so that the few that a bound allows are left for the race itself.
 
 use std::convert::Infallible;
 
@@ -35,7 +35,8 @@ fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
     })
 }
 
-/// Two drain threads, two partitions, one consumer per thread, the first of them `first`; items name their partition.
+/// Two drain threads, two partitions, one consumer per thread, the first of them `first`; items
+/// name their partition.
 fn queue(seen: &Arc<Seen>, first: HandlerRef<Number>) -> Arc<BatchQueue<Number>> {
     let (seen, mut first) = (seen.clone(), Some(first));
     let config = Config { selector: Selector::Given, ..config(2) };
@@ -86,7 +87,8 @@ fn loom_next_owner_looks_while_the_owner_is_inside() {
     });
 }
 
-/// Rule 7: the position that a flush waits for does not go backwards when the new owner is faster than the old one.
+/// Rule 7: the position that a flush waits for does not go backwards when the new owner is faster
+/// than the old one.
 #[test]
 fn loom_new_owner_overtakes_the_old_one() {
     model(1, || {
@@ -103,7 +105,8 @@ fn loom_new_owner_overtakes_the_old_one() {
     });
 }
 
-/// Rule 9: a move whose owner has not looked yet, or sleeps. Nothing but the move's own wake-ups brings the item.
+/// Rule 9: a move whose owner has not looked yet, or sleeps. Nothing but the move's own wake-ups
+/// brings the item.
 #[test]
 fn loom_move_while_the_owner_goes_to_sleep() {
     model(1, || {
@@ -132,14 +135,15 @@ fn loom_remove_while_the_handler_is_entered() {
     });
 }
 
-/// Rule 12 after one move and during the next: the thread inside counts, which has looked the handler up and may be about to
-/// enter it, wherever the partition goes.
+/// Rule 12 after one move and during the next: the thread inside counts, which has looked the
+/// handler up and may be about to enter it, wherever the partition goes.
 #[test]
 fn loom_remove_while_the_partition_moves_on() {
     model(1, || {
         let (first, seen, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        // The first type and the third one share a partition, and may go to their handlers in one cycle.
+        // The first type and the third one share a partition, and may go to their handlers in one
+        // cycle.
         queue.add_handler(TWO, held(&first, &hold)).unwrap();
         queue.add_handler(TypeKey(3 << 4), first.handler()).unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
@@ -190,12 +194,18 @@ impl Host<Number> for Holding {
 #[test]
 fn loom_move_between_the_quiescent_point_and_the_sleep() {
     model(1, || {
-        let (seen, logs, release) = (Arc::new(Seen::default()), Arc::new(Latch::default()), Arc::new(Latch::default()));
+        let (seen, logs, release) =
+            (Arc::new(Seen::default()), Arc::new(Latch::default()), Arc::new(Latch::default()));
         let host = Holding { logs: logs.clone(), release: release.clone() };
         let other = seen.handler();
         let config = Config { selector: Selector::Given, ..config(2) };
-        let consumer = move |thread| if thread == 0 { HandlerRef::new(Talkative) } else { other.clone() };
-        let queue = BatchQueue::builder("q", config).host(host).consumer_per_thread(consumer).start().unwrap();
+        let consumer =
+            move |thread| if thread == 0 { HandlerRef::new(Talkative) } else { other.clone() };
+        let queue = BatchQueue::builder("q", config)
+            .host(host)
+            .consumer_per_thread(consumer)
+            .start()
+            .unwrap();
         logs.wait();
         hand_over(&queue, 1);
         put(&queue, 1);
@@ -223,15 +233,17 @@ impl Handler<Number> for Idle {
     }
 }
 
-/// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list that it read before. One
-/// cycle of each drain thread is enough; the first one's is run by the thread that removes.
+/// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list
+/// that it read before. One cycle of each drain thread is enough; the first one's is run by the
+/// thread that removes.
 #[test]
 fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
     model(4, || {
         let (removed, kept) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared = Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+        let shared =
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
         for (key, seen) in [(ONE, &removed), (TWO, &kept)] {
             let handler = HandlerRef::new(Idle(seen.clone()));
             shared.register::<Infallible>(&key.into(), vec![handler]).unwrap();
@@ -241,8 +253,8 @@ fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
         let next = thread::spawn(move || {
             next.cycle();
         });
-        // A revoke by hand: `hand_over` reads the word first, and then loom does not try the exchange between two reads of
-        // the other thread.
+        // A revoke by hand: `hand_over` reads the word first, and then loom does not try the
+        // exchange between two reads of the other thread.
         shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
         shared.threads[0].asked_to_hand_over.store(true, Ordering::Release);
         let retired = shared.unregister(ONE).unwrap();

@@ -1,9 +1,11 @@
-//! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition between them.
+//! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition
+//! between them.
 //!
-//! Each drain thread has a consumer of its own, so that no entry token keeps two threads apart: that only one is inside a
-//! partition is the owner word's doing alone, and loom reports two threads in `Seen::inside` at once. Bounds: one
-//! preemption, for at two a model with two drain threads and a third party runs for many minutes; two where there is one
-//! drain thread. The races of the single rules that lie deeper are in `loom_rules`.
+//! Each drain thread has a consumer of its own, so that no entry token keeps two threads apart:
+//! that only one is inside a partition is the owner word's doing alone, and loom reports two
+//! threads in `Seen::inside` at once. Bounds: one preemption, for at two a model with two drain
+//! threads and a third party runs for many minutes; two where there is one drain thread. The races
+//! of the single rules that lie deeper are in `loom_rules`.
 
 use loom::thread;
 
@@ -16,7 +18,8 @@ use crate::{BatchQueue, Wait};
 fn queue(seen: &Arc<Seen>) -> Arc<BatchQueue<Number>> {
     let seen = seen.clone();
     let config = Config { selector: Selector::Given, ..config(2) };
-    let queue = BatchQueue::builder("q", config).consumer_per_thread(move |_| seen.handler()).start();
+    let queue =
+        BatchQueue::builder("q", config).consumer_per_thread(move |_| seen.handler()).start();
     Arc::new(queue.unwrap())
 }
 
@@ -49,7 +52,8 @@ fn loom_move_while_the_owner_dispatches() {
     });
 }
 
-/// The same between two threads that rest: neither the revocation nor the pressure of the item waits for the end of a rest.
+/// The same between two threads that rest: neither the revocation nor the pressure of the item
+/// waits for the end of a rest.
 #[test]
 fn loom_move_while_the_owners_rest() {
     model(1, || {
@@ -58,7 +62,10 @@ fn loom_move_while_the_owners_rest() {
             let seen = seen.clone();
             let rest = Config { min_idle: Duration::from_millis(1), buffer_size: 2, ..config(2) };
             let config = Config { selector: Selector::Given, ..rest };
-            BatchQueue::builder("q", config).consumer_per_thread(move |_| seen.handler()).start().unwrap()
+            BatchQueue::builder("q", config)
+                .consumer_per_thread(move |_| seen.handler())
+                .start()
+                .unwrap()
         };
         hand_over(&queue, 0, 1);
         put(&queue, 1);
@@ -100,7 +107,8 @@ fn loom_move_back_at_once() {
     });
 }
 
-/// The control side takes a partition back while the old owner hands it over: one of the two exchanges wins.
+/// The control side takes a partition back while the old owner hands it over: one of the two
+/// exchanges wins.
 #[test]
 fn loom_take_back_while_the_owner_hands_over() {
     model(1, || {
@@ -163,7 +171,8 @@ fn loom_close_while_a_partition_moves() {
 fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
     model(1, || {
         let seen = Arc::new(Seen::default());
-        let adaptive = Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(2) };
+        let adaptive =
+            Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(2) };
         let queue = BatchQueue::builder("q", adaptive).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         let queue = Arc::new(queue);

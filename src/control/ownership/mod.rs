@@ -1,4 +1,5 @@
-//! Who may drain a partition, and how that changes. The protocol and its states are in `README.md` beside this file.
+//! Who may drain a partition, and how that changes. The protocol and its states are in `README.md`
+//! beside this file.
 
 mod handoff;
 #[cfg(all(test, loom))]

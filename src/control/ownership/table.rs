@@ -11,7 +11,8 @@ const TO_SHIFT: u32 = 32;
 pub(crate) enum Owner {
     /// This drain thread takes.
     Owned(usize),
-    /// `from` takes nothing more; it is inside until its next quiescent point, where it hands the partition to `to`.
+    /// `from` takes nothing more; it is inside until its next quiescent point, where it hands the
+    /// partition to `to`.
     Revoked {
         /// The thread inside.
         from: usize,
@@ -53,11 +54,12 @@ impl Owner {
     }
 }
 
-/// The owner of a partition, in one word: bits 0 to 31 the thread inside; when bit 63 is set, it is revoked and bits 32
-/// to 62 name the next owner.
+/// The owner of a partition, in one word: bits 0 to 31 the thread inside; when bit 63 is set, it is
+/// revoked and bits 32 to 62 name the next owner.
 ///
-/// Written by the control side (revoke, take back) and by the thread inside (assign), every time by a compare-exchange
-/// from the exact value read. Read by producers (whom to wake) and by drain threads (may I take).
+/// Written by the control side (revoke, take back) and by the thread inside (assign), every time by
+/// a compare-exchange from the exact value read. Read by producers (whom to wake) and by drain
+/// threads (may I take).
 #[derive(Debug)]
 pub(crate) struct OwnerWord(AtomicU64);
 
@@ -67,8 +69,8 @@ impl OwnerWord {
     }
 
     pub(crate) fn load(&self) -> Owner {
-        // Acquire: pairs with the AcqRel in `exchange`. Who reads `Owned(me)` continues from what the thread before it
-        // left: `taken`, `completed`, and all that its handlers wrote.
+        // Acquire: pairs with the AcqRel in `exchange`. Who reads `Owned(me)` continues from what
+        // the thread before it left: `taken`, `completed`, and all that its handlers wrote.
         Owner::of(self.0.load(Ordering::Acquire))
     }
 
@@ -82,8 +84,8 @@ impl OwnerWord {
             self.0.store(next.bits(), Ordering::Release);
             return Ok(());
         }
-        // AcqRel: Release publishes what the thread inside did; Acquire lets a re-aimed move build on the one before.
-        // Acquire on failure: the caller acts on what it reads.
+        // AcqRel: Release publishes what the thread inside did; Acquire lets a re-aimed move build
+        // on the one before. Acquire on failure: the caller acts on what it reads.
         self.0
             .compare_exchange(seen.bits(), next.bits(), Ordering::AcqRel, Ordering::Acquire)
             .map(|_| ())

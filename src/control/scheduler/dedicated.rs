@@ -11,7 +11,8 @@ use crate::sync::{Arc, JoinHandle, spawn};
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
 ///
 /// # Errors
-/// The system has no thread left. The queue is closed then, and the threads that did start end by themselves.
+/// The system has no thread left. The queue is closed then, and the threads that did start end by
+/// themselves.
 pub(crate) fn start<T: Item>(
     shared: &Arc<Shared<T>>,
     sleepers: Vec<Sleeper>,
@@ -24,7 +25,8 @@ pub(crate) fn start<T: Item>(
         match spawn(name, move || live(index, mine, sleeper)) {
             Ok(handle) => joins.push(handle),
             Err(cause) => {
-                // Partitions of threads that never started would never be finished: the others leave by the expiry.
+                // Partitions of threads that never started would never be finished: the others
+                // leave by the expiry.
                 shared.close();
                 shared.expire();
                 for _ in index..threads {
@@ -49,7 +51,8 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
         if let Some(task) = &mut task {
             run(task);
         }
-        // What is left of the queue may die with its last thread: items and handlers die in their host.
+        // What is left of the queue may die with its last thread: items and handlers die in their
+        // host.
         host.enter(&mut || drop(task.take()));
     });
 }

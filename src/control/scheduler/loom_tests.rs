@@ -1,10 +1,11 @@
 //! The pool under loom: its real workers and tasks, every interleaving up to a bound.
 //!
-//! Run with `make loom`. Each test names the race. Timers never fire in the model (see `sync`), so a notification that
-//! is lost is a deadlock that loom reports. `preemptions` says how many times a thread may be interrupted where it could
-//! have gone on; `None` is every interleaving there is. Every step of the pool is a critical section of one lock, so a
-//! race between two parties needs one or two interruptions: one to get between two sections, one to come back. The
-//! bounds are the largest with which a test ends within some seconds.
+//! Run with `make loom`. Each test names the race. Timers never fire in the model (see `sync`), so
+//! a notification that is lost is a deadlock that loom reports. `preemptions` says how many times a
+//! thread may be interrupted where it could have gone on; `None` is every interleaving there is.
+//! Every step of the pool is a critical section of one lock, so a race between two parties needs
+//! one or two interruptions: one to get between two sections, one to come back. The bounds are the
+//! largest with which a test ends within some seconds.
 
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -20,7 +21,8 @@ fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Takes what is in its inbox, rests, and is done when it has seen all. loom reports two workers in `inside` at once.
+/// Takes what is in its inbox, rests, and is done when it has seen all. loom reports two workers in
+/// `inside` at once.
 struct Reader {
     inside: UnsafeCell<()>,
     inbox: Mutex<usize>,
@@ -97,8 +99,8 @@ fn loom_two_notifies_while_a_step_runs() {
     });
 }
 
-/// A notification wakes a worker of its own: two tasks that come in while two workers go to wait both get one, even if
-/// the first cannot end without the second.
+/// A notification wakes a worker of its own: two tasks that come in while two workers go to wait
+/// both get one, even if the first cannot end without the second.
 ///
 /// Bound 3, in 3 s: three threads; with 4 it takes a minute.
 #[test]
@@ -140,7 +142,8 @@ fn loom_close_while_a_task_is_added() {
     });
 }
 
-/// Close against notify: the workers end, and a task that rests is held by nobody, wherever the notification met it.
+/// Close against notify: the workers end, and a task that rests is held by nobody, wherever the
+/// notification met it.
 ///
 /// No bound, as above.
 #[test]
@@ -177,8 +180,8 @@ fn loom_notify_while_a_task_says_done() {
     });
 }
 
-/// A worker waits for a task of its own pool: another worker comes for it, and one of them leaves afterwards, also when
-/// the next task comes in just then or the pool closes.
+/// A worker waits for a task of its own pool: another worker comes for it, and one of them leaves
+/// afterwards, also when the next task comes in just then or the pool closes.
 ///
 /// Bound 3, in 4 s: three threads of many steps; with 4 it takes half a minute.
 #[test]

@@ -1,11 +1,13 @@
-//! How a drain thread, or a drain task on a shared pool, rests and sleeps without missing a wake-up.
+//! How a drain thread, or a drain task on a shared pool, rests and sleeps without missing a
+//! wake-up.
 //!
-//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it (awake, pressed). Both sides
-//! follow the same order: *store, fence, look*. The thread stores its state and then looks for work; a producer stores its
-//! work and then looks at the state. So at least one of them sees the other.
+//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it
+//! (awake, pressed). Both sides follow the same order: *store, fence, look*. The thread stores its
+//! state and then looks for work; a producer stores its work and then looks at the state. So at
+//! least one of them sees the other.
 //!
-//! Pressure that meets a thread awake is left with it: `PRESSED` stays until the thread prepares to sleep again. So only
-//! then has it to look how full its partitions are, each under its gate.
+//! Pressure that meets a thread awake is left with it: `PRESSED` stays until the thread prepares to
+//! sleep again. So only then has it to look how full its partitions are, each under its gate.
 
 use crate::control::scheduler::TaskHandle;
 use crate::faults::{self, Fault};
@@ -53,21 +55,28 @@ enum Bell {
 pub(crate) fn sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
     let (parker, unparker) = parker();
-    (Sleeper { state: state.clone(), parker: Some(parker) }, Waker { state, bell: Bell::Thread(unparker) })
+    (
+        Sleeper { state: state.clone(), parker: Some(parker) },
+        Waker { state, bell: Bell::Thread(unparker) },
+    )
 }
 
 /// For a drain task on a shared pool.
 pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
-    (Sleeper { state: state.clone(), parker: None }, Waker { state, bell: Bell::Task(OnceLock::new()) })
+    (
+        Sleeper { state: state.clone(), parker: None },
+        Waker { state, bell: Bell::Task(OnceLock::new()) },
+    )
 }
 
 impl Sleeper {
     /// Says that the thread is about to sleep. It must look once more for work before it does.
     pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {
         let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
-        // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes before `Waker::wake`.
-        // A swap, as every change of `state`: between plain stores a waker's exchange has no clear place.
+        // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes
+        // before `Waker::wake`. A swap, as every change of `state`: between plain stores a waker's
+        // exchange has no clear place.
         let before = self.state.swap(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         SleepAttempt { sleeper: self, is_pressed: before == PRESSED }
@@ -75,13 +84,14 @@ impl Sleeper {
 
     /// A task that left its worker asleep runs again.
     pub(crate) fn wake_up(&self) {
-        // Relaxed: a waker that still reads the old state unparks once too often, which ends one later sleep early. A bit of
-        // its own, so that it stays if a waker has written it.
+        // Relaxed: a waker that still reads the old state unparks once too often, which ends one
+        // later sleep early. A bit of its own, so that it stays if a waker has written it.
         self.state.fetch_and(PRESSED, Ordering::Relaxed);
     }
 }
 
-/// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), the thread stays awake.
+/// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), the thread
+/// stays awake.
 #[derive(Debug)]
 pub(crate) struct SleepAttempt<'a> {
     sleeper: &'a Sleeper,
@@ -114,20 +124,23 @@ impl Drop for SleepAttempt<'_> {
 }
 
 impl Waker {
-    /// Wakes the thread if it sleeps as deep as `signal` reaches. The caller stored its news and fenced before.
+    /// Wakes the thread if it sleeps as deep as `signal` reaches. The caller stored its news and
+    /// fenced before.
     pub(crate) fn wake(&self, signal: Signal) {
         // Relaxed: ordered by the caller's fence.
         let state = self.state.load(Ordering::Relaxed);
         // Relaxed: the exchanges only make sure that one waker pays for the system call.
         let is_asleep = match (signal, state) {
-            (Signal::FirstItem, SLEEPING) => {
-                self.state.compare_exchange(SLEEPING, AWAKE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            }
+            (Signal::FirstItem, SLEEPING) => self
+                .state
+                .compare_exchange(SLEEPING, AWAKE, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok(),
             (Signal::Pressure, AWAKE) if faults::off(Fault::PressAwake) => false,
             (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
                 self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
             }
-            // Pressed: the thread's next exchange finds that, and after that one it sees the caller's news.
+            // Pressed: the thread's next exchange finds that, and after that one it sees the
+            // caller's news.
             _ => false,
         };
         if is_asleep {

@@ -1,8 +1,10 @@
-//! A pool of workers that several queues share: one task per queue, and no worker ever sleeps for a single one of them.
+//! A pool of workers that several queues share: one task per queue, and no worker ever sleeps for a
+//! single one of them.
 //!
-//! One lock guards everything. It is held for a few steps of bookkeeping per turn, that is per batch and not per item,
-//! and queues on a shared pool are those with little traffic; several locks would buy nothing but more orders in which
-//! things can happen. Nothing that belongs to a task runs or is dropped under it.
+//! One lock guards everything. It is held for a few steps of bookkeeping per turn, that is per
+//! batch and not per item, and queues on a shared pool are those with little traffic; several locks
+//! would buy nothing but more orders in which things can happen. Nothing that belongs to a task
+//! runs or is dropped under it.
 //!
 //! The protocol, and why no task is forgotten: `README.md` beside this file.
 
@@ -14,7 +16,8 @@ use crate::faults::{self, Fault};
 use crate::shared::Running;
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for};
 
-/// Wraps the whole life of a worker. If it does not call the body, the pool goes on with one worker less.
+/// Wraps the whole life of a worker. If it does not call the body, the pool goes on with one worker
+/// less.
 pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
 
 /// How many workers a pool may have while some of them are blocked.
@@ -34,7 +37,8 @@ pub(crate) struct Pool {
     pub(super) running: Arc<Running>,
     size: usize,
     state: Mutex<State>,
-    /// For workers that wait. Told once per task that comes into the queue, and by [`Pool::pass_on`].
+    /// For workers that wait. Told once per task that comes into the queue, and by
+    /// [`Pool::pass_on`].
     work: Condvar,
 }
 
@@ -123,13 +127,15 @@ impl Pool {
         self.size
     }
 
-    /// Says that the calling worker is about to wait for something that may need a worker of this pool, so that another
-    /// one takes its place until the guard is dropped. `None`: there are twice as many workers as places already, or the
-    /// system has no thread left; then it must not wait.
+    /// Says that the calling worker is about to wait for something that may need a worker of this
+    /// pool, so that another one takes its place until the guard is dropped. `None`: there are
+    /// twice as many workers as places already, or the system has no thread left; then it must not
+    /// wait.
     pub(crate) fn begin_blocking(self: &Arc<Self>, limit: Limit) -> Option<Compensation> {
         debug_assert!(self.runs_current_thread(), "only a worker of the pool blocks it");
         let mut state = self.state.lock();
-        // Without this worker there are still enough, when one has come back and none has left for it yet.
+        // Without this worker there are still enough, when one has come back and none has left for
+        // it yet.
         let enough = state.has_surplus(self.size) || faults::off(Fault::Compensate);
         if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
@@ -157,8 +163,8 @@ impl Pool {
         works_for(self)
     }
 
-    /// Lets the workers end when the queue of tasks is empty, and gives up the tasks that rest. Idempotent; does not
-    /// wait, so a worker may call it as well.
+    /// Lets the workers end when the queue of tasks is empty, and gives up the tasks that rest.
+    /// Idempotent; does not wait, so a worker may call it as well.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         let given_up = state.tasks.close();
@@ -171,14 +177,16 @@ impl Pool {
         self.running.is_none()
     }
 
-    /// Waits until a worker ends or `limit` has passed; may return early. Whether all workers have ended.
+    /// Waits until a worker ends or `limit` has passed; may return early. Whether all workers have
+    /// ended.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> bool {
         self.running.wait(limit);
         self.has_ended()
     }
 
-    // ---- for workers -----------------------------------------------------------------------------------------
+    // ---- for workers
+    // -----------------------------------------------------------------------------------------
 
     /// Waits for a task. `None`: this worker is to leave, and counts no more.
     pub(super) fn next_turn(&self) -> Option<Turn> {
@@ -213,16 +221,16 @@ impl Pool {
         let limit = keeps.map(|deadline| deadline.time_left().unwrap_or_default());
         state = wait_for(&self.work, state, limit);
         state.waiting -= 1;
-        // Unless another one has come to wake earlier. If two wake at the same moment, one of them is forgotten here:
-        // that costs a wake-up and never a timer.
+        // Unless another one has come to wake earlier. If two wake at the same moment, one of them
+        // is forgotten here: that costs a wake-up and never a timer.
         if keeps.is_some() && state.keeper == keeps {
             state.keeper = None;
         }
         state
     }
 
-    /// What a worker does last before it turns away from the queue: if it leaves tasks behind, or a timer that nobody
-    /// wakes for, another one must look.
+    /// What a worker does last before it turns away from the queue: if it leaves tasks behind, or a
+    /// timer that nobody wakes for, another one must look.
     fn pass_on(&self, state: &State) {
         if (state.tasks.has_queued() || state.lacks_keeper()) && !faults::off(Fault::PassOn) {
             self.tell_one(state);
@@ -255,7 +263,10 @@ impl Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.name).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }
 

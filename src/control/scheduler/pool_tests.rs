@@ -114,8 +114,9 @@ fn a_notification_during_a_step_is_followed_by_another_step() {
 #[test]
 fn a_rest_ends_by_its_timer() {
     let pool = start(1);
-    let (_, told) =
-        told(&pool, |step| if step < 4 { After::Sleep(Duration::from_millis(step as u64)) } else { After::Done });
+    let (_, told) = told(&pool, |step| {
+        if step < 4 { After::Sleep(Duration::from_millis(step as u64)) } else { After::Done }
+    });
     (1..=4).for_each(|step| expect_step(&told, step));
     end(&pool);
 }
@@ -139,8 +140,8 @@ fn a_timer_fires_although_other_tasks_are_always_ready() {
     assert!(busy.iter().count() > 1);
 }
 
-/// The worker that waits for the first timer may be the one that takes the next task. Which one that is depends on the
-/// order in which the two went to wait, so both orders are tried.
+/// The worker that waits for the first timer may be the one that takes the next task. Which one
+/// that is depends on the order in which the two went to wait, so both orders are tried.
 #[test]
 fn a_timer_fires_although_the_worker_that_kept_it_got_a_long_step() {
     // For the long step to come first, also on a busy machine.
@@ -237,7 +238,11 @@ fn a_closed_pool_ends_when_nothing_is_queued_and_gives_up_what_rests() {
     expect_step(&told_steps, 2);
     wait_for_end(&pool);
     assert!(pool.wait_ended(None));
-    assert_eq!(told_steps.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the task outlives its pool");
+    assert_eq!(
+        told_steps.try_recv(),
+        Err(mpsc::TryRecvError::Disconnected),
+        "the task outlives its pool"
+    );
 }
 
 #[test]

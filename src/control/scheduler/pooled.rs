@@ -1,7 +1,8 @@
 //! A queue on a shared pool: its one drain task, cycle after cycle, on whichever worker is free.
 //!
-//! A rest or a sleep is a timer of the pool. The task says that it sleeps, looks once more, and leaves the worker with its
-//! state still saying so; whoever wakes it from then on notifies the pool, also while the step has not quite ended.
+//! A rest or a sleep is a timer of the pool. The task says that it sleeps, looks once more, and
+//! leaves the worker with its state still saying so; whoever wakes it from then on notifies the
+//! pool, also while the step has not quite ended.
 
 use std::io;
 
@@ -36,7 +37,9 @@ pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::host::Host<T>>) -> Liv
 
 /// What a user is told when a pool cannot start.
 pub(crate) fn no_threads(name: &str, size: usize, cause: &io::Error) -> String {
-    format!("cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer threads")
+    format!(
+        "cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer threads"
+    )
 }
 
 impl<T: Item> PoolTask for PooledDrain<T> {
@@ -59,7 +62,8 @@ impl<T: Item> PoolTask for PooledDrain<T> {
             Cycle::Over => {
                 task.end();
                 if let Some(Stage { task, share }) = stage.take() {
-                    let (host, running) = (task.shared().host.clone(), task.shared().running.clone());
+                    let (host, running) =
+                        (task.shared().host.clone(), task.shared().running.clone());
                     let mut task = Some(task);
                     // What is left of the queue may die here: items and handlers die in their host.
                     host.enter(&mut || drop(task.take()));

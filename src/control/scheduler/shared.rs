@@ -1,4 +1,5 @@
-//! The shared pools of the process, by name: made on first use, counted, and closed when the last queue lets go.
+//! The shared pools of the process, by name: made on first use, counted, and closed when the last
+//! queue lets go.
 
 use std::io;
 
@@ -8,24 +9,29 @@ use crate::sync::{Arc, AtomicBool, Forgettable, Mutex, Ordering, Weak};
 
 static REGISTRY: Forgettable<Registry> = Forgettable::new();
 
-/// The pool of that name. The first caller makes it, and its size stays: `Some` is the size of a pool that exists with
-/// another one, for a warning.
+/// The pool of that name. The first caller makes it, and its size stays: `Some` is the size of a
+/// pool that exists with another one, for a warning.
 ///
 /// # Errors
 /// The system has no thread left for its workers.
-pub(crate) fn shared_pool(name: &str, size: usize, live: Live) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
+pub(crate) fn shared_pool(
+    name: &str,
+    size: usize,
+    live: Live,
+) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
     REGISTRY.get().pool(name, size, live)
 }
 
-/// Every shared pool that has a worker, also those that are closed and about to end: the end of the process waits for
-/// them.
+/// Every shared pool that has a worker, also those that are closed and about to end: the end of the
+/// process waits for them.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn live_pools() -> Vec<Arc<Pool>> {
     REGISTRY.get().live_pools()
 }
 
-/// In a forked child: the workers are not here, and the parent's locks may be held for ever. From here on all names are
-/// free, and references to the parent's pools do nothing when they are dropped.
+/// In a forked child: the workers are not here, and the parent's locks may be held for ever. From
+/// here on all names are free, and references to the parent's pools do nothing when they are
+/// dropped.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn forget_pools() {
     if let Some(parents) = REGISTRY.forget() {
@@ -34,8 +40,8 @@ pub(crate) fn forget_pools() {
     forget_worker();
 }
 
-/// A queue's share in a pool. The last one to be dropped frees the name and closes the pool; it does not wait, so that may
-/// happen on a worker.
+/// A queue's share in a pool. The last one to be dropped frees the name and closes the pool; it
+/// does not wait, so that may happen on a worker.
 #[derive(Debug)]
 pub(crate) struct PoolRef {
     pool: Arc<Pool>,
@@ -67,8 +73,9 @@ pub(super) struct Registry {
 /// A pool from its start to the end of its last worker.
 #[derive(Debug)]
 struct Entry {
-    /// Gone for good as soon as the last queue lets go, before the pool is closed: so the name is free from that very
-    /// moment, and no request can revive a pool that is about to close. At most one entry of a name still has one.
+    /// Gone for good as soon as the last queue lets go, before the pool is closed: so the name is
+    /// free from that very moment, and no request can revive a pool that is about to close. At most
+    /// one entry of a name still has one.
     share: Weak<PoolRef>,
     pool: Arc<Pool>,
 }
@@ -83,7 +90,10 @@ impl Registry {
         // Held while the workers start, which waits for nobody: two first callers get one pool.
         let mut entries = self.entries.lock();
         entries.retain(|entry| !entry.pool.has_ended());
-        let known = entries.iter().filter(|entry| entry.pool.name() == name).find_map(|entry| entry.share.upgrade());
+        let known = entries
+            .iter()
+            .filter(|entry| entry.pool.name() == name)
+            .find_map(|entry| entry.share.upgrade());
         if let Some(share) = known {
             let other = Some(share.pool.size()).filter(|&known| known != size.max(1));
             return Ok((share, other));

@@ -1,4 +1,5 @@
-//! Pools by name. Each test has a registry of its own; the process has one, which the last test uses.
+//! Pools by name. Each test has a registry of its own; the process has one, which the last test
+//! uses.
 
 use std::sync::mpsc;
 
@@ -96,7 +97,8 @@ fn a_forgotten_pool_is_left_alone() {
     let (childs, other) = shared_pool("a forgotten pool", 2, live()).unwrap();
     assert_eq!(other, None);
     assert!(!Arc::ptr_eq(childs.pool(), &pool));
-    // As in a child: nothing of the parent's pool is touched, so here, where its worker lives, it goes on.
+    // As in a child: nothing of the parent's pool is touched, so here, where its worker lives, it
+    // goes on.
     drop(parents);
     let ran = Arc::new(Latch::default());
     let runs = ran.clone();

@@ -1,4 +1,5 @@
-//! The tasks of one pool: their states, the queue of those that wait for a worker, and the timers of those that rest.
+//! The tasks of one pool: their states, the queue of those that wait for a worker, and the timers
+//! of those that rest.
 //!
 //! ```text
 //!   add ──▶ Queued ──take──▶ Running ──notify──▶ RunningNotified
@@ -20,10 +21,11 @@ use crate::sync::{Arc, Deadline, Duration};
 
 /// One drain task. The pool never runs `step` of one task on two workers at once.
 pub(crate) trait PoolTask: Send + Sync + 'static {
-    /// Does a piece of work and says how to go on. It must not wait, except inside [`Pool::begin_blocking`].
+    /// Does a piece of work and says how to go on. It must not wait, except inside
+    /// [`Pool::begin_blocking`].
     ///
-    /// A panic is logged and ends the task as [`After::Done`] would: what it left behind half done cannot be trusted to
-    /// another step, and repeating it could go on for ever.
+    /// A panic is logged and ends the task as [`After::Done`] would: what it left behind half done
+    /// cannot be trusted to another step, and repeating it could go on for ever.
     ///
     /// [`Pool::begin_blocking`]: super::Pool::begin_blocking
     fn step(&self) -> After;
@@ -40,7 +42,8 @@ pub(crate) enum After {
     Done,
 }
 
-/// Names a task within its pool. Never used twice, so a handle that outlives its task means nothing.
+/// Names a task within its pool. Never used twice, so a handle that outlives its task means
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TaskId(u64);
 
@@ -61,7 +64,8 @@ struct Entry {
     state: State,
 }
 
-/// The right to run a task, and the proof that nobody else does: there is one from `take` to `give_back`.
+/// The right to run a task, and the proof that nobody else does: there is one from `take` to
+/// `give_back`.
 pub(super) struct Turn {
     id: TaskId,
     task: Arc<dyn PoolTask>,
@@ -119,7 +123,8 @@ impl Tasks {
         }
     }
 
-    /// The task that has waited longest for a worker. Timers that are due go to the back of the queue before.
+    /// The task that has waited longest for a worker. Timers that are due go to the back of the
+    /// queue before.
     pub(super) fn take(&mut self) -> Option<Turn> {
         while let Some(&(deadline, id)) = self.timers.first()
             && deadline.time_left().is_none()
@@ -132,13 +137,14 @@ impl Tasks {
         Some(Turn { id, task: entry.task.clone() })
     }
 
-    /// The end of a turn. No task is dropped by this, because the turn still holds it; the caller drops that outside
-    /// the lock.
+    /// The end of a turn. No task is dropped by this, because the turn still holds it; the caller
+    /// drops that outside the lock.
     pub(super) fn give_back(&mut self, turn: &Turn, after: After) {
         let id = turn.id;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         match (entry.state, after) {
-            // A notification that a task has not seen does not keep it: it said that nothing can follow.
+            // A notification that a task has not seen does not keep it: it said that nothing can
+            // follow.
             (_, After::Done) => {
                 self.entries.remove(&id);
             }
@@ -170,12 +176,17 @@ impl Tasks {
         self.closed
     }
 
-    /// No task comes in any more, and none rests any more: those that rest are given up and returned, for the caller to
-    /// drop outside the lock; those that are queued or run will be when they want to rest.
+    /// No task comes in any more, and none rests any more: those that rest are given up and
+    /// returned, for the caller to drop outside the lock; those that are queued or run will be when
+    /// they want to rest.
     pub(super) fn close(&mut self) -> Vec<Arc<dyn PoolTask>> {
         self.closed = true;
         let resting = std::mem::take(&mut self.timers);
-        resting.into_iter().filter_map(|(_, id)| self.entries.remove(&id)).map(|entry| entry.task).collect()
+        resting
+            .into_iter()
+            .filter_map(|(_, id)| self.entries.remove(&id))
+            .map(|entry| entry.task)
+            .collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The life of one worker of a shared pool: turn after turn, inside the pool's host; its last act is to count itself out.
+//! The life of one worker of a shared pool: turn after turn, inside the pool's host; its last act
+//! is to count itself out.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +13,8 @@ use crate::sync::{Arc, spawn, thread_local};
 thread_local! {
     // Not `const`: loom's twin has no such form.
     #[allow(clippy::missing_const_for_thread_local)]
-    /// The pool whose worker this thread is, as an address; 0: not a worker. A worker keeps its pool alive.
+    /// The pool whose worker this thread is, as an address; 0: not a worker. A worker keeps its
+    /// pool alive.
     static WORKS_FOR: Cell<usize> = Cell::new(0);
 }
 
@@ -46,7 +48,8 @@ pub(super) fn spawn_worker(pool: &Arc<Pool>, number: usize) -> io::Result<()> {
         let _count_out = count_out;
         live(pool);
     })
-    // Nobody joins a worker: the count tells when it is gone, and the last reference to a pool may be dropped on one.
+    // Nobody joins a worker: the count tells when it is gone, and the last reference to a pool may
+    // be dropped on one.
     .map(drop)
 }
 
@@ -80,7 +83,9 @@ fn guarded<R>(pool: &Pool, body: impl FnOnce() -> R) -> Option<R> {
         Err(panic) => panic,
     };
     let cause = panic.downcast_ref::<&str>().copied();
-    let cause = cause.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    let cause = cause
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
     log::error!(target: "batchqueue", "pool {}: a task panicked and is given up: {cause}", pool.name());
     None
 }

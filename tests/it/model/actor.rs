@@ -45,7 +45,8 @@ pub const ACTIONS: [(Action, usize); 12] = [
     (Action::Shutdown, 0),
 ];
 
-/// Items of one actor that go to any partition, in no order that could be checked, have a number of their own.
+/// Items of one actor that go to any partition, in no order that could be checked, have a number of
+/// their own.
 const UNORDERED: usize = 100;
 
 pub fn is_ordered(producer: usize) -> bool {
@@ -64,8 +65,21 @@ pub struct Actor<'a> {
 }
 
 impl<'a> Actor<'a> {
-    pub fn new(index: usize, world: &'a Arc<World>, queue: &'a Arc<BatchQueue<Sent>>, random: Random) -> Self {
-        Self { index, world, queue, random, number: 0, own: vec![None; KINDS], done: [0; ACTIONS.len()] }
+    pub fn new(
+        index: usize,
+        world: &'a Arc<World>,
+        queue: &'a Arc<BatchQueue<Sent>>,
+        random: Random,
+    ) -> Self {
+        Self {
+            index,
+            world,
+            queue,
+            random,
+            number: 0,
+            own: vec![None; KINDS],
+            done: [0; ACTIONS.len()],
+        }
     }
 
     /// `shutdown_at`: the step at which this actor shuts the queue down.
@@ -162,7 +176,11 @@ impl<'a> Actor<'a> {
     }
 
     fn add(&self, kind: usize, probe: &Arc<Probe>) -> bool {
-        let answer = self.queue.add_handler_with(Self::named(kind), vec![probe.handler()], &mut Impatient::default());
+        let answer = self.queue.add_handler_with(
+            Self::named(kind),
+            vec![probe.handler()],
+            &mut Impatient::default(),
+        );
         probe.note(&answer);
         match answer {
             Ok(()) => true,
@@ -177,7 +195,9 @@ impl<'a> Actor<'a> {
     /// One instance for two types that nobody else touches.
     fn share_instance(&mut self) {
         let kind = private_kind(self.index, &mut self.random);
-        let Some(probe) = self.own[private_kind(self.index, &mut self.random)].clone() else { return };
+        let Some(probe) = self.own[private_kind(self.index, &mut self.random)].clone() else {
+            return;
+        };
         if self.own[kind].as_ref().is_some_and(|known| Arc::ptr_eq(known, &probe)) {
             return;
         }
@@ -193,8 +213,14 @@ impl<'a> Actor<'a> {
         let removed = self.remove(kind);
         let serves = self.own.iter().flatten().any(|known| Arc::ptr_eq(known, &probe));
         let handlers = self.world.settings.mode == Mode::Handlers;
-        if removed && handlers && !serves && !self.world.may_run_out_of_time() && probe.closed.load(SeqCst) != 1 {
-            self.world.violation(format!("{} was removed, and not closed when that returned", probe.id));
+        if removed
+            && handlers
+            && !serves
+            && !self.world.may_run_out_of_time()
+            && probe.closed.load(SeqCst) != 1
+        {
+            self.world
+                .violation(format!("{} was removed, and not closed when that returned", probe.id));
         }
     }
 
@@ -209,9 +235,11 @@ impl<'a> Actor<'a> {
     fn add_factory(&mut self) {
         let kind = spread_kind(&mut self.random);
         let count = self.random.within(2..5);
-        let probes: Vec<_> = (0..count).map(|_| Probe::new(self.world, &[kind], true, &mut self.random)).collect();
+        let probes: Vec<_> =
+            (0..count).map(|_| Probe::new(self.world, &[kind], true, &mut self.random)).collect();
         let handlers = probes.iter().map(Probe::handler).collect();
-        let answer = self.queue.add_handler_with(Self::named(kind), handlers, &mut Impatient::default());
+        let answer =
+            self.queue.add_handler_with(Self::named(kind), handlers, &mut Impatient::default());
         for probe in &probes {
             probe.note(&answer);
         }

@@ -53,12 +53,25 @@ fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
 
 /// P2, P3: nothing comes from nowhere, nothing comes twice, and what has an order keeps it.
 fn items(world: &World, wrong: &mut Vec<String>) {
-    let accepted: HashSet<(usize, usize, usize)> =
-        world.accepted.lock().unwrap().iter().map(|item| (item.kind, item.producer, item.number)).collect();
-    let factories: HashSet<usize> =
-        world.probes.lock().unwrap().iter().filter(|probe| probe.of_factory).map(|probe| probe.id).collect();
-    // With a consumer the order is per partition, and a type that gets a handler there may get another partition.
-    let by_type = world.settings.config.selector == Selector::ByType && world.settings.mode == Mode::Handlers;
+    let accepted: HashSet<(usize, usize, usize)> = world
+        .accepted
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|item| (item.kind, item.producer, item.number))
+        .collect();
+    let factories: HashSet<usize> = world
+        .probes
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|probe| probe.of_factory)
+        .map(|probe| probe.id)
+        .collect();
+    // With a consumer the order is per partition, and a type that gets a handler there may get
+    // another partition.
+    let by_type =
+        world.settings.config.selector == Selector::ByType && world.settings.mode == Mode::Handlers;
     let by_partition = world.settings.config.selector == Selector::Given;
     let mut known = HashSet::new();
     for kind in &world.ended {
@@ -71,7 +84,8 @@ fn items(world: &World, wrong: &mut Vec<String>) {
             if !known.insert(name) {
                 wrong.push(format!("{item:?} was handled twice"));
             }
-            // By type, also across handlers that replace each other; of a factory, in each of its partitions.
+            // By type, also across handlers that replace each other; of a factory, in each of its
+            // partitions.
             let same = match (by_type, is_spread(item.kind)) {
                 (true, false) => (item.producer, 0),
                 (true, true) if factories.contains(&probe) => (item.producer, probe),
@@ -86,12 +100,14 @@ fn items(world: &World, wrong: &mut Vec<String>) {
     }
 }
 
-/// P1, P9: each instance that ever served a type was closed, once. What comes after is a violation that it noted itself.
+/// P1, P9: each instance that ever served a type was closed, once. What comes after is a violation
+/// that it noted itself.
 fn lives(world: &World, wrong: &mut Vec<String>) {
     for probe in &*world.probes.lock().unwrap() {
         let (closed, registered) = (probe.closed.load(SeqCst), probe.registered.load(SeqCst));
         if closed != usize::from(registered) {
-            wrong.push(format!("{} (registered: {registered}) was closed {closed} times", probe.id));
+            wrong
+                .push(format!("{} (registered: {registered}) was closed {closed} times", probe.id));
         }
     }
 }

@@ -32,7 +32,12 @@ pub struct Probe {
 
 impl Probe {
     /// A new instance for these types; none: for all.
-    pub fn new(world: &Arc<World>, kinds: &[usize], of_factory: bool, random: &mut Random) -> Arc<Self> {
+    pub fn new(
+        world: &Arc<World>,
+        kinds: &[usize],
+        of_factory: bool,
+        random: &mut Random,
+    ) -> Arc<Self> {
         let mut probes = world.probes.lock().unwrap();
         let probe = Arc::new(Self {
             id: FIRST_PROBE + probes.len(),
@@ -53,7 +58,11 @@ impl Probe {
 
     /// The same instance at every call.
     pub fn handler(self: &Arc<Self>) -> HandlerRef<Sent> {
-        self.handler.lock().unwrap().get_or_insert_with(|| HandlerRef::new(Entrance(self.clone()))).clone()
+        self.handler
+            .lock()
+            .unwrap()
+            .get_or_insert_with(|| HandlerRef::new(Entrance(self.clone())))
+            .clone()
     }
 
     /// The instance and its handler hold each other.

@@ -8,7 +8,8 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        // Two generators with neighbouring seeds must not walk through the same numbers one step apart.
+        // Two generators with neighbouring seeds must not walk through the same numbers one step
+        // apart.
         let mut random = Self(seed.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ seed >> 33);
         random.next();
         random

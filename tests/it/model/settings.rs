@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use batchqueue::{Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy};
+use batchqueue::{
+    Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector,
+    ThreadPolicy,
+};
 
 use super::random::Random;
 
@@ -69,7 +72,12 @@ pub struct Settings {
 struct Restless(Mutex<Random>);
 
 impl Assign for Restless {
-    fn assign(&self, _load: &[f64], owner: &[usize], threads: usize) -> Result<Option<Vec<usize>>, String> {
+    fn assign(
+        &self,
+        _load: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String> {
         let mut random = self.0.lock().unwrap();
         match random.below(20) {
             0 => Ok(None),
@@ -83,7 +91,12 @@ impl Assign for Restless {
 impl Settings {
     pub fn of(random: &mut Random) -> Self {
         let threads = random.within(1..5);
-        let selector = random.pick(&[Selector::ByType, Selector::ByType, Selector::RoundRobin, Selector::Given]);
+        let selector = random.pick(&[
+            Selector::ByType,
+            Selector::ByType,
+            Selector::RoundRobin,
+            Selector::Given,
+        ]);
         let partitions = match random.below(3) {
             0 => PartitionPolicy::Fixed(random.within(1..7)),
             1 => PartitionPolicy::ThreadMultiply(random.within(1..4)),
@@ -98,7 +111,9 @@ impl Settings {
             0 => None,
             1 => Some(DrainBalancer::throughput_weighted().with_skip_ratio(1.0).unwrap()),
             2 => Some(DrainBalancer::cost_weighted()),
-            _ => Some(DrainBalancer::custom(Arc::new(Restless(Mutex::new(Random::new(random.next())))))),
+            _ => Some(DrainBalancer::custom(Arc::new(Restless(Mutex::new(Random::new(
+                random.next(),
+            )))))),
         };
         let retry = random.once_in(2).then(|| RetryPolicy {
             attempts: u32::try_from(random.within(2..5)).unwrap(),
@@ -124,7 +139,14 @@ impl Settings {
             1 => Mode::ConsumerPerThread,
             _ => Mode::Handlers,
         };
-        let end = random.pick(&[End::After, End::After, End::After, End::Amid, End::FromHandler, End::OutOfTime]);
+        let end = random.pick(&[
+            End::After,
+            End::After,
+            End::After,
+            End::Amid,
+            End::FromHandler,
+            End::OutOfTime,
+        ]);
         let pool = random.once_in(4).then(|| random.within(1..4));
         Self { config, mode, end, pool }
     }

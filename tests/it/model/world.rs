@@ -67,8 +67,8 @@ impl World {
         self.violations.lock().unwrap().push(what.into());
     }
 
-    /// Where the selector `Given` sends an item: always to the same partition for one type and producer, so that their
-    /// order can be checked.
+    /// Where the selector `Given` sends an item: always to the same partition for one type and
+    /// producer, so that their order can be checked.
     pub fn partition(&self, queue: &BatchQueue<Sent>, item: Sent) -> Option<usize> {
         let given = self.settings.config.selector == Selector::Given;
         // Growth is for `ByType` only: the number of partitions is the same at each call.
@@ -96,18 +96,24 @@ impl World {
         let accepted = items.len() - left.len() - usize::from(result.is_err());
         self.accepted.lock().unwrap().extend(&items[..accepted]);
         match result {
-            Ok(()) if accepted < items.len() => self.violation("items were left behind without an error"),
+            Ok(()) if accepted < items.len() => {
+                self.violation("items were left behind without an error")
+            }
             Ok(()) => {}
             Err(refused) => {
                 if let ProduceError::Interrupted(_, Hung) = refused {
-                    self.violation(format!("{} items waited for space for {PATIENCE:?}", left.len()));
+                    self.violation(format!(
+                        "{} items waited for space for {PATIENCE:?}",
+                        left.len()
+                    ));
                 }
                 self.refused.fetch_add(1, Relaxed);
             }
         }
     }
 
-    /// What a handler puts in. A handler instance is a producer of its own: its calls come one after the other.
+    /// What a handler puts in. A handler instance is a producer of its own: its calls come one
+    /// after the other.
     pub fn feed(&self, queue: &BatchQueue<Sent>, kind: usize, producer: usize, number: usize) {
         if self.feeds.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
             self.produce(queue, sent(kind, producer, number));
@@ -131,7 +137,10 @@ impl Default for Impatient {
 impl Pause for Impatient {
     type Interrupt = Hung;
 
-    fn pause(&mut self, wait: &mut (dyn FnMut(Option<std::time::Duration>) + Send)) -> Result<(), Hung> {
+    fn pause(
+        &mut self,
+        wait: &mut (dyn FnMut(Option<std::time::Duration>) + Send),
+    ) -> Result<(), Hung> {
         if self.0.elapsed() > PATIENCE {
             return Err(Hung);
         }

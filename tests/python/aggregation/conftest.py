@@ -16,7 +16,9 @@ def make_queue():
     queues = []
 
     def make(threads=1, **settings):
-        config = BatchQueueConfig(threads=ThreadPolicy.fixed(threads), max_idle_ms=60_000, **settings)
+        config = BatchQueueConfig(
+            threads=ThreadPolicy.fixed(threads), max_idle_ms=60_000, **settings
+        )
         queues.append(BatchQueue(f"aggregators-{len(queues)}", config))
         return queues[-1]
 

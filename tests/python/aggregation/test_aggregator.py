@@ -54,9 +54,20 @@ SQL = """
 """
 
 EPOCH = datetime(1970, 1, 1)
-INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+INTEGERS = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
-FLOATS = st.integers(-(10**6), 10**6).map(lambda eighths: eighths / 8) | st.sampled_from([math.nan, math.inf])
+FLOATS = st.integers(-(10**6), 10**6).map(lambda eighths: eighths / 8) | st.sampled_from(
+    [math.nan, math.inf]
+)
 """Their sums are exact, so that the order of additions is not seen."""
 
 
@@ -76,7 +87,9 @@ def tables(draw):
         lambda: column(texts, draw(st.sampled_from(TEXTS)), False),
         lambda: column(texts, pa.string()),
         lambda: column(
-            st.sampled_from([1.5, math.nan, -2.0]), draw(st.sampled_from([pa.float32(), pa.float64()])), False
+            st.sampled_from([1.5, math.nan, -2.0]),
+            draw(st.sampled_from([pa.float32(), pa.float64()])),
+            False,
         ),
         lambda: column(st.booleans(), pa.bool_(), False),
         lambda: column(st.sampled_from([date(2013, 1, 1), date(1969, 12, 31)]), pa.date32(), False),
@@ -127,13 +140,17 @@ def test_rows_in_any_pieces_give_what_duckdb_gives(data, table):
     aggregation = Aggregation(keys=keys, measures=EVERYTHING)
     plain_types = pa.table(
         {
-            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            name: column.cast(column.type.value_type)
+            if pa.types.is_dictionary(column.type)
+            else column
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
     )
     with duckdb.connect() as database:
         database.register("data", plain_types)
-        wanted = database.sql(SQL.format(keys=", ".join(f'"{key}"' for key in keys))).to_arrow_table()
+        wanted = database.sql(
+            SQL.format(keys=", ".join(f'"{key}"' for key in keys))
+        ).to_arrow_table()
     direct, merged = Aggregator(aggregation), Aggregator(aggregation)
     for piece in pieces(data.draw, table):
         direct.update(piece)
@@ -150,9 +167,16 @@ def test_rows_in_any_pieces_give_what_duckdb_gives(data, table):
 @settings(max_examples=200, deadline=None)
 @given(st.data(), tables(), st.integers(1, 6))
 def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
-    # Counts and sums come back from a copy, and where there are others the groups are found beforehand.
-    sums = {name: measure for name, measure in EVERYTHING.items() if isinstance(measure, Count | Sum | Mean)}
-    measures = data.draw(st.sampled_from([sums, EVERYTHING | {"quantiles": Quantiles("float", [0.5])}]))
+    # Counts and sums come back from a copy, and where there are others the groups are found
+    # beforehand.
+    sums = {
+        name: measure
+        for name, measure in EVERYTHING.items()
+        if isinstance(measure, Count | Sum | Mean)
+    }
+    measures = data.draw(
+        st.sampled_from([sums, EVERYTHING | {"quantiles": Quantiles("float", [0.5])}])
+    )
     limited = Aggregator(Aggregation(keys=["one"], measures=measures, max_groups=most))
     unlimited = Aggregator(Aggregation(keys=["one"], measures=measures))
     keys = set()
@@ -173,7 +197,9 @@ def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.floats(1e-5, 1e9) | st.floats(-1e9, -1e-5) | st.just(0.0), min_size=1, max_size=300),
+    st.lists(
+        st.floats(1e-5, 1e9) | st.floats(-1e9, -1e-5) | st.just(0.0), min_size=1, max_size=300
+    ),
     st.lists(st.floats(0, 1), min_size=1, max_size=4),
 )
 def test_quantiles_are_within_one_percent(values, quantiles):
@@ -201,16 +227,20 @@ def test_a_window_is_a_key(unit, zone):
     times = [start + timedelta(minutes=15 * step) for step in range(16)] + [None]
     seconds = [time and int(time.timestamp()) for time in times]
     column = pa.array(
-        [one and one * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit] for one in seconds], pa.int64()
+        [one and one * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit] for one in seconds],
+        pa.int64(),
     )
     data = pa.table({"time": column.cast(pa.timestamp(unit, zone)), "key": ["a"] * 17})
-    aggregation = Aggregation(keys=["key"], window=Window("time", 3_600, "hour"), measures={"n": Count()})
+    aggregation = Aggregation(
+        keys=["key"], window=Window("time", 3_600, "hour"), measures={"n": Count()}
+    )
     aggregator = Aggregator(aggregation)
     aggregator.update(data)
     result = aggregator.result()
     assert result.schema.field("hour").type == pa.timestamp(unit, zone)
     hours = [
-        hour and int(hour.timestamp()) for hour in result["hour"].cast(pa.timestamp(unit, "UTC")).to_pylist()
+        hour and int(hour.timestamp())
+        for hour in result["hour"].cast(pa.timestamp(unit, "UTC")).to_pylist()
     ]
     assert hours == [-7_200, -3_600, 0, 3_600, None]
     assert result["n"].to_pylist() == [4, 4, 4, 4, 1]
@@ -236,7 +266,9 @@ def test_a_window_is_a_key(unit, zone):
     ids=["date", "integer", "narrow", "dictionary", "half a second"],
 )
 def test_windows_of_dates_and_of_integers(column, seconds, bucket):
-    aggregator = Aggregator(Aggregation(keys=[], window=Window("t", seconds), measures={"n": Count()}))
+    aggregator = Aggregator(
+        Aggregation(keys=[], window=Window("t", seconds), measures={"n": Count()})
+    )
     aggregator.update(pa.table({"t": column}))
     assert aggregator.result()["t"].to_pylist() == bucket
     is_plain = pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
@@ -270,7 +302,9 @@ def test_large_integers_are_added_exactly_and_an_overflow_says_so():
     aggregator.update(pa.table({"k": [1, 1], "v": [2**63 - 1, -5]}))
     assert aggregator.result()["s"].to_pylist() == [2**63 - 6]
     aggregator.update(pa.table({"k": [1, 1], "v": [6, 2**62]}))
-    with pytest.raises(OverflowError, match=f'"s" is {2**63 + 2**62}, which does not fit into int64'):
+    with pytest.raises(
+        OverflowError, match=f'"s" is {2**63 + 2**62}, which does not fit into int64'
+    ):
         aggregator.result()
     partials = aggregator.partials()
     assert int(partials["s"][0]["sum"].as_py()) == 2**63 + 2**62
@@ -305,9 +339,13 @@ def test_many_groups_of_texts_and_of_pairs():
 
 @pytest.mark.parametrize("indices", INTEGERS, ids=str)
 def test_dictionaries_with_any_indices(indices):
-    keys = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], indices), pa.array(["a", "b", "unused"]))
+    keys = pa.DictionaryArray.from_arrays(
+        pa.array([1, None, 0, 1], indices), pa.array(["a", "b", "unused"])
+    )
     values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], indices), pa.array([5, 7, 9]))
-    aggregator = Aggregator(Aggregation(keys=["k"], measures={"s": Sum("v"), "n": Count("v"), "m": Max("v")}))
+    aggregator = Aggregator(
+        Aggregation(keys=["k"], measures={"s": Sum("v"), "n": Count("v"), "m": Max("v")})
+    )
     aggregator.update(pa.table({"k": keys, "v": values}))
     assert aggregator.result().to_pylist() == [
         {"k": "b", "s": 12, "n": 2, "m": 7},
@@ -321,7 +359,9 @@ def test_a_dictionary_with_a_broken_index_is_refused():
     for name in ("k", "v"):
         columns = {"k": ["a", "b"], "v": ["a", "b"], name: broken}
         aggregator = Aggregator(Aggregation(keys=["k"], measures={"m": Max("v")}))
-        with pytest.raises(BatchQueueError, match="index 7 of a dictionary with 2 values; check the data"):
+        with pytest.raises(
+            BatchQueueError, match="index 7 of a dictionary with 2 values; check the data"
+        ):
             aggregator.update(pa.table(columns))
         assert len(aggregator) == 0
 
@@ -350,7 +390,13 @@ def test_what_was_refused_or_empty_fixes_no_types():
 def test_partials_survive_a_parquet_file(tmp_path):
     measures = {**EVERYTHING, "q": Quantiles("int", [0.5])}
     data = pa.table(
-        {"key": [1, 1, 2], "int": [3, 4, 5], "float": [0.5, 1, 2], "text": list("abc"), "order": [1, 2, 3]}
+        {
+            "key": [1, 1, 2],
+            "int": [3, 4, 5],
+            "float": [0.5, 1, 2],
+            "text": list("abc"),
+            "order": [1, 2, 3],
+        }
     )
     direct, stored = (Aggregator(Aggregation(keys=["key"], measures=measures)) for _ in range(2))
     direct.update(data)
@@ -362,7 +408,9 @@ def test_partials_survive_a_parquet_file(tmp_path):
 
 def test_equal_aggregations_merge_whatever_the_order_of_their_measures():
     one = Aggregation(keys=["k"], window=Window("t", 60), measures={"n": Count(), "s": Sum("v")})
-    other = Aggregation(keys=["k"], window=Window("t", 60.0), measures={"s": Sum("v"), "n": Count()})
+    other = Aggregation(
+        keys=["k"], window=Window("t", 60.0), measures={"s": Sum("v"), "n": Count()}
+    )
     assert one == other
     l1, l2 = Aggregator(one), Aggregator(other)
     l1.update(pa.table({"k": [1], "t": [61], "v": [5]}))

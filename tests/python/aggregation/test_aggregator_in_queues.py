@@ -15,11 +15,21 @@ from batchqueue import (
     PartitionSelector,
     RetryPolicy,
 )
-from batchqueue.aggregation import Aggregation, Aggregator, Count, First, Quantiles, Sum, TopN, Window
+from batchqueue.aggregation import (
+    Aggregation,
+    Aggregator,
+    Count,
+    First,
+    Quantiles,
+    Sum,
+    TopN,
+    Window,
+)
 
 
 def test_drain_threads_aggregate_while_another_thread_keeps_the_interpreter():
-    # Between two looks at the counts the main thread never lets the interpreter go: nobody makes it.
+    # Between two looks at the counts the main thread never lets the interpreter go: nobody makes
+    # it.
     script = """
         import sys
         import pyarrow as pa
@@ -53,7 +63,8 @@ def test_beside_handlers_in_python(make_queue, selector, partitions):
     queue.add_handler(int, numbers.extend)
     for _ in range(50):
         queue.produce_arrow(
-            pa.concat_tables([rows([1, 2]), rows([3], "b"), rows([4], "unknown")]), type_column="tag"
+            pa.concat_tables([rows([1, 2]), rows([3], "b"), rows([4], "unknown")]),
+            type_column="tag",
         )
         queue.produce_many(range(10))
         queue.produce("unknown")
@@ -67,7 +78,9 @@ def test_beside_handlers_in_python(make_queue, selector, partitions):
 
 def test_one_aggregator_for_many_tags_on_many_threads(make_queue):
     queue = make_queue(threads=4, partitions=PartitionPolicy.adaptive())
-    aggregator = Aggregator(Aggregation(keys=["tag"], measures={"n": Count(), "total": Sum("value")}))
+    aggregator = Aggregator(
+        Aggregation(keys=["tag"], measures={"n": Count(), "total": Sum("value")})
+    )
     tags = [f"tag {number}" for number in range(40)]
     for tag in tags:
         queue.add_handler(tag, aggregator)
@@ -148,13 +161,19 @@ def test_a_forked_child_is_told_and_does_not_hang():
         (lambda: Aggregation(keys="key", measures={"n": Count()}), "keys is 'key'; give a list"),
         (lambda: Aggregation(keys=["key"], measures={}), "measures is empty"),
         (lambda: Aggregation(keys=["key"], measures={"n": Count}), "measure 'n' is <class"),
-        (lambda: Aggregation(keys=["n"], measures={"n": Count()}), "'n' is the name of two columns"),
+        (
+            lambda: Aggregation(keys=["n"], measures={"n": Count()}),
+            "'n' is the name of two columns",
+        ),
         (
             lambda: Aggregation(keys=["t"], window=Window("t", 60), measures={"n": Count()}),
             "'t' is the name of two",
         ),
         (lambda: Aggregation(keys=[""], measures={"n": Count()}), "give a str that is not empty"),
-        (lambda: Aggregation(keys=[], measures={"n": Count()}, max_groups=0), "max_groups is 0; give 1"),
+        (
+            lambda: Aggregation(keys=[], measures={"n": Count()}, max_groups=0),
+            "max_groups is 0; give 1",
+        ),
         (lambda: Window("t", 0), "the window is 0 s"),
         (lambda: Window("t", float("nan")), "the window is nan s"),
         (lambda: Window("t", "60"), "the window is '60' s; give a number"),

@@ -89,7 +89,9 @@ def test_a_next_worker_that_takes_a_part_makes_room_for_the_next_batch():
     assert sorted(totals(half)) == [*range(5, 11)]
     stuck = Aggregator(limited, lambda partials: 0, flush_period_ms=60_000)
     stuck.update(rows([*range(10)]))
-    with pytest.raises(BatchQueueError, match="than max_groups, 10, and the next worker took none of them"):
+    with pytest.raises(
+        BatchQueueError, match="than max_groups, 10, and the next worker took none of them"
+    ):
         stuck.update(rows([10]))
     assert sorted(totals(stuck)) == [*range(10)]
 
@@ -115,7 +117,10 @@ def test_l1_to_l2_through_a_second_queue(make_queue):
     second, first = make_queue(), make_queue(threads=2, partitions=PartitionPolicy.adaptive())
     for shop in "abc":
         first.add_handler(
-            shop, Aggregator(description, lambda partials: second.produce_arrow(partials, type_column="shop"))
+            shop,
+            Aggregator(
+                description, lambda partials: second.produce_arrow(partials, type_column="shop")
+            ),
         )
         second.add_handler(shop, l2)
     data = pa.table({"shop": list("abc") * 1_000, "key": [1, 2] * 1_500, "value": range(3_000)})
@@ -123,7 +128,9 @@ def test_l1_to_l2_through_a_second_queue(make_queue):
         first.produce_arrow(data, type_column="shop")
     first.shutdown(WAIT_S)
     second.shutdown(WAIT_S)
-    wanted = data.group_by(["shop", "key"]).aggregate([("value", "sum"), ([], "count_all")]).to_pylist()
+    wanted = (
+        data.group_by(["shop", "key"]).aggregate([("value", "sum"), ([], "count_all")]).to_pylist()
+    )
     found = {(row["shop"], row["key"]): (row["n"], row["total"]) for row in l2.result().to_pylist()}
     assert found == {
         (row["shop"], row["key"]): (10 * row["count_all"], 10 * row["value_sum"]) for row in wanted
@@ -158,7 +165,10 @@ def test_partials_that_lost_their_metadata_are_no_rows():
 
 
 def test_partials_of_another_aggregation_or_version_are_refused():
-    aggregator, other = Aggregator(TOTALS), Aggregator(Aggregation(keys=["key"], measures={"n": Count()}))
+    aggregator, other = (
+        Aggregator(TOTALS),
+        Aggregator(Aggregation(keys=["key"], measures={"n": Count()})),
+    )
     aggregator.update(rows([1]))
     partials = aggregator.partials()
     with pytest.raises(ConfigError, match="these partials are of another aggregation"):
@@ -167,7 +177,9 @@ def test_partials_of_another_aggregation_or_version_are_refused():
     with pytest.raises(ConfigError, match='of version "2", and this batchqueue reads version "1"'):
         aggregator.update(partials.replace_schema_metadata(metadata))
     broken = partials.set_column(1, "n", pa.array([1]))
-    with pytest.raises(ConfigError, match='column "n" is of type Int64; give partials as they were made'):
+    with pytest.raises(
+        ConfigError, match='column "n" is of type Int64; give partials as they were made'
+    ):
         aggregator.update(broken)
     assert len(aggregator) == 0
 

@@ -57,7 +57,8 @@ def test_large_values_that_cancel_leave_the_small_ones(values, data):
 
 
 @given(
-    st.lists(st.sampled_from([math.inf, -math.inf, math.nan, 1.0, -2.5]), min_size=1, max_size=6), st.data()
+    st.lists(st.sampled_from([math.inf, -math.inf, math.nan, 1.0, -2.5]), min_size=1, max_size=6),
+    st.data(),
 )
 def test_a_sum_with_nan_or_infinities_is_what_addition_says(values, data):
     assert same(combined(SumMetrics, values, data).total, sum(values))
@@ -72,7 +73,10 @@ def test_means_are_the_exact_sum_by_the_number_of_values(values, data):
 
 
 @pytest.mark.parametrize(("kind", "best"), [(MaxMetrics, max), (MinMetrics, min)])
-@given(st.lists(st.none() | st.integers() | st.floats(allow_nan=False), min_size=1, max_size=20), st.data())
+@given(
+    st.lists(st.none() | st.integers() | st.floats(allow_nan=False), min_size=1, max_size=20),
+    st.data(),
+)
 def test_extremes_ignore_nulls(kind, best, values, data):
     present = [value for value in values if value is not None]
     assert combined(kind, values, data).value == (best(present) if present else None)

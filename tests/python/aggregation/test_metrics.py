@@ -71,7 +71,9 @@ def test_columns_and_limit_change_only_the_made_class():
     "made",
     [
         metric_type("a.b", CountMetrics),
-        metric_type("a/b", CountMetrics),  # the same qualified name, unless something keeps them apart
+        metric_type(
+            "a/b", CountMetrics
+        ),  # the same qualified name, unless something keeps them apart
         metric_type("a.b", SumMetrics, columns={"total": int}),
         metric_type("MetricClass", Ranking, limit=3),
     ],

@@ -41,7 +41,9 @@ class Gate:
 def flights(producer):
     """2,000 flights: (carrier, hour, delay or None, id), skewed to the first carrier."""
     for number in range(2_000):
-        delay = None if number % 11 == 0 else (number * 7919 + producer * 31) % 601 - 50 + number / 7
+        delay = (
+            None if number % 11 == 0 else (number * 7919 + producer * 31) % 601 - 50 + number / 7
+        )
         yield CARRIERS[(number % 7) % 3], number % 4 * 3_600, delay, f"{producer}-{number:05}"
 
 
@@ -57,10 +59,14 @@ def test_what_the_pipeline_stores_is_what_dicts_give(tmp_path):
     blocking = BufferStrategy.BLOCKING
     types = [*COUNTS.values(), *MEANS.values()]
     with (
-        BatchQueue("sql", presets.sql_batch(lambda: CommittingStoreWriter(store), writers=1)) as sql,
+        BatchQueue(
+            "sql", presets.sql_batch(lambda: CommittingStoreWriter(store), writers=1)
+        ) as sql,
         BatchQueue("l2", presets.l2_persistence(buffer_size=50)) as l2,
         BatchQueue("top", presets.top_n(buffer_size=50)) as top,
-        BatchQueue("l1", presets.l1_aggregation(threads=ThreadPolicy.fixed(2), strategy=blocking)) as l1,
+        BatchQueue(
+            "l1", presets.l1_aggregation(threads=ThreadPolicy.fixed(2), strategy=blocking)
+        ) as l1,
     ):
         for metrics in (*types, WORST):
             l2.add_handler(metrics, L2PersistenceWorker(sql.produce_many))
@@ -110,7 +116,9 @@ def check_against_dicts(store, rows):
 def test_an_open_transaction_holds_what_the_queue_wrote_until_its_owner_commits(tmp_path):
     store = SqliteStore(tmp_path / "metrics.db")
     with store.transaction("sink") as transaction:
-        with BatchQueue("sql", presets.sql_batch(lambda: StoreWriter(transaction), writers=1)) as sql:
+        with BatchQueue(
+            "sql", presets.sql_batch(lambda: StoreWriter(transaction), writers=1)
+        ) as sql:
             sql.produce_many(COUNTS["UA"]("UA", 0) for _ in range(1_000))
         assert sql.stats().failed == 0
         transaction.record("query", 0, {"items": sql.stats().consumed})
@@ -123,7 +131,9 @@ def test_a_store_that_cannot_be_written_fails_the_batches_and_says_why(tmp_path)
     errors = []
     store = SqliteStore(tmp_path / "absent" / "metrics.db")
     with (
-        BatchQueue("sql", presets.sql_batch(lambda: RecordingWriter(store, errors), writers=1)) as sql,
+        BatchQueue(
+            "sql", presets.sql_batch(lambda: RecordingWriter(store, errors), writers=1)
+        ) as sql,
         BatchQueue("l2", presets.l2_persistence()) as l2,
     ):
         l2.add_handler(COUNTS["UA"], L2PersistenceWorker(sql.produce_many))
@@ -146,7 +156,9 @@ class RecordingWriter(CommittingStoreWriter):
 def test_nothing_silent_a_full_l1_queue_counts_what_it_refuses_and_the_rest_arrives():
     gate, handed = Gate(), []
     worker = L1AggregateWorker(handed.extend)
-    with BatchQueue("l1", presets.l1_aggregation(threads=ThreadPolicy.fixed(1), buffer_size=10)) as l1:
+    with BatchQueue(
+        "l1", presets.l1_aggregation(threads=ThreadPolicy.fixed(1), buffer_size=10)
+    ) as l1:
         l1.add_handler(int, gate)
         l1.add_handler(COUNTS["UA"], worker)
         l1.produce(0)

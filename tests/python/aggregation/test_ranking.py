@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from batchqueue.aggregation import MergeBuffer, RankedEntry, Ranking, metric_type
 
 TOP_3 = metric_type("test.top_3", Ranking, limit=3)
-ROWS = st.lists(st.tuples(st.none() | st.integers(-3, 3), st.sampled_from("abcde"), st.sampled_from("xy")))
+ROWS = st.lists(
+    st.tuples(st.none() | st.integers(-3, 3), st.sampled_from("abcde"), st.sampled_from("xy"))
+)
 
 
 def best(rows, limit):
-    ranked = sorted((row for row in rows if row[0] is not None), key=lambda row: (-row[0], row[1], row[2]))
+    ranked = sorted(
+        (row for row in rows if row[0] is not None), key=lambda row: (-row[0], row[1], row[2])
+    )
     return [RankedEntry(*row) for row in ranked[:limit]]
 
 
@@ -45,5 +49,7 @@ def test_a_ranking_that_went_through_rows_goes_on_where_it_was():
 
 
 def test_a_score_that_is_nan_is_refused_with_the_remedy():
-    with pytest.raises(ValueError, match=r"score of 'UA1' in test\.top_3 is NaN.*give a number or None"):
+    with pytest.raises(
+        ValueError, match=r"score of 'UA1' in test\.top_3 is NaN.*give a number or None"
+    ):
         TOP_3("day", 0, float("nan"), "UA1")

@@ -48,7 +48,9 @@ class Next:
 
 def test_a_buffer_keeps_one_partial_per_type_and_key():
     buffer = MergeBuffer()
-    buffer.accept_all([CountMetrics("a", 0), OTHER("a", 0), CountMetrics("a", 0), CountMetrics("a", 60)])
+    buffer.accept_all(
+        [CountMetrics("a", 0), OTHER("a", 0), CountMetrics("a", 0), CountMetrics("a", 60)]
+    )
     buffer.accept_all([OTHER("a", 0, 5)])
     assert len(buffer) == 3
     assert buffer.keys() == {CountMetrics: [("a", 0), ("a", 60)], OTHER: [("a", 0)]}
@@ -57,7 +59,9 @@ def test_a_buffer_keeps_one_partial_per_type_and_key():
     assert buffer.drain() == []
 
 
-@pytest.mark.parametrize("item", [CountMetrics("a", 0), metric_type("test.r", Ranking)("a", 0, 1, "id")])
+@pytest.mark.parametrize(
+    "item", [CountMetrics("a", 0), metric_type("test.r", Ranking)("a", 0, 1, "id")]
+)
 def test_an_item_that_is_produced_twice_counts_twice_and_is_not_changed(item):
     before = item.to_rows()
     buffer = MergeBuffer()
@@ -68,7 +72,9 @@ def test_an_item_that_is_produced_twice_counts_twice_and_is_not_changed(item):
 
 def test_l1_hands_on_when_the_period_is_over_on_idle_and_on_close():
     clock, handed = Clock(), []
-    worker = L1AggregateWorker(lambda partials: handed.append(partials), flush_period_ms=500, clock=clock)
+    worker = L1AggregateWorker(
+        lambda partials: handed.append(partials), flush_period_ms=500, clock=clock
+    )
     worker.consume([CountMetrics("a", 0)] * 3)
     clock.now = 0.499
     worker.consume([CountMetrics("a", 0)])
@@ -116,7 +122,11 @@ def test_top_n_hands_on_the_best_rows_of_each_group():
     handed = []
     worker = TopNWorker(handed.extend)
     worker.consume(
-        [worst(day, 0, score, f"flight-{score}") for day in ("mon", "tue") for score in (5, 9, 7, 1)]
+        [
+            worst(day, 0, score, f"flight-{score}")
+            for day in ("mon", "tue")
+            for score in (5, 9, 7, 1)
+        ]
     )
     worker.on_close()
     assert {ranking.entity: [entry.score for entry in ranking.entries] for ranking in handed} == {

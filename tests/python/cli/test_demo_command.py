@@ -41,11 +41,15 @@ def started(output: Path) -> Iterator[subprocess.Popen[str]]:
 
 def rows_in_ledger(output: Path) -> int:
     with sqlite3.connect(output / "metrics.sqlite") as connection:
-        summaries = connection.execute("SELECT sum(json_extract(summary, '$.rows')) FROM batchqueue_epochs")
+        summaries = connection.execute(
+            "SELECT sum(json_extract(summary, '$.rows')) FROM batchqueue_epochs"
+        )
         return int(summaries.fetchone()[0])
 
 
-def test_killed_in_mid_stream_the_same_command_goes_on_and_counts_nothing_twice(tmp_path: Path) -> None:
+def test_killed_in_mid_stream_the_same_command_goes_on_and_counts_nothing_twice(
+    tmp_path: Path,
+) -> None:
     with started(tmp_path) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -73,7 +77,9 @@ def test_it_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, 
     lines = printed.splitlines()
     progress = [line for line in lines if line.startswith("epoch")]
     assert len(progress) == 3
-    assert all("rows/s" in line and "queue use l1" in line and "refused 0" in line for line in progress)
+    assert all(
+        "rows/s" in line and "queue use l1" in line and "refused 0" in line for line in progress
+    )
     assert f"{ROWS:,} of {ROWS:,} rows" in progress[-1]
     assert any(line.split()[:2] == ["l1", f"{11 * ROWS:,}"] for line in lines)
     assert any(line.startswith("CPU of the Python workers: drain threads") for line in lines)
@@ -91,7 +97,9 @@ def test_run_again_it_reports_what_is_there_and_a_wrong_aggregate_is_a_failure(
 ) -> None:
     output, _ = done
     with sqlite3.connect(output / "metrics.sqlite") as connection:
-        connection.execute("UPDATE max_metrics SET value = 1000 WHERE metric = 'max_delay.carrier.HA'")
+        connection.execute(
+            "UPDATE max_metrics SET value = 1000 WHERE metric = 'max_delay.carrier.HA'"
+        )
     again = run(output)
     assert again.returncode == 1
     assert "nothing is new" in again.stdout
@@ -103,7 +111,10 @@ def test_other_rows_for_the_same_output_are_refused(done: tuple[Path, str]) -> N
     output, _ = done
     refused = run(output, "--scale", "2")
     assert refused.returncode == 2
-    assert f"holds the demo of --rows {ROWS} --scale 1, not of --rows {ROWS} --scale 2" in refused.stderr
+    assert (
+        f"holds the demo of --rows {ROWS} --scale 1, not of --rows {ROWS} --scale 2"
+        in refused.stderr
+    )
     assert "Traceback" not in refused.stderr
 
 
@@ -111,7 +122,9 @@ def test_with_aggregators_in_rust_the_aggregates_are_the_same(tmp_path: Path) ->
     finished = run(tmp_path, "--l1", "rust")
     assert finished.returncode == 0, finished.stderr
     lines = finished.stdout.splitlines()
-    assert any(line.split()[:2] == ["l1", f"{2 * ROWS:,}"] for line in lines), "each row is looked at twice"
+    assert any(line.split()[:2] == ["l1", f"{2 * ROWS:,}"] for line in lines), (
+        "each row is looked at twice"
+    )
     assert any(SPEEDS.fullmatch(line) for line in lines)
     assert lines[-1].endswith("aggregates: equal to Spark SQL")
 
@@ -120,11 +133,20 @@ def test_with_aggregators_in_rust_the_aggregates_are_the_same(tmp_path: Path) ->
     ("options", "message"),
     [
         (["--rows", "0"], "argument --rows: '0' given: use a whole number from 1 to 336776"),
-        (["--rows", "336777"], "argument --rows: '336777' given: use a whole number from 1 to 336776"),
+        (
+            ["--rows", "336777"],
+            "argument --rows: '336777' given: use a whole number from 1 to 336776",
+        ),
         (["--rows", "many"], "argument --rows: 'many' given: use a whole number from 1 to 336776"),
         (["--scale", "-1"], "argument --scale: '-1' given: use a whole number of at least 1"),
-        (["--spark-master", "foo"], "argument --spark-master: 'foo' given: use local[N,F] with N threads"),
-        (["--spark-master", "local[0]"], "argument --spark-master: 'local[0]' given: use local[N,F] with"),
+        (
+            ["--spark-master", "foo"],
+            "argument --spark-master: 'foo' given: use local[N,F] with N threads",
+        ),
+        (
+            ["--spark-master", "local[0]"],
+            "argument --spark-master: 'local[0]' given: use local[N,F] with",
+        ),
     ],
 )
 def test_wrong_values_are_refused(
@@ -157,7 +179,9 @@ def test_missing_packages_are_named_with_the_remedy(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in ("pyspark", "rich") else find_spec(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in ("pyspark", "rich") else find_spec(name),
     )
     assert main(["demo", "--output", str(tmp_path / "never")]) == 2
     assert "pyspark, rich not installed: pip install 'batchqueue[demo]'" in capsys.readouterr().err
@@ -167,5 +191,7 @@ def test_missing_packages_are_named_with_the_remedy(
 def test_the_command_line_starts_without_the_extras() -> None:
     heavy = ["pyspark", "pyarrow", "matplotlib", "rich"]
     script = f"import sys, batchqueue.cli; print([name for name in {heavy} if name in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert loaded.stdout.strip() == "[]"

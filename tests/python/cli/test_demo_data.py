@@ -30,7 +30,9 @@ def test_source_agrees_with_pandas_own_reading_of_the_csv() -> None:
     for column in ("dep_time", "dep_delay", "distance"):
         assert pc.sum(source[column]).as_py() == csv[column].sum()
         assert source[column].null_count == csv[column].isna().sum()
-    assert source["dep_time"].null_count == 8_255  # cancelled, and dep_delay is null in the same rows
+    assert (
+        source["dep_time"].null_count == 8_255
+    )  # cancelled, and dep_delay is null in the same rows
     by_hour = source.to_pandas().groupby("time_hour").size()
     expected = csv.groupby("time_hour").size()
     assert by_hour.index.strftime("%Y-%m-%dT%H:%M:%SZ").tolist() == expected.index.tolist()
@@ -89,7 +91,9 @@ def test_what_a_killed_run_left_half_written_is_written_anew(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("rows", "scale"), [(701, 1), (700, 2)])
-def test_other_arguments_for_the_same_output_are_refused(tmp_path: Path, rows: int, scale: int) -> None:
+def test_other_arguments_for_the_same_output_are_refused(
+    tmp_path: Path, rows: int, scale: int
+) -> None:
     write_flights(tmp_path, rows=700)
     with pytest.raises(
         ConfigError, match=rf"--rows 700 --scale 1, not of --rows {rows} --scale {scale}: name"

@@ -48,7 +48,9 @@ def eventually(condition, what="the condition"):
 def assert_conserved(stats):
     """The conservation law, of a queue at rest."""
     assert stats.attempts == stats.produced + stats.refused, stats
-    assert stats.produced == stats.consumed + stats.failed + stats.unhandled + stats.abandoned, stats
+    assert stats.produced == stats.consumed + stats.failed + stats.unhandled + stats.abandoned, (
+        stats
+    )
     assert stats.in_flight == 0, stats
     assert stats.total_used == 0, stats
 
@@ -146,7 +148,8 @@ SCRIPT_HEADER = """
 import atexit, gc, os, signal, sys, threading, time
 import faulthandler
 faulthandler.enable()
-# Whoever runs the tests in the background may have them, and with them their children, ignore Ctrl-C.
+# Whoever runs the tests in the background may have them, and with them their children, ignore
+# Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from batchqueue import *
 

@@ -1,7 +1,8 @@
 """What the model of the queue remembers: who produced what, who got it, and what must hold between the two.
 
-Producers note what was accepted and refused, handlers what came to them. Nothing is shared but a list that only grows,
-so the model puts no order between threads that the queue itself does not put there.
+Producers note what was accepted and refused, handlers what came to them. Nothing is shared but a
+list that only grows, so the model puts no order between threads that the queue itself does not put
+there.
 """
 
 import itertools
@@ -22,7 +23,9 @@ class Item:
         self.producer, self.number, self.key = producer, number, key
 
     def __repr__(self):
-        return f"{type(self).__name__}(producer {self.producer}, number {self.number}, key {self.key})"
+        return (
+            f"{type(self).__name__}(producer {self.producer}, number {self.number}, key {self.key})"
+        )
 
 
 PLAIN = [type(f"Plain{index}", (Item,), {"__slots__": ()}) for index in range(4)]
@@ -44,7 +47,10 @@ class Producer:
         self.refused = 0
 
     def items(self, item_types):
-        return [item_type(self.name, number := next(self.numbers), number % KEYS) for item_type in item_types]
+        return [
+            item_type(self.name, number := next(self.numbers), number % KEYS)
+            for item_type in item_types
+        ]
 
     def put(self, item_type, timeout=WAIT_S):
         """One item; False if it was refused."""
@@ -177,19 +183,25 @@ class Run:
         else:
             assert self.queue.stats().in_flight >= 0
 
-    # ---- what must hold at rest --------------------------------------------------------------------------------
+    # ---- what must hold at rest
+    # --------------------------------------------------------------------------------
 
     def check(self):
         """The queue is shut down."""
         stats = self.queue.stats()
         if stats.abandoned:
-            eventually(lambda: not any(one.inside.locked() for one in self.handlers), "the last batches")
+            eventually(
+                lambda: not any(one.inside.locked() for one in self.handlers), "the last batches"
+            )
         assert self.wrong == []
         assert_conserved(stats)
         self.check_counts(stats, {(one.producer, one.number) for one in self.unknown})
         self.check_order()
         if not stats.abandoned:
-            eventually(lambda: all(one.closed >= bool(one.added) for one in self.handlers), "on_close of all")
+            eventually(
+                lambda: all(one.closed >= bool(one.added) for one in self.handlers),
+                "on_close of all",
+            )
             for one in self.handlers:
                 assert one.closed <= one.added, f"{one.behaviour} handler closed {one.closed} times"
 
@@ -210,7 +222,12 @@ class Run:
         else:
             assert (stats.consumed, stats.failed) == (consumed, failed)
             assert stats.unhandled == stats.produced - consumed - failed
-            certain = [item for one in self.producers for item in one.accepted if type(item) in self.certain]
+            certain = [
+                item
+                for one in self.producers
+                for item in one.accepted
+                if type(item) in self.certain
+            ]
             missing = [item for item in certain if (item.producer, item.number) not in got]
             assert missing == [], "P2: unhandled although their class had a handler before"
 

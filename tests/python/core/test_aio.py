@@ -68,7 +68,9 @@ def test_room_wakes_a_task_again_and_again(buffer_size, kind):
 
 def test_pressure_ends_the_rest_of_a_drain_thread():
     async def main():
-        async with one_handler(Recorder(), buffer_size=4, min_idle_ms=60_000, max_idle_ms=60_000) as queue:
+        async with one_handler(
+            Recorder(), buffer_size=4, min_idle_ms=60_000, max_idle_ms=60_000
+        ) as queue:
             assert await queue.produce_many(list(range(50))) == 50
 
     run(main)
@@ -130,7 +132,9 @@ def test_a_call_of_many_uses_its_turn_for_all_that_finds_room():
         handler = Held()
         async with one_handler(handler, buffer_size=4) as queue:
             await fill(queue, handler)
-            tasks = await begin(queue.produce_many([10, 11, 12]), queue.produce_many(iter([20, 21, 22])))
+            tasks = await begin(
+                queue.produce_many([10, 11, 12]), queue.produce_many(iter([20, 21, 22]))
+            )
             handler.released.set()
             assert await asyncio.gather(*tasks) == [3, 3]
         assert handler.items[5:] == [10, 11, 12, 20, 21, 22]
@@ -138,7 +142,8 @@ def test_a_call_of_many_uses_its_turn_for_all_that_finds_room():
     run(main)
 
 
-# ---- giving up -----------------------------------------------------------------------------------------------------
+# ---- giving up
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_cancelled_wait_has_put_nothing_in():
@@ -243,7 +248,10 @@ def test_a_time_out_refuses_and_counts(timeout):
 def test_a_time_out_that_is_none_is_refused():
     async def main():
         async with one_handler(Recorder()) as queue:
-            for call in (queue.produce(1, timeout=-1), queue.produce_many([1], timeout=float("nan"))):
+            for call in (
+                queue.produce(1, timeout=-1),
+                queue.produce_many([1], timeout=float("nan")),
+            ):
                 with pytest.raises(ConfigError, match=r"timeout is (-1|nan)"):
                     await call
         assert queue.stats().attempts == 0

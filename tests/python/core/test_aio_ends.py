@@ -34,7 +34,8 @@ def script(code):
     return out
 
 
-# ---- loops that close ------------------------------------------------------------------------------------------------
+# ---- loops that close
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["run", "close"])
@@ -151,7 +152,9 @@ def test_a_loop_without_add_reader_is_refused_and_counted():
         async with AsyncBatchQueue("queue", config(buffer_size=1)) as queue:
             queue.add_handler(int, handler)
             await fill(queue, handler)
-            with pytest.raises(BatchQueueError, match=r"a Bare cannot watch file descriptors.*selector"):
+            with pytest.raises(
+                BatchQueueError, match=r"a Bare cannot watch file descriptors.*selector"
+            ):
                 await queue.produce(2)
             assert queue.stats().refused == 1
             handler.released.set()
@@ -202,7 +205,8 @@ def test_an_interrupt_ends_a_task_that_waits():
     assert_conserved(queue.stats())
 
 
-# ---- the end of the interpreter ------------------------------------------------------------------------------------
+# ---- the end of the interpreter
+# ------------------------------------------------------------------------------------
 
 
 def test_exit_delivers_to_plain_handlers_what_a_loop_left():
@@ -295,7 +299,8 @@ asyncio.run(main())
     assert out == ["exits"]
 
 
-# ---- forks -----------------------------------------------------------------------------------------------------------
+# ---- forks
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_forked_child_is_told_and_the_parent_goes_on():

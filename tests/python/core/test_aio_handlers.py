@@ -63,7 +63,12 @@ def test_all_methods_of_a_handler_may_be_coroutines():
                 assert await queue.produce(item)
                 assert await queue.flush()
         calls = [call for call in handler.calls if call != ("idle",)]
-        assert calls == [("consume", "good"), ("consume", "bad"), ("error", "bad", "bad batch"), ("close",)]
+        assert calls == [
+            ("consume", "good"),
+            ("consume", "bad"),
+            ("error", "bad", "bad batch"),
+            ("close",),
+        ]
         stats = queue.stats()
         assert (stats.consumed, stats.failed) == (1, 1)
         assert_conserved(stats)
@@ -131,7 +136,9 @@ def test_a_coroutine_that_raises_fails_its_batch_and_is_tried_again():
         async def consume(batch):
             tries.append(list(batch))
             if len(tries) < 3 or batch == [2]:
-                raise TimeoutError("as planned")  # what the wait for the coroutine could be confused with
+                raise TimeoutError(
+                    "as planned"
+                )  # what the wait for the coroutine could be confused with
 
         async def error_handler(batch, error):
             await asyncio.sleep(0)
@@ -196,7 +203,8 @@ def test_no_two_calls_into_one_coroutine_handler_overlap():
     run(main)
 
 
-# ---- where there is no loop ------------------------------------------------------------------------------------------
+# ---- where there is no loop
+# ------------------------------------------------------------------------------------------
 
 
 async def coroutine_function(batch):
@@ -213,7 +221,9 @@ def test_without_a_running_loop_a_coroutine_function_is_refused_with_the_remedy(
             AsyncBatchQueue("queue", config(**settings))
     recorder = Recorder()
     queue.add_handler(int, recorder)
-    queue.add_handler(str, lambda batch: coroutine_function(batch))  # nobody can know before it is called
+    queue.add_handler(
+        str, lambda batch: coroutine_function(batch)
+    )  # nobody can know before it is called
 
     async def main():
         await queue.produce_many([1, "text"])
@@ -278,7 +288,8 @@ def test_what_it_is_given_is_checked_as_by_a_batch_queue():
     run(main)
 
 
-# ---- the loop is free ------------------------------------------------------------------------------------------------
+# ---- the loop is free
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_full_executor_of_the_loop_blocks_nothing():

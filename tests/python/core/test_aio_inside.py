@@ -149,7 +149,9 @@ def test_queues_on_one_worker_hand_on_to_each_other():
 
         def on_pool(buffer_size):
             pool = ("aio", ThreadPolicy.fixed(1))
-            return BatchQueueConfig(shared_scheduler=pool, buffer_size=buffer_size, max_idle_ms=60_000)
+            return BatchQueueConfig(
+                shared_scheduler=pool, buffer_size=buffer_size, max_idle_ms=60_000
+            )
 
         async def hand_on(batch):
             assert await second.produce_many(batch) == len(batch)

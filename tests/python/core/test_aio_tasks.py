@@ -31,11 +31,15 @@ def test_each_tasks_items_keep_their_order(selector):
 
     async def main():
         seen = []
-        settings = config(threads=2, partitions=partitions, selector=select, buffer_size=5, min_idle_ms=0)
+        settings = config(
+            threads=2, partitions=partitions, selector=select, buffer_size=5, min_idle_ms=0
+        )
         async with AsyncBatchQueue("queue", settings) as queue:
             for item_type in TYPES[:3]:
                 queue.add_handler(item_type, seen.extend)
-            await asyncio.gather(*(produce(queue, producer, producer % 3) for producer in range(12)))
+            await asyncio.gather(
+                *(produce(queue, producer, producer % 3) for producer in range(12))
+            )
         for producer in range(12):
             for item_type in TYPES[:3]:
                 mine = [one for one in seen if one // 1_000 == producer and type(one) is item_type]
@@ -56,7 +60,9 @@ class Producer:
     def next(self, count=1):
         first = self.number
         self.number += count
-        return [TYPES[number % 2](self.index * 100_000 + number) for number in range(first, self.number)]
+        return [
+            TYPES[number % 2](self.index * 100_000 + number) for number in range(first, self.number)
+        ]
 
     async def act(self, queue):
         timeout = self.random.choice([None, None, 0, 0.0005])
@@ -82,7 +88,11 @@ class Producer:
                 for _ in range(self.random.randrange(6)):
                     await asyncio.sleep(0)
                 task.cancel()
-            assert (await outcomes([task]))[0] in (None, asyncio.CancelledError, ProduceTimeoutError)
+            assert (await outcomes([task]))[0] in (
+                None,
+                asyncio.CancelledError,
+                ProduceTimeoutError,
+            )
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,7 +23,16 @@ from batchqueue import (
     PartitionSelector,
 )
 
-INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+INTEGERS = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+]
 STRINGS = [pa.string(), pa.large_string(), pa.string_view()]
 
 
@@ -48,7 +57,9 @@ def collect(make_queue):
 
 def expected(data, tag):
     column = pc.cast(
-        pc.cast(data["tag"], pa.string()) if pa.types.is_dictionary(data["tag"].type) else data["tag"],
+        pc.cast(data["tag"], pa.string())
+        if pa.types.is_dictionary(data["tag"].type)
+        else data["tag"],
         pa.string(),
     )
     return data.filter(pc.equal(column, tag))["number"].to_pylist()
@@ -68,7 +79,10 @@ def test_each_tag_gets_its_rows_in_order(tag_type, dictionary, data):
     runs = data.draw(st.integers(1, 300))
     values = [value for value in drawn for _ in range(runs if len(drawn) < 20 else 1)]
     column = pa.array(
-        [value if value is None or not pa.types.is_integer(tag_type) else int(value) for value in values],
+        [
+            value if value is None or not pa.types.is_integer(tag_type) else int(value)
+            for value in values
+        ],
         tag_type,
     )
     if dictionary:
@@ -85,7 +99,9 @@ def test_each_tag_gets_its_rows_in_order(tag_type, dictionary, data):
         assert queue.produce_arrow(source, type_column="tag") == len(values)
     for tag, handler in handlers.items():
         assert handler.numbers == [row for row, value in enumerate(values) if value == tag]
-        assert all(set(map(str, batch.column("tag").to_pylist())) == {tag} for batch in handler.batches)
+        assert all(
+            set(map(str, batch.column("tag").to_pylist())) == {tag} for batch in handler.batches
+        )
     stats = queue.stats()
     assert_conserved(stats)
     assert stats.unhandled == sum(value not in known for value in values)
@@ -110,7 +126,9 @@ def test_data_of_every_library_goes_in(collect, make):
     assert handlers["b"].numbers == expected(source, "b")
     assert (stats.consumed, stats.unhandled) == (667, 333)
     assert stats.handlers()["a"].consumed == 334
-    assert {tag for index in range(stats.partition_count) for tag in stats.partition(index).types} == {
+    assert {
+        tag for index in range(stats.partition_count) for tag in stats.partition(index).types
+    } == {
         "a",
         "b",
     }
@@ -118,7 +136,9 @@ def test_data_of_every_library_goes_in(collect, make):
 
 def test_a_large_table_is_cut_and_every_value_arrives(collect):
     rows = 200_000
-    source = table([f"type {number * number % 37}" for number in range(rows)], value=pa.array(range(rows)))
+    source = table(
+        [f"type {number * number % 37}" for number in range(rows)], value=pa.array(range(rows))
+    )
     tags = [f"type {number}" for number in range(37)]
     handlers, stats = collect(source, tags, threads=2)
     assert sum(handler_sum(handlers[tag]) for tag in tags) == rows * (rows - 1) // 2
@@ -137,7 +157,9 @@ def test_rows_of_one_tag_are_not_copied(collect):
     handlers, _ = collect(source, ["a"])
     (batch,) = handlers["a"].batches
     assert isinstance(batch, pa.RecordBatch)
-    assert batch.column("number").buffers()[1].address == source.column("number").buffers()[1].address
+    assert (
+        batch.column("number").buffers()[1].address == source.column("number").buffers()[1].address
+    )
 
 
 def test_other_columns_of_all_kinds_come_along(collect):
@@ -225,8 +247,16 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
         (pa.array([1]), "tag", r"batch is a .*Int64Array that is no record batch"),
         (5, "tag", r"batch is a int; give an object with __arrow_c_array__ or __arrow_c_stream__"),
         ([1, 2], "tag", r"batch is a list"),
-        (table(["a"]), "kind", r'type_column is "kind"; the data has the columns \["tag", "number"\]'),
-        (table([1.5]), "tag", r'type_column "tag" is of type Float64; give a column of strings, of integers'),
+        (
+            table(["a"]),
+            "kind",
+            r'type_column is "kind"; the data has the columns \["tag", "number"\]',
+        ),
+        (
+            table([1.5]),
+            "tag",
+            r'type_column "tag" is of type Float64; give a column of strings, of integers',
+        ),
         (table([True]), "tag", r"Boolean"),
         (table(pa.array([1.5]).dictionary_encode()), "tag", r"Dictionary"),
         (
@@ -235,7 +265,16 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
             r'"tag" could not be split: .*index 7 of a dictionary with 1 values; check the data',
         ),
     ],
-    ids=["array", "int", "list", "column", "float", "bool", "dictionary of floats", "index out of range"],
+    ids=[
+        "array",
+        "int",
+        "list",
+        "column",
+        "float",
+        "bool",
+        "dictionary of floats",
+        "index out of range",
+    ],
 )
 def test_what_cannot_be_split_is_refused(make_queue, data, column, message):
     queue = make_queue()
@@ -257,16 +296,16 @@ def test_bytes_behind_a_null_are_no_text(collect):
     texts = pa.StringArray.from_buffers(
         4, offsets, pa.py_buffer(b"a\xff\xfebc"), pa.py_buffer(bytes([0b1101]))
     )
-    source = pa.record_batch({"tag": ["a", "b", "a", "b"], "number": pa.array(range(4)), "text": texts})
+    source = pa.record_batch(
+        {"tag": ["a", "b", "a", "b"], "number": pa.array(range(4)), "text": texts}
+    )
     handlers, _ = collect(source, ["a", "b"])
     assert [batch["text"].to_pylist() for batch in handlers["a"].batches] == [["a", "b"]]
     assert [batch["text"].to_pylist() for batch in handlers["b"].batches] == [[None, "c"]]
 
 
 def test_the_package_does_not_import_what_takes_long():
-    script = (
-        'print([name for name in ("pyarrow", "numpy", "polars", "pandas", "asyncio") if name in sys.modules])'
-    )
+    script = 'print([name for name in ("pyarrow", "numpy", "polars", "pandas", "asyncio") if name in sys.modules])'
     code, lines, err = run_script(script, header="import sys, batchqueue\n")
     assert (code, lines) == (0, ["[]"]), err
 

@@ -47,7 +47,9 @@ def test_the_bound_and_the_counts_are_in_rows(make_queue):
     assert (stats.attempts, stats.produced, stats.refused, stats.total_used) == (251, 101, 150, 101)
     held.released.set()
     queue.shutdown(WAIT_S)
-    assert queue.produce_arrow(record_batch(["a"] * 5), type_column="tag") == 0, "the queue is shut down"
+    assert queue.produce_arrow(record_batch(["a"] * 5), type_column="tag") == 0, (
+        "the queue is shut down"
+    )
     stats = queue.stats()
     assert (stats.refused, stats.consumed) == (155, 101)
     assert_conserved(stats)
@@ -72,7 +74,9 @@ def test_with_blocking_rows_wait_for_space_beside_objects(make_queue):
     queue.add_handler("a", total)
     queue.add_handler(int, numbers.extend)
     run_threads(
-        lambda: [queue.produce_arrow(record_batch(["a"] * 333), type_column="tag") for _ in range(3)],
+        lambda: [
+            queue.produce_arrow(record_batch(["a"] * 333), type_column="tag") for _ in range(3)
+        ],
         lambda: [queue.produce(number) for number in range(500)],
     )
     queue.shutdown(WAIT_S)
@@ -94,7 +98,9 @@ def test_a_time_out_says_how_many_rows_are_in(held_queue):
 
 def test_a_producer_that_waits_is_let_go_by_a_shutdown(held_queue):
     queue, held = held_queue
-    thread, outcome = in_background(lambda: queue.produce_arrow(record_batch(["a"] * 30), type_column="tag"))
+    thread, outcome = in_background(
+        lambda: queue.produce_arrow(record_batch(["a"] * 30), type_column="tag")
+    )
     eventually(lambda: queue.stats().attempts == 31, "the producer to wait")
     closing, _ = in_background(lambda: queue.shutdown(WAIT_S))
     join(thread)
@@ -168,7 +174,9 @@ def test_producers_in_several_threads_keep_their_order(make_queue):
         for by in range(3):
             data = pa.Table.from_batches(rows.batches)
             mine = data.filter(pc.and_(pc.equal(data["tag"], tag), pc.equal(data["by"], by)))
-            assert mine["n"].to_pylist() == [number for number in range(1_000) if "ab"[number % 2] == tag]
+            assert mine["n"].to_pylist() == [
+                number for number in range(1_000) if "ab"[number % 2] == tag
+            ]
 
 
 def test_a_stream_that_fails_midway_says_so_and_keeps_what_it_gave(make_queue):
@@ -182,7 +190,9 @@ def test_a_stream_that_fails_midway_says_so_and_keeps_what_it_gave(make_queue):
         raise OSError("the disk is gone")
 
     with pytest.raises(Exception, match="the disk is gone"):
-        queue.produce_arrow(pa.RecordBatchReader.from_batches(good.schema, batches()), type_column="tag")
+        queue.produce_arrow(
+            pa.RecordBatchReader.from_batches(good.schema, batches()), type_column="tag"
+        )
     queue.shutdown(WAIT_S)
     assert rows.numbers == [0, 1]
     assert_conserved(queue.stats())

@@ -121,7 +121,12 @@ def test_custom_gets_loads_owners_and_threads(make_queue):
 def test_custom_decides_and_rebalance_counts_what_it_changed(make_queue, lines):
     plans = [[1, 0, 1, 0], [1, 0, 1, 0], [1, 1, 1, 0], None]
     queue = balanced(make_queue, DrainBalancer.custom(lambda *_: plans.pop(0)))
-    for changed, wanted in ((4, [1, 0, 1, 0]), (0, [1, 0, 1, 0]), (1, [1, 1, 1, 0]), (0, [1, 1, 1, 0])):
+    for changed, wanted in (
+        (4, [1, 0, 1, 0]),
+        (0, [1, 0, 1, 0]),
+        (1, [1, 1, 1, 0]),
+        (0, [1, 1, 1, 0]),
+    ):
         assert queue.rebalance() == changed
         eventually(lambda wanted=wanted: owners(queue) == wanted, f"owners {wanted}")
     assert plans == []
@@ -171,7 +176,9 @@ def test_a_custom_plan_that_is_none_is_refused_with_a_line(make_queue, lines, as
     assert queue.rebalance() == 0
     assert queue.rebalance() == 0
     (line,) = lines()
-    assert all(word in line for word in ["queue queue: 1 plans of the balancer were refused", *words]), line
+    assert all(
+        word in line for word in ["queue queue: 1 plans of the balancer were refused", *words]
+    ), line
     assert (queue.stats().rebalances, queue.stats().moves) == (2, 0)
     assert owners(queue) == [0, 1, 0, 1]
     load(queue, 10, 10, 10, 10)
@@ -187,11 +194,15 @@ def test_none_leaves_all_where_they_are_without_a_line(make_queue, lines):
     assert (queue.stats().rebalances, queue.stats().load_ratio) == (1, 1_100 / 900)
 
 
-def test_the_balancer_runs_on_the_control_thread_or_the_caller_and_never_on_a_drain_thread(make_queue):
+def test_the_balancer_runs_on_the_control_thread_or_the_caller_and_never_on_a_drain_thread(
+    make_queue,
+):
     names, drains = [], set()
     ask = threading.Event()
     queue = balanced(
-        make_queue, DrainBalancer.custom(lambda *_: names.append(thread_name())), rebalance_interval_ms=0
+        make_queue,
+        DrainBalancer.custom(lambda *_: names.append(thread_name())),
+        rebalance_interval_ms=0,
     )
     queue.add_handler(str, lambda batch: (drains.add(thread_name()), queue.rebalance(), ask.set()))
     queue.rebalance()
@@ -239,7 +250,11 @@ def test_a_balancer_is_silently_off_where_there_is_nothing_to_balance(make_queue
     eventually(lambda: watch.stats().rebalances >= 20, "runs of another queue with that interval")
     for queue in (one, shared):
         assert queue.rebalance() == 0
-        assert (queue.stats().rebalances, queue.stats().moves, queue.stats().load_ratio) == (0, 0, 1.0)
+        assert (queue.stats().rebalances, queue.stats().moves, queue.stats().load_ratio) == (
+            0,
+            0,
+            1.0,
+        )
     assert called == []
     assert lines() == []
 
@@ -257,7 +272,9 @@ def test_a_partition_above_a_threads_share_is_named_once_with_the_remedy(make_qu
         queue.rebalance()
     named = [line for line in lines() if "add_handler_factory" in line]
     assert len(named) == 1
-    assert all(word in named[0] for word in ["partition 1 (Item1)", "90% of the load", "50% of one of 2"])
+    assert all(
+        word in named[0] for word in ["partition 1 (Item1)", "90% of the load", "50% of one of 2"]
+    )
 
 
 def test_a_busy_owner_hands_over_when_it_is_done(make_queue, lines):
@@ -268,7 +285,9 @@ def test_a_busy_owner_hands_over_when_it_is_done(make_queue, lines):
     handler.hold(queue, TYPES[0]())
     assert queue.stats().longest_handoff_ms == 0
     assert queue.rebalance() == 4
-    eventually(lambda: [owners(queue)[index] for index in (1, 3)] == [0, 0], "the other thread hands over")
+    eventually(
+        lambda: [owners(queue)[index] for index in (1, 3)] == [0, 0], "the other thread hands over"
+    )
     handler.released.set()
     assert queue.flush(WAIT_S)
     taken_back = "keeps 2 partitions"  # by a control thread that had to wait for over a second

@@ -37,8 +37,14 @@ WRONG = [
         {"threads": ONE, "shared_scheduler": ("io", ONE)},
         r"both of threads and shared_scheduler.*give exactly one",
     ),
-    ({"shared_scheduler": ("", ONE)}, r"shared_scheduler is \('', .*give a name and a ThreadPolicy"),
-    ({"shared_scheduler": ("io", 4)}, r"shared_scheduler is \('io', 4\).*give a name and a ThreadPolicy"),
+    (
+        {"shared_scheduler": ("", ONE)},
+        r"shared_scheduler is \('', .*give a name and a ThreadPolicy",
+    ),
+    (
+        {"shared_scheduler": ("io", 4)},
+        r"shared_scheduler is \('io', 4\).*give a name and a ThreadPolicy",
+    ),
     ({"shared_scheduler": "io"}, r"shared_scheduler is 'io'.*give a name and a ThreadPolicy"),
     ({"threads": ONE, "balancer": "lpt"}, r"balancer is 'lpt', a str; give DrainBalancer or None"),
     ({"threads": ONE, "retry": 3}, r"retry is 3, a int; give RetryPolicy or None"),
@@ -64,10 +70,19 @@ WRONG = [
     ({"threads": ONE, "shutdown_timeout": "soon"}, r"shutdown_timeout is 'soon'"),
     ({"threads": 4}, r"threads is 4, a int; give ThreadPolicy"),
     ({"threads": ONE, "partitions": 4}, r"partitions is 4, a int; give PartitionPolicy"),
-    ({"threads": ONE, "strategy": "BLOCKING"}, r"strategy is 'BLOCKING', a str; give BufferStrategy"),
-    ({"threads": ONE, "selector": "by_type"}, r"selector is 'by_type', a str; give PartitionSelector"),
+    (
+        {"threads": ONE, "strategy": "BLOCKING"},
+        r"strategy is 'BLOCKING', a str; give BufferStrategy",
+    ),
+    (
+        {"threads": ONE, "selector": "by_type"},
+        r"selector is 'by_type', a str; give PartitionSelector",
+    ),
     ({"threads": ONE, "consumer": 3}, r"a int cannot be a handler.*consume"),
-    ({"threads": ONE, "consumer": ModuleLevelConsumer}, r"the class ModuleLevelConsumer cannot be a handler"),
+    (
+        {"threads": ONE, "consumer": ModuleLevelConsumer},
+        r"the class ModuleLevelConsumer cannot be a handler",
+    ),
     ({"threads": ONE, "consumer_factory": 3}, r"consumer_factory is 3; it must be callable"),
     ({"threads": ONE, "error_handler": 3}, r"error_handler is 3; it must be callable"),
     (
@@ -77,7 +92,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), WRONG, ids=[str(index) for index in range(len(WRONG))])
+@pytest.mark.parametrize(
+    ("settings", "message"), WRONG, ids=[str(index) for index in range(len(WRONG))]
+)
 def test_a_wrong_setting_is_refused_when_the_config_is_made(settings, message):
     with pytest.raises(ConfigError, match=message):
         BatchQueueConfig(**settings)
@@ -208,10 +225,14 @@ def test_configs_are_frozen():
         settings.buffer_size = 3
 
 
-@pytest.mark.parametrize("do", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize(
+    "do", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
+)
 def test_a_live_queue_refuses_to_travel_and_says_what_to_do(make_queue, do):
     queue = make_queue("orders")
-    with pytest.raises(TypeError, match=r"orders.*cannot be pickled.*BatchQueueConfig.*other process"):
+    with pytest.raises(
+        TypeError, match=r"orders.*cannot be pickled.*BatchQueueConfig.*other process"
+    ):
         do(queue)
 
 

@@ -1,8 +1,9 @@
 """Thread counts: how many a policy makes of so many cores, and that the cores are those this process may use.
 
-A process may be allowed fewer cores than the machine has, in two ways: an affinity mask, and a quota of its control
-group, which is how containers are limited. The quota's test makes a control group for a child. Where the system does
-not let this process make one, as in most containers, only the mask can be tested, and the quota's test says so.
+A process may be allowed fewer cores than the machine has, in two ways: an affinity mask, and a
+quota of its control group, which is how containers are limited. The quota's test makes a control
+group for a child. Where the system does not let this process make one, as in most containers, only
+the mask can be tested, and the quota's test says so.
 """
 
 import os
@@ -83,7 +84,8 @@ def _made(parent, quota_file, quota, removal):
     try:
         group.mkdir()
         removal.callback(group.rmdir)
-        # Only into what the kernel has put there: where the controller is not on, there is no such file.
+        # Only into what the kernel has put there: where the controller is not on, there is no such
+        # file.
         with (group / quota_file).open("r+") as existing:
             existing.write(quota)
     except OSError:
@@ -106,6 +108,8 @@ def _hierarchies():
 def test_a_quota_of_the_control_group_is_respected():
     with group_with_one_core() as members:
         if members is None:
-            pytest.skip("this process may not make a control group with a quota; the affinity mask is tested")
+            pytest.skip(
+                "this process may not make a control group with a quota; the affinity mask is tested"
+            )
         join = f"import os; open({str(members)!r}, 'w').write(str(os.getpid()))\n"
         assert counted(join) == (1, 1)

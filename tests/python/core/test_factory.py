@@ -63,7 +63,9 @@ def test_the_instances_run_in_parallel(make_queue):
 
     queue = make_queue(settings=config(threads=3, partitions=6))
     queue.add_handler_factory(int, Meets, partitions=3)
-    assert {queue.stats().partition(one.index).owner for one in queue.stats().top_n(9) if one.types} == {
+    assert {
+        queue.stats().partition(one.index).owner for one in queue.stats().top_n(9) if one.types
+    } == {
         0,
         1,
         2,
@@ -130,7 +132,9 @@ def test_a_type_keeps_the_number_of_its_partitions(make_queue):
     queue = make_queue(threads=2, partitions=4)
     kept = Recorder()
     queue.add_handler(int, kept)
-    with pytest.raises(ConfigError, match=r"int has 1 of the queue's partitions for life.*over 3.*give 1"):
+    with pytest.raises(
+        ConfigError, match=r"int has 1 of the queue's partitions for life.*over 3.*give 1"
+    ):
         queue.add_handler_factory(int, Recorder, partitions=3)
     queue.add_handler_factory(str, Recorder, partitions=2)
     with pytest.raises(ConfigError, match=r"str has 2 .*over 4"):

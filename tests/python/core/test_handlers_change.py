@@ -53,7 +53,12 @@ def test_a_type_keeps_its_partition_through_replace_and_remove(make_queue):
         queue.add_handler(item_type, Recorder())
     queue.add_handler(str, Recorder())
     assert queue.remove_handler(int)
-    assert [queue.stats().partition(index).types for index in range(4)] == [(), (str,), (float,), ()]
+    assert [queue.stats().partition(index).types for index in range(4)] == [
+        (),
+        (str,),
+        (float,),
+        (),
+    ]
     queue.add_handler(bytes, Recorder())
     queue.add_handler(int, Recorder())
     assert [queue.stats().partition(index).types for index in range(4)] == [
@@ -153,7 +158,9 @@ def test_what_is_queued_when_its_handler_goes_is_unhandled_or_the_new_ones(make_
     hold_second_batch(queue, old)
     queue.produce_many([2, 3, 4])
     replace = change == "replace"
-    changer, _ = in_background(lambda: queue.add_handler(int, new) if replace else queue.remove_handler(int))
+    changer, _ = in_background(
+        lambda: queue.add_handler(int, new) if replace else queue.remove_handler(int)
+    )
     eventually(lambda: is_published(queue), "the change is published")
     old.released.set()
     join(changer)

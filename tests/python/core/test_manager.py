@@ -1,7 +1,16 @@
 """The manager: names and queues, and their common end."""
 
 import pytest
-from core_support import WAIT_S, Held, Recorder, config, eventually, in_background, join, run_threads
+from core_support import (
+    WAIT_S,
+    Held,
+    Recorder,
+    config,
+    eventually,
+    in_background,
+    join,
+    run_threads,
+)
 
 from batchqueue import (
     BatchQueue,
@@ -53,9 +62,19 @@ def test_create_if_absent_returns_the_same_queue(manager, caplog):
     ("setting", "has", "asked", "words"),
     [
         ("threads", ThreadPolicy.fixed(1), ThreadPolicy.fixed(2), ["fixed(1)", "fixed(2)"]),
-        ("partitions", PartitionPolicy.fixed(1), PartitionPolicy.adaptive(), ["fixed(1)", "adaptive(25)"]),
+        (
+            "partitions",
+            PartitionPolicy.fixed(1),
+            PartitionPolicy.adaptive(),
+            ["fixed(1)", "adaptive(25)"],
+        ),
         ("buffer_size", 10, 20, ["10", "20"]),
-        ("strategy", BufferStrategy.BLOCKING, BufferStrategy.IF_POSSIBLE, ["BLOCKING", "IF_POSSIBLE"]),
+        (
+            "strategy",
+            BufferStrategy.BLOCKING,
+            BufferStrategy.IF_POSSIBLE,
+            ["BLOCKING", "IF_POSSIBLE"],
+        ),
     ],
 )
 def test_create_if_absent_warns_about_what_differs_with_both_values(
@@ -65,7 +84,9 @@ def test_create_if_absent_warns_about_what_differs_with_both_values(
 
     settings = {"threads": ThreadPolicy.fixed(1)}
     first = manager.create("orders", BatchQueueConfig(**settings | {setting: has}))
-    assert manager.create_if_absent("orders", BatchQueueConfig(**settings | {setting: asked})) is first
+    assert (
+        manager.create_if_absent("orders", BatchQueueConfig(**settings | {setting: asked})) is first
+    )
     (line,) = [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
     assert all(word in line for word in ["orders", setting, *words])
 
@@ -78,7 +99,9 @@ def test_create_if_absent_refuses_another_mode(manager):
         ("handlers", config(consumer_factory=Recorder)),
         ("consumer", config()),
     ):
-        with pytest.raises(ConfigError, match=rf"'{name}' exists with .*asked for with.*another name"):
+        with pytest.raises(
+            ConfigError, match=rf"'{name}' exists with .*asked for with.*another name"
+        ):
             manager.create_if_absent(name, other)
     assert manager.names() == ["handlers", "consumer"]
 
@@ -229,7 +252,11 @@ def test_shutdown_all_without_queues_is_nothing(manager):
             {"threads": ["cpu_cores(0.5)", "cpu_cores_with_base(1, 0.25)"]},
         ),
         (
-            {"threads": ThreadPolicy.fixed(1), "buffer_size": 5, "strategy": BufferStrategy.IF_POSSIBLE},
+            {
+                "threads": ThreadPolicy.fixed(1),
+                "buffer_size": 5,
+                "strategy": BufferStrategy.IF_POSSIBLE,
+            },
             {
                 "threads": ThreadPolicy.fixed(1),
                 "partitions": PartitionPolicy.thread_multiply(2),
@@ -258,7 +285,9 @@ def test_each_setting_that_differs_has_a_warning_of_its_own(manager, caplog, has
 
 def test_settings_that_may_differ_are_not_warned_about(manager, caplog):
     first = manager.create("orders", config())
-    other = config(error_handler=lambda *_: None, min_idle_ms=3, max_batch_items=7, rebalance_interval_ms=5)
+    other = config(
+        error_handler=lambda *_: None, min_idle_ms=3, max_batch_items=7, rebalance_interval_ms=5
+    )
     assert manager.create_if_absent("orders", other) is first
     assert caplog.records == []
 
@@ -287,7 +316,8 @@ def test_a_chain_of_two_delivers_the_last_partials(manager, registered_first):
     queues["stage"].produce_many(range(1_000))
     assert manager.shutdown_all(WAIT_S) == {"store": 0, "stage": 0}
     assert (sum(partial.items), partial.closed, kept.closed) == (499_500, 1, 1)
-    # The last created ends first: a stage that was made before its store finds it closed, and is told so.
+    # The last created ends first: a stage that was made before its store finds it closed, and is
+    # told so.
     assert accepted == [registered_first == "store"]
     assert kept.items == ([499_500] if registered_first == "store" else [])
 
@@ -310,7 +340,10 @@ def test_shutdown_by_name_from_a_handler(manager):
     other.add_handler(int, recorder)
     queue = manager.create("queue", config())
     queue.add_handler(
-        int, lambda batch: returned.append((manager.shutdown("other", WAIT_S), manager.shutdown("queue")))
+        int,
+        lambda batch: returned.append(
+            (manager.shutdown("other", WAIT_S), manager.shutdown("queue"))
+        ),
     )
     other.produce(1)
     queue.produce(1)
@@ -376,7 +409,9 @@ def test_shutdown_all_with_pools_balancers_and_handlers_that_go(manager):
         threads=2, partitions=4, balancer=DrainBalancer.cost_weighted(), rebalance_interval_ms=1
     )
     manager.create("middle", balanced).add_handler(int, manager.get("store").produce_many)
-    manager.create("first", BatchQueueConfig(**pool)).add_handler(int, manager.get("middle").produce_many)
+    manager.create("first", BatchQueueConfig(**pool)).add_handler(
+        int, manager.get("middle").produce_many
+    )
     manager.get("first").produce_many(range(2_000))
     assert manager.shutdown_all(WAIT_S) == {"store": 0, "middle": 0, "first": 0}
     assert last.items == list(range(2_000))

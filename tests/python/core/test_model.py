@@ -82,7 +82,9 @@ class Model:
         for item_type, numbers in self.accepted.items():
             mine = [[number for one in self.handlers[item_type] for number in one.consumed]]
             mine.append([number for one in self.handlers[item_type] for number in one.failed])
-            assert not Counter(mine[0] + mine[1]) - Counter(numbers), "nothing twice, nothing foreign"
+            assert not Counter(mine[0] + mine[1]) - Counter(numbers), (
+                "nothing twice, nothing foreign"
+            )
             assert all(one == sorted(one) for one in mine), "P3, also from one handler to the next"
             consumed += len(mine[0])
             failed += len(mine[1])
@@ -116,7 +118,8 @@ shapes = st.fixed_dictionaries(
     {
         "threads": st.integers(1, 3).map(ThreadPolicy.fixed),
         "partitions": st.one_of(
-            st.integers(1, 5).map(PartitionPolicy.fixed), st.integers(1, 2).map(PartitionPolicy.adaptive)
+            st.integers(1, 5).map(PartitionPolicy.fixed),
+            st.integers(1, 2).map(PartitionPolicy.adaptive),
         ),
         "buffer_size": st.sampled_from([1, 2, 5, 300]),
         "strategy": st.sampled_from(BufferStrategy),
@@ -160,7 +163,9 @@ class Run:
         self.release()
         running = self.queue.running
         item_type = TYPES[kind]
-        assert self.queue.remove_handler(item_type) is (running and item_type in self.model.registered)
+        assert self.queue.remove_handler(item_type) is (
+            running and item_type in self.model.registered
+        )
         if running:
             self.model.registered.discard(item_type)
             assert set(self.queue.stats().handlers()) == self.model.registered
@@ -225,7 +230,9 @@ class Run:
             eventually(
                 lambda: (
                     not any(
-                        one.inside.locked() for handlers in self.model.handlers.values() for one in handlers
+                        one.inside.locked()
+                        for handlers in self.model.handlers.values()
+                        for one in handlers
                     )
                 )
             )
@@ -279,7 +286,9 @@ def test_random_actions_agree_with_the_model(shape, steps):
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     shape=shapes,
-    producers=st.lists(st.lists(st.tuples(kinds, st.integers(1, 20)), max_size=15), min_size=2, max_size=4),
+    producers=st.lists(
+        st.lists(st.tuples(kinds, st.integers(1, 20)), max_size=15), min_size=2, max_size=4
+    ),
     close_after=st.one_of(st.none(), st.integers(0, 200)),
 )
 def test_several_producers_at_once_agree_with_the_model(shape, producers, close_after):

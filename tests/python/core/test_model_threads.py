@@ -1,8 +1,9 @@
 """Stateful: several threads run random programs against one queue at once; then every promise is checked.
 
-Hypothesis chooses the queue and the program; the threads run it from different places, lap after lap. What one thread's
-call returns depends on the others, so a failure is shown as it was found and not made smaller. An action is one call of
-one thread: `make soak-python` does more of them than the test suite.
+Hypothesis chooses the queue and the program; the threads run it from different places, lap after
+lap. What one thread's call returns depends on the others, so a failure is shown as it was found and
+not made smaller. An action is one call of one thread: `make soak-python` does more of them than the
+test suite.
 """
 
 import faulthandler
@@ -86,7 +87,9 @@ shapes = st.fixed_dictionaries(
         "strategy": st.sampled_from(BufferStrategy),
         "max_batch_items": st.sampled_from([1, 5, 10_000]),
         "min_idle_ms": st.sampled_from([0, 0, 1]),
-        "retry": st.sampled_from([None, RetryPolicy(attempts=2, backoff_ms=0), RetryPolicy(backoff_ms=0.1)]),
+        "retry": st.sampled_from(
+            [None, RetryPolicy(attempts=2, backoff_ms=0), RetryPolicy(backoff_ms=0.1)]
+        ),
         "balancer": st.sampled_from(BALANCERS),
         "rebalance_interval_ms": st.sampled_from([0, 1]),
     }
@@ -164,7 +167,8 @@ class Threads:
         assert {*results, self.queue.shutdown(WAIT_S)} == {self.queue.stats().abandoned}
         self.run.check()
 
-    # ---- the actions -------------------------------------------------------------------------------------------
+    # ---- the actions
+    # -------------------------------------------------------------------------------------------
 
     def produce(self, producer, kind, timeout):
         producer.put(TYPES[kind], timeout)
@@ -228,7 +232,9 @@ class Threads:
 
     def flush(self, producer, timeout):
         done = self.queue.flush(timeout)
-        assert done or timeout < WAIT_S or self.queue.stats().abandoned, "P4: a flush that did not end"
+        assert done or timeout < WAIT_S or self.queue.stats().abandoned, (
+            "P4: a flush that did not end"
+        )
 
     def stats(self, producer):
         stats = self.queue.stats()
@@ -261,7 +267,9 @@ def test_random_programs_of_several_threads_keep_every_promise(quick_switches):
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    @given(shape=shapes, program=programs, threads=st.integers(2, 4), laps=st.integers(3, 8), end=ends)
+    @given(
+        shape=shapes, program=programs, threads=st.integers(2, 4), laps=st.integers(3, 8), end=ends
+    )
     def example(shape, program, threads, laps, end):
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         Threads(shape, tally).go(program, threads, laps, end)
@@ -270,5 +278,10 @@ def test_random_programs_of_several_threads_keep_every_promise(quick_switches):
         example()
     print(f"{sum(tally.values())} actions:", dict(tally))
     assert tally["produce"] <= sum(tally.values()) / 2
-    assert set(tally) >= {name for name in vars(Threads) if not name.startswith("_")} - {"go", "register"}
-    eventually(lambda: native_threads() == 0, "the end of all drain threads, pools and the control thread")
+    assert set(tally) >= {name for name in vars(Threads) if not name.startswith("_")} - {
+        "go",
+        "register",
+    }
+    eventually(
+        lambda: native_threads() == 0, "the end of all drain threads, pools and the control thread"
+    )

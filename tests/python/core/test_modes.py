@@ -74,7 +74,9 @@ def test_a_factory_makes_as_many_as_there_are_drain_threads(make_queue):
         made.append(Recorder())
         return made[-1]
 
-    shared = BatchQueueConfig(shared_scheduler=("pool", ThreadPolicy.fixed(3)), consumer_factory=factory)
+    shared = BatchQueueConfig(
+        shared_scheduler=("pool", ThreadPolicy.fixed(3)), consumer_factory=factory
+    )
     for settings, count in (
         (config(threads=4, partitions=3, consumer_factory=factory), 3),
         (config(threads=2, partitions=8, consumer_factory=factory), 2),
@@ -88,7 +90,9 @@ def test_a_factory_makes_as_many_as_there_are_drain_threads(make_queue):
 def test_a_consumer_wins_over_handlers(make_queue):
     for mode in ("consumer", "consumer_factory"):
         consumer, handler = Recorder(), Recorder()
-        queue = make_queue(**{mode: consumer if mode == "consumer" else lambda consumer=consumer: consumer})
+        queue = make_queue(
+            **{mode: consumer if mode == "consumer" else lambda consumer=consumer: consumer}
+        )
         queue.add_handler(int, handler)
         queue.produce_many([1, "a"])
         assert queue.shutdown(WAIT_S) == 0

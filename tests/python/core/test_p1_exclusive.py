@@ -195,7 +195,10 @@ def test_a_thread_that_waits_for_a_handler_serves_its_free_handlers_first(make_q
     queue.add_handler(bytes, own)
     queue.add_handler(bytearray, Held())
     queue.add_handler(float, pause)
-    assert [set(queue.stats().partition(index).types) for index in (0, 2)] == [{int, float}, {bytes}]
+    assert [set(queue.stats().partition(index).types) for index in (0, 2)] == [
+        {int, float},
+        {bytes},
+    ]
     queue.produce("held by thread 1")
     assert shared.entered.wait(WAIT_S)
     # Thread 0 finds both items in one cycle, the one for the busy handler first.

@@ -34,12 +34,16 @@ def test_every_item_of_every_producer_arrives_once(make_queue, threads, buffer_s
     def in_bulk():
         for start in range(count, 2 * count, 100):
             assert (
-                queue.produce_many([TYPES[number % 5](number) for number in range(start, start + 100)]) == 100
+                queue.produce_many(
+                    [TYPES[number % 5](number) for number in range(start, start + 100)]
+                )
+                == 100
             )
 
     def from_a_generator():
         assert (
-            queue.produce_many(TYPES[number % 5](number) for number in range(2 * count, 3 * count)) == count
+            queue.produce_many(TYPES[number % 5](number) for number in range(2 * count, 3 * count))
+            == count
         )
 
     run_threads(one_by_one, in_bulk, from_a_generator)
@@ -51,7 +55,9 @@ def test_every_item_of_every_producer_arrives_once(make_queue, threads, buffer_s
     assert_conserved(stats)
     assert stats.produced == stats.consumed == 3 * count
     assert stats.refused == 0
-    assert all(type(item) is item_type for item_type, one in recorders.items() for item in one.items)
+    assert all(
+        type(item) is item_type for item_type, one in recorders.items() for item in one.items
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,9 @@ def test_every_item_arrives_once_with_other_selectors(make_queue, selector):
         lambda: [queue.produce(item) for item in items[2_000:]],
     )
     assert queue.shutdown(WAIT_S) == 0
-    assert sorted(int(item) for recorder in recorders for item in recorder.items) == list(range(3_000))
+    assert sorted(int(item) for recorder in recorders for item in recorder.items) == list(
+        range(3_000)
+    )
     assert_conserved(queue.stats())
 
 
@@ -88,11 +96,16 @@ def test_consumers_of_a_factory_share_the_items_without_loss(make_queue):
 
     queue = make_queue(threads=4, consumer_factory=factory, buffer_size=100)
     run_threads(
-        *[lambda start=start: queue.produce_many(range(start, start + 2_000)) for start in (0, 2_000)]
+        *[
+            lambda start=start: queue.produce_many(range(start, start + 2_000))
+            for start in (0, 2_000)
+        ]
     )
     assert queue.shutdown(WAIT_S) == 0
     assert len(consumers) == 4
-    assert all(consumer.batches for consumer in consumers), "round robin gives each thread its share"
+    assert all(consumer.batches for consumer in consumers), (
+        "round robin gives each thread its share"
+    )
     assert sorted(item for consumer in consumers for item in consumer.items) == list(range(4_000))
     assert [consumer.closed for consumer in consumers] == [1, 1, 1, 1]
 
@@ -228,7 +241,9 @@ def test_on_error_gets_the_batch_and_the_error_instead_of_error_handler(make_que
     def without(batch):
         raise KeyError("without")
 
-    queue = make_queue(error_handler=lambda batch, error: calls.append(("error_handler", batch, error)))
+    queue = make_queue(
+        error_handler=lambda batch, error: calls.append(("error_handler", batch, error))
+    )
     queue.add_handler(int, Own())
     queue.add_handler(str, without)
     queue.produce(1)

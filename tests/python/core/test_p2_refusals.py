@@ -106,7 +106,10 @@ def test_an_interrupt_refuses_and_counts(make_queue, stopping_signal, as_list):
     queue.add_handler(int, handler)
     handler.hold(queue, 0)
     blocked, _ = in_background(
-        lambda: (eventually(lambda: queue.stats().attempts == 7), os.kill(os.getpid(), stopping_signal))
+        lambda: (
+            eventually(lambda: queue.stats().attempts == 7),
+            os.kill(os.getpid(), stopping_signal),
+        )
     )
     items = list(range(1, 20))
     with pytest.raises(Stop) as caught:

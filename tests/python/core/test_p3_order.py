@@ -35,7 +35,9 @@ def assert_in_order(items, count=None):
 @pytest.mark.parametrize("buffer_size", [1, 5, 300, 10_000])
 @pytest.mark.parametrize("max_batch_items", [1, 64, 10_000])
 def test_per_type_and_producer(make_queue, buffer_size, max_batch_items):
-    queue = make_queue(threads=3, partitions=4, buffer_size=buffer_size, max_batch_items=max_batch_items)
+    queue = make_queue(
+        threads=3, partitions=4, buffer_size=buffer_size, max_batch_items=max_batch_items
+    )
     recorders = [Recorder() for _ in TYPES]
     for item_type, recorder in zip(TYPES, recorders, strict=True):
         queue.add_handler(item_type, recorder)
@@ -44,7 +46,9 @@ def test_per_type_and_producer(make_queue, buffer_size, max_batch_items):
     def produce(producer):
         for number in range(count):
             if (number // 50 + producer) % 2:
-                assert queue.produce_many([item_type(producer, number) for item_type in TYPES]) == len(TYPES)
+                assert queue.produce_many(
+                    [item_type(producer, number) for item_type in TYPES]
+                ) == len(TYPES)
             else:
                 assert all(queue.produce(item_type(producer, number)) for item_type in TYPES)
 
@@ -88,7 +92,9 @@ def test_one_handler_for_several_types_keeps_each_in_order(make_queue):
 
 
 @pytest.mark.parametrize(
-    "key", [str, lambda number: number, lambda number: str(number).encode()], ids=["str", "int", "bytes"]
+    "key",
+    [str, lambda number: number, lambda number: str(number).encode()],
+    ids=["str", "int", "bytes"],
 )
 def test_per_key_and_producer(make_queue, key):
     selector = PartitionSelector.by_key(lambda item: key(item.number % 7))
@@ -98,11 +104,15 @@ def test_per_key_and_producer(make_queue, key):
         consumers.append(Recorder())
         return consumers[-1]
 
-    queue = make_queue(threads=3, partitions=6, selector=selector, consumer_factory=factory, buffer_size=30)
+    queue = make_queue(
+        threads=3, partitions=6, selector=selector, consumer_factory=factory, buffer_size=30
+    )
 
     def produce(producer):
         for number in range(0, 1_000, 10):
-            assert queue.produce_many(Item(producer, one) for one in range(number, number + 10)) == 10
+            assert (
+                queue.produce_many(Item(producer, one) for one in range(number, number + 10)) == 10
+            )
 
     run_threads(*[lambda producer=producer: produce(producer) for producer in range(3)])
     assert queue.shutdown(WAIT_S) == 0
@@ -122,7 +132,9 @@ def test_per_key_and_producer(make_queue, key):
 def test_per_partition_with_a_custom_selector(make_queue):
     selector = PartitionSelector.custom(lambda item, count: item.number % count)
     recorder = Recorder()
-    queue = make_queue(threads=2, partitions=4, selector=selector, consumer=recorder, buffer_size=10)
+    queue = make_queue(
+        threads=2, partitions=4, selector=selector, consumer=recorder, buffer_size=10
+    )
     run_threads(
         *[
             lambda producer=producer: queue.produce_many(Item(producer, n) for n in range(1_000))

@@ -33,7 +33,9 @@ def test_a_handler_that_never_returns_does_not_stop_the_partitions_of_other_thre
     hung.hold(queue, 1)
     for _ in range(50):
         assert queue.produce_many(["a", b"b"], timeout=WAIT_S) == 2
-    eventually(lambda: len(others[0].items) == len(others[2].items) == 50, "the other thread's partitions")
+    eventually(
+        lambda: len(others[0].items) == len(others[2].items) == 50, "the other thread's partitions"
+    )
     queue.produce(0.5)
     assert others[1].items == [], "float is the hung thread's"
     hung.released.set()
@@ -77,7 +79,9 @@ def test_what_a_hung_thread_does_not_hand_over_is_taken_back_and_may_move_later(
     assert stats.stuck_handlers == ("int",)
     hung.released.set()
     assert queue.flush(WAIT_S)
-    eventually(lambda: all(queue.stats().partition(index).owner == 1 for index in range(4)), "the move")
+    eventually(
+        lambda: all(queue.stats().partition(index).owner == 1 for index in range(4)), "the move"
+    )
     for _ in range(20):
         assert queue.produce_many([1, "a", 0.5, b"b"]) == 4
     assert queue.shutdown(WAIT_S) == 0
@@ -151,7 +155,10 @@ def test_a_blocked_producer_wakes_on_a_signal(make_queue):
     before = signal.signal(signal.SIGUSR1, ring)
     try:
         watcher, _ = in_background(
-            lambda: (eventually(lambda: queue.stats().attempts == 3), os.kill(os.getpid(), signal.SIGUSR1))
+            lambda: (
+                eventually(lambda: queue.stats().attempts == 3),
+                os.kill(os.getpid(), signal.SIGUSR1),
+            )
         )
         with pytest.raises(Alarm) as raised:
             queue.produce(2)
@@ -195,7 +202,13 @@ def test_control_calls_from_a_handler_never_wait(make_queue, threads):
     eventually(lambda: "shutdown" in outcome, "every call returns")
     assert not hung.released.is_set()
     for name in ("own", "other"):
-        assert outcome[name] == {"flush": True, "rebalance": 0, "add": None, "factory": None, "remove": True}
+        assert outcome[name] == {
+            "flush": True,
+            "rebalance": 0,
+            "add": None,
+            "factory": None,
+            "remove": True,
+        }
     assert outcome["shutdown"] == 0
     eventually(lambda: other.stats().rebalances == 1, "the run that was asked for")
     hung.released.set()
@@ -225,7 +238,10 @@ def test_balancing_goes_on_while_every_drain_thread_is_busy():
 
         producers = [in_background(produce) for _ in range(2)]
         try:
-            eventually(lambda: queue.stats().rebalances >= 25 and queue.stats().moves >= 1, "runs and moves")
+            eventually(
+                lambda: queue.stats().rebalances >= 25 and queue.stats().moves >= 1,
+                "runs and moves",
+            )
         finally:
             stop.set()
             for thread, _ in producers:
@@ -293,5 +309,7 @@ def test_the_first_item_wakes_a_sleeping_queue(make_queue):
     queue.add_handler(int, recorder)
     for number in range(300):
         assert queue.produce(number)
-        eventually(lambda number=number: len(recorder.batches) == number + 1, "the item wakes the thread")
+        eventually(
+            lambda number=number: len(recorder.batches) == number + 1, "the item wakes the thread"
+        )
     assert recorder.items == list(range(300))

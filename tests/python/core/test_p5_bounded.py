@@ -42,10 +42,16 @@ def test_each_partition_has_its_own_bound(make_queue):
     selector = PartitionSelector.custom(lambda item, count: item % count)
     handler = Held()
     queue = make_queue(
-        partitions=3, consumer=handler, selector=selector, buffer_size=5, strategy=BufferStrategy.IF_POSSIBLE
+        partitions=3,
+        consumer=handler,
+        selector=selector,
+        buffer_size=5,
+        strategy=BufferStrategy.IF_POSSIBLE,
     )
     handler.hold(queue, 0)
-    accepted = [sum(queue.produce(3 * number + partition) for number in range(9)) for partition in range(3)]
+    accepted = [
+        sum(queue.produce(3 * number + partition) for number in range(9)) for partition in range(3)
+    ]
     assert accepted == [5, 5, 5]
     stats = queue.stats()
     assert [stats.partition(index).used for index in range(3)] == [6, 5, 5]
@@ -82,7 +88,9 @@ def test_a_producer_waits_while_its_partition_is_full(make_queue):
     handler.hold(queue, 0)
     assert queue.produce_many([1, 2]) == 2
     producer, outcome = in_background(lambda: queue.produce_many([3, 4, 5]))
-    eventually(lambda: queue.stats().attempts == 4, "the producer tries, and is counted while it waits")
+    eventually(
+        lambda: queue.stats().attempts == 4, "the producer tries, and is counted while it waits"
+    )
     assert queue.stats().produced == 3
     assert outcome == []
     handler.released.set()

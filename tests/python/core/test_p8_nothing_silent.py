@@ -91,7 +91,9 @@ def test_a_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue
     queue.add_handler(bytes, HandlerWithErrors(later, errors))
     queue.produce_many([b"", b""])
     queue.shutdown(WAIT_S)
-    eventually(lambda: "then its error handler failed" in lines()[-1], "the line of the second failure")
+    eventually(
+        lambda: "then its error handler failed" in lines()[-1], "the line of the second failure"
+    )
 
 
 def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_queue, lines):

@@ -42,7 +42,9 @@ class Calling(Recorder):
                 self.outcomes.append(error)
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
+@pytest.mark.parametrize(
+    "error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration]
+)
 def test_whatever_a_handler_raises_fails_its_batch_only(make_queue, error):
     class Raising(Recorder):
         def consume(self, batch):
@@ -160,7 +162,9 @@ def test_a_handler_may_produce_into_its_own_queue(make_queue):
 @pytest.mark.parametrize("many", [False, True], ids=["produce", "produce_many"])
 def test_a_handler_that_would_wait_for_itself_gets_an_error(make_queue, many):
     queue = make_queue(buffer_size=2)
-    handler = Calling(lambda: queue.produce_many([1, 2, 3]) if many else [queue.produce(1) for _ in range(3)])
+    handler = Calling(
+        lambda: queue.produce_many([1, 2, 3]) if many else [queue.produce(1) for _ in range(3)]
+    )
     queue.add_handler(int, handler)
     queue.produce(0)
     assert queue.flush(WAIT_S)
@@ -220,7 +224,9 @@ def test_a_ring_of_queues_is_ended_by_shutdown(make_queue):
     left.add_handler(int, double_into(right))
     right.add_handler(int, double_into(left))
     left.produce(1)
-    eventually(lambda: left.stats().in_flight and right.stats().in_flight and left.stats().total_used == 2)
+    eventually(
+        lambda: left.stats().in_flight and right.stats().in_flight and left.stats().total_used == 2
+    )
     for queue in (left, right):
         queue.shutdown(1)
     for queue in (left, right):
@@ -293,7 +299,9 @@ def test_many_shutdowns_at_once_agree(make_queue):
         queue.add_handler(int, handler)
         queue.produce_many(list(range(100)))
         outcomes = []
-        run_threads(*[lambda queue=queue, outcomes=outcomes: outcomes.append(queue.shutdown(WAIT_S))] * 6)
+        run_threads(
+            *[lambda queue=queue, outcomes=outcomes: outcomes.append(queue.shutdown(WAIT_S))] * 6
+        )
         assert outcomes == [0] * 6
         assert handler.items == list(range(100))
         assert handler.closed == 1

@@ -37,7 +37,9 @@ queue.flush(30)
 
 
 def run(code):
-    exit_code, out, err = run_script("import warnings\nwarnings.simplefilter('ignore')\n" + FORK + code)
+    exit_code, out, err = run_script(
+        "import warnings\nwarnings.simplefilter('ignore')\n" + FORK + code
+    )
     assert exit_code == 0, err
     assert "panicked" not in err
     return out

@@ -295,7 +295,11 @@ def test_handlers_that_are_proxies(make_queue):
             self._target = target
 
         def __getattr__(self, name):
-            return getattr(self._target, name) if hasattr(self._target, name) else (lambda *arguments: None)
+            return (
+                getattr(self._target, name)
+                if hasattr(self._target, name)
+                else (lambda *arguments: None)
+            )
 
     target = Recorder()
     queue = make_queue()

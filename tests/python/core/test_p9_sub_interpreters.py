@@ -31,7 +31,9 @@ queue.produce_many([1, 2])
 """
 
 
-@pytest.mark.parametrize("header", ["", SCRIPT_HEADER], ids=["before the main one", "after the main one"])
+@pytest.mark.parametrize(
+    "header", ["", SCRIPT_HEADER], ids=["before the main one", "after the main one"]
+)
 def test_an_import_in_a_sub_interpreter_is_refused_and_the_main_one_works_on(header):
     code, (refusal, *delivered), err = run_script(TRY + SCRIPT_HEADER + USE, header=header)
     assert (code, err) == (0, "")

@@ -31,7 +31,10 @@ class Flaky(Recorder):
 def retried(make_queue, handler, settings=AT_ONCE, error_handler=None, **options):
     queue = make_queue(
         settings=config(
-            min_idle_ms=60_000, retry=RetryPolicy(**settings), error_handler=error_handler, **options
+            min_idle_ms=60_000,
+            retry=RetryPolicy(**settings),
+            error_handler=error_handler,
+            **options,
         )
     )
     queue.add_handler(int, handler)
@@ -106,7 +109,9 @@ def test_on_error_comes_at_the_end_and_once(make_queue):
     for kinds, tries in (((ValueError,), 3), ((KeyError,), 1)):
         reported.clear()
         policy = {"retry_on": kinds, **AT_ONCE}
-        queue = retried(make_queue, Reports(failures=1_000), policy, lambda *_: reported.append("second"))
+        queue = retried(
+            make_queue, Reports(failures=1_000), policy, lambda *_: reported.append("second")
+        )
         queue.produce_many([1, 2])
         assert queue.flush(WAIT_S)
         assert reported == [([1, 2], "as planned", tries)]
@@ -224,7 +229,9 @@ def test_it_serves_consumers_as_well(make_queue):
 
 
 def test_a_policy_is_a_value():
-    policy = RetryPolicy(attempts=5, backoff_ms=1.5, factor=3, max_backoff_ms=9, retry_on=(OSError, KeyError))
+    policy = RetryPolicy(
+        attempts=5, backoff_ms=1.5, factor=3, max_backoff_ms=9, retry_on=(OSError, KeyError)
+    )
     assert RetryPolicy() == RetryPolicy(
         attempts=3, backoff_ms=100, factor=2.0, max_backoff_ms=5_000, retry_on=(Exception,)
     )

@@ -166,7 +166,8 @@ say(queue.shutdown(30), one.shutdown(30), sorted(seen))
 def test_a_child_does_not_meet_the_threads_that_waited_in_its_parent():
     """A lock that keeps its waiting threads in a table of the process crashes in the child, on their reused stacks.
 
-    Whether two locks meet in such a table depends on their addresses: many of them wait at once, on both sides.
+    Whether two locks meet in such a table depends on their addresses: many of them wait at once, on
+    both sides.
     """
     out = run("""
 def idle_pools(name, count, threads):

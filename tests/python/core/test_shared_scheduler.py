@@ -91,7 +91,9 @@ def test_the_first_policy_wins_and_another_one_is_warned_about(add, lines):
     assert lines() == []
     add("other", "ac", Recorder(), threads=5)
     (line,) = lines()
-    assert all(word in line for word in ["queue other", '"ac"', "2 threads", "the 5", "ignored"]), line
+    assert all(word in line for word in ["queue other", '"ac"', "2 threads", "the 5", "ignored"]), (
+        line
+    )
     eventually(lambda: threads_of("ac") == 2, "the workers")
 
 
@@ -139,7 +141,9 @@ def test_many_queues_on_few_threads_lose_and_reorder_nothing(add):
 def test_a_busy_queue_does_not_starve_another_on_one_thread(add):
     """Fair: the busy queue always has work, and the other one's item is handled nevertheless."""
     seen = Recorder()
-    busy = add("busy", "ah", lambda batch: busy.produce(batch[0]) if not seen.items else None, threads=1)
+    busy = add(
+        "busy", "ah", lambda batch: busy.produce(batch[0]) if not seen.items else None, threads=1
+    )
     quiet = add("quiet", "ah", seen, threads=1)
     assert busy.produce_many(range(5)) == 5
     eventually(lambda: busy.stats().consumed > 50, "the busy queue runs in circles")
@@ -188,10 +192,15 @@ def test_a_long_handler_of_one_queue_leaves_the_free_threads_to_the_others(add):
 
 def test_a_handler_that_produces_into_a_full_queue_of_its_own_pool_gets_a_stand_in(add):
     """The only thread waits for space that only this pool can make: another worker makes it."""
-    small = add("small", "ak", lambda batch: seen.extend(batch), threads=1, buffer_size=1, max_batch_items=1)
+    small = add(
+        "small", "ak", lambda batch: seen.extend(batch), threads=1, buffer_size=1, max_batch_items=1
+    )
     seen = []
     first = add(
-        "first", "ak", lambda batch: [small.produce(item, timeout=WAIT_S) for item in batch], threads=1
+        "first",
+        "ak",
+        lambda batch: [small.produce(item, timeout=WAIT_S) for item in batch],
+        threads=1,
     )
     assert first.produce_many(range(200)) == 200
     assert first.flush(WAIT_S)
@@ -218,13 +227,15 @@ def test_beyond_twice_the_threads_a_handler_that_would_wait_gets_an_error(add, m
     stages = [add(f"stage{index}", "al", HandOn(), **at_once) for index in range(3)]
     gated = add("gate", "al", gate, **at_once)
     gate.hold(gated, 0)
-    # The pool's one worker is busy, so the turns are taken in this order: three that need space, one that makes it.
+    # The pool's one worker is busy, so the turns are taken in this order: three that need space,
+    # one that makes it.
     for number, queue in enumerate([*stages, small], start=1):
         assert queue.produce(number)
     gate.released.set()
     for queue in [*stages, small]:
         assert queue.flush(WAIT_S)
-    # The first waits, the second is its stand-in and may not wait, and so on until the turn of `small` comes.
+    # The first waits, the second is its stand-in and may not wait, and so on until the turn of
+    # `small` comes.
     assert len(errors) == 2
     assert all(error.accepted == 0 for error in errors)
     assert "partition 0" in str(errors[0])
@@ -240,7 +251,10 @@ def test_a_handler_may_shut_down_its_own_queue_and_another_of_its_pool(add):
     other_seen = Recorder()
     other = add("other", "an", other_seen, threads=1)
     queue = add(
-        "queue", "an", lambda batch: returned.append((queue.shutdown(), other.shutdown(WAIT_S))), threads=1
+        "queue",
+        "an",
+        lambda batch: returned.append((queue.shutdown(), other.shutdown(WAIT_S))),
+        threads=1,
     )
     assert other.produce(1)
     assert queue.produce(1)
@@ -283,14 +297,21 @@ def test_idle_and_error_calls_and_retries_work_there(add):
     queue = add("queue", "ap", handler, retry=RetryPolicy(backoff_ms=1), max_idle_ms=5)
     queue.add_handler(str, lambda batch: 1 // 0)
     queue_errors = add(
-        "errors", "ap", lambda batch: 1 // 0, error_handler=lambda batch, error: reported.append(type(error))
+        "errors",
+        "ap",
+        lambda batch: 1 // 0,
+        error_handler=lambda batch, error: reported.append(type(error)),
     )
     queue.produce(1)
     queue_errors.produce(1)
     assert queue.flush(WAIT_S)
     assert queue_errors.flush(WAIT_S)
     assert handler.items == [1, 1, 1]
-    assert (queue.stats().consumed, queue_errors.stats().failed, reported) == (1, 1, [ZeroDivisionError])
+    assert (queue.stats().consumed, queue_errors.stats().failed, reported) == (
+        1,
+        1,
+        [ZeroDivisionError],
+    )
     idle.clear()
     assert idle.wait(WAIT_S)
 
@@ -328,7 +349,9 @@ def test_what_names_no_pool_is_refused(shared):
 
 def test_exactly_one_of_threads_and_shared_scheduler_is_given():
     with pytest.raises(ConfigError, match="both of threads and shared_scheduler"):
-        BatchQueueConfig(threads=ThreadPolicy.fixed(1), shared_scheduler=("pool", ThreadPolicy.fixed(1)))
+        BatchQueueConfig(
+            threads=ThreadPolicy.fixed(1), shared_scheduler=("pool", ThreadPolicy.fixed(1))
+        )
     with pytest.raises(ConfigError, match="neither of threads and shared_scheduler"):
         BatchQueueConfig()
 

@@ -16,7 +16,9 @@ def test_ten_seconds_of_everything_at_once():
     seed, summary = done.stdout.splitlines()
     assert seed.startswith("seed ")
     assert "every item accounted for and in order" in summary
-    happened = {name for count, name in (part.split(" ", 1) for part in summary.split(": ")[2].split(", "))}
+    happened = {
+        name for count, name in (part.split(" ", 1) for part in summary.split(": ")[2].split(", "))
+    }
     assert happened >= {
         "produce",
         "produce_many",

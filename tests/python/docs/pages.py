@@ -1,8 +1,8 @@
 """Reads the project's Markdown pages, and runs the Python in them.
 
-The `python` blocks of one page are one program, run in order. What a block prints is compared with the `text`
-block that follows it, at most one paragraph later, or with its comments `# -> expected line`, where it has
-either.
+The `python` blocks of one page are one program, run in order. What a block prints is compared with
+the `text` block that follows it, at most one paragraph later, or with its comments `# -> expected
+line`, where it has either.
 """
 
 import os
@@ -15,7 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("**/*.md")),
+]
 TIMEOUT_S = 300
 
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -64,7 +69,8 @@ def run(
 
     Args:
         program: The blocks, in order.
-        folder: An empty folder; the program runs in a subfolder of it, and sees nothing of this project.
+        folder: An empty folder; the program runs in a subfolder of it, and sees nothing of this
+            project.
         python: The interpreter.
         path: `PATH` of the program; None keeps the present one.
 

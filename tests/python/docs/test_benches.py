@@ -10,8 +10,18 @@ ROWS = {"1", "2", "3", "4", "5", "6", "7", "8"}
 
 def test_the_benches_from_python_run_and_print_their_table(tmp_path):
     page = tmp_path / "python.md"
-    command = [sys.executable, "benches/python/run.py", "--quick", "--rounds", "1", "--page", str(page)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "benches/python/run.py",
+        "--quick",
+        "--rounds",
+        "1",
+        "--page",
+        str(page),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert {cells[1].strip() for cells in lines} == ROWS | {"#"}

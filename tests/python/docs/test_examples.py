@@ -25,14 +25,21 @@ def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     def provide() -> None:
         server = request.getfixturevalue("postgres_server")
         server.create_database("shop")
-        words = {"HOST": "127.0.0.1", "PORT": str(server.port), "USER": "tester", "PASSWORD": server.password}
+        words = {
+            "HOST": "127.0.0.1",
+            "PORT": str(server.port),
+            "USER": "tester",
+            "PASSWORD": server.password,
+        }
         for word, value in words.items():
             monkeypatch.setenv(f"PG{word}", value)
 
     return provide
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name
+)
 def test_page_runs_as_one_program_and_prints_what_it_shows(
     page: Path, tmp_path: Path, database: Callable[[], None]
 ):
@@ -50,7 +57,9 @@ def test_page_answers_as_shown(page: Path, tmp_path: Path, monkeypatch: pytest.M
     names: dict[str, object] = {}
     runner = doctest.DocTestRunner()
     for block in blocks(page.read_text(), "pycon"):
-        test = doctest.DocTestParser().get_doctest(block.text, names, name(page), str(page), block.line - 1)
+        test = doctest.DocTestParser().get_doctest(
+            block.text, names, name(page), str(page), block.line - 1
+        )
         runner.run(test, clear_globs=False)
         names = test.globs
     assert runner.failures == 0
@@ -66,7 +75,9 @@ def test_docstring_answers_as_shown(module: str, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("module", ["batchqueue", *(f"batchqueue.{name}" for name in _SUBPACKAGES)])
 def test_every_public_name_is_in_an_example(module: str):
-    programs = [block.text for page in PAGES for block in blocks(page.read_text(), "python", "pycon")]
+    programs = [
+        block.text for page in PAGES for block in blocks(page.read_text(), "python", "pycon")
+    ]
     docstrings = [
         example.source
         for source in _MODULES

@@ -41,5 +41,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path):
 def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)  # links may not lead out of it
     page = tmp_path / "page.md"
-    page.write_text("# One\n\n[a](page.md#one) [b](page.md#two) [c](missing.md) [d](https://example.org)\n")
+    page.write_text(
+        "# One\n\n[a](page.md#one) [b](page.md#two) [c](missing.md) [d](https://example.org)\n"
+    )
     assert _broken(page) == ["page.md#two", "missing.md"]

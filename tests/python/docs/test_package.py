@@ -39,10 +39,20 @@ def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_the_library_the_stubs_and_the_licence_but_no_tests(wheel: Path):
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = {"_core.abi3.so", "_core.pyi", "py.typed", "__init__.py", "cli/app.py", "spark/sink.py"}
+    expected = {
+        "_core.abi3.so",
+        "_core.pyi",
+        "py.typed",
+        "__init__.py",
+        "cli/app.py",
+        "spark/sink.py",
+    }
     assert {f"batchqueue/{name}" for name in expected} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert {name.split("/")[0] for name in names} == {"batchqueue", f"batchqueue-{_VERSION}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "batchqueue",
+        f"batchqueue-{_VERSION}.dist-info",
+    }
     assert "-cp311-abi3-" in wheel.name
 
 
@@ -98,6 +108,8 @@ def test_running_python_is_one_that_the_package_allows():
 def test_lock_pins_the_whole_development_set_with_hashes_and_names_no_index():
     lock = (ROOT / "requirements-dev.lock").read_text()
     pinned = dict(re.findall(r"^([a-z][a-z0-9-]*)==\S+.*?\\\n\s+--hash=(\w+):", lock, re.MULTILINE))
-    wanted = re.findall(r"^([a-z][a-z0-9-]*)", (ROOT / "requirements-dev.in").read_text(), re.MULTILINE)
+    wanted = re.findall(
+        r"^([a-z][a-z0-9-]*)", (ROOT / "requirements-dev.in").read_text(), re.MULTILINE
+    )
     assert set(wanted) <= set(pinned)
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links", lock)

@@ -46,6 +46,9 @@ def test_every_demo_option_of_a_page_exists(page: Path):
             used |= set(re.findall(r"--[a-z-]+", command))
     if used:
         shown = subprocess.run(
-            [sys.executable, "-m", "batchqueue", "demo", "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "batchqueue", "demo", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert used <= set(re.findall(r"--[a-z-]+", shown.stdout))

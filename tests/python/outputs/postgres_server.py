@@ -18,9 +18,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[3]
 _TARGET = Path(os.environ.get("CARGO_TARGET_DIR", _ROOT / "target"))
-_NO_SERVER = (
-    "no PostgreSQL server here; on Debian and Ubuntu: make postgres; elsewhere put initdb on the PATH"
-)
+_NO_SERVER = "no PostgreSQL server here; on Debian and Ubuntu: make postgres; elsewhere put initdb on the PATH"
 
 
 def find_binaries() -> Path | None:
@@ -94,11 +92,14 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it, and returns when it takes connections."""
-        options = (
-            f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories={self._folder}"
-        )
+        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories={self._folder}"
         self._run(
-            "pg_ctl", "start", "--wait", "--timeout=60", f"--log={self._folder}/log", f"--options={options}"
+            "pg_ctl",
+            "start",
+            "--wait",
+            "--timeout=60",
+            f"--log={self._folder}/log",
+            f"--options={options}",
         )
 
     def stop(self, mode: str = "fast") -> None:
@@ -119,7 +120,9 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         libraries = [str(folder) for folder in self._binaries.parents[3].glob("lib/*-linux-gnu")]
-        with (self._folder / "output").open("w+") as output:  # no pipe: the server would keep it open
+        with (self._folder / "output").open(
+            "w+"
+        ) as output:  # no pipe: the server would keep it open
             ended = subprocess.run(
                 [self._binaries / program, *arguments],
                 cwd=self._folder,

@@ -39,7 +39,10 @@ def test_a_data_file_that_is_gone_is_an_error_and_not_an_endless_search(store):
         (b"[]", "is damaged"),
         (b'{"format": 1, "unknown": 2}', "is damaged"),
         (b'{"format": 99}', "has format 99"),
-        (b'{"format": 1, "sink": "another", "partition_s": 86400}', "not the manifest of 'default'"),
+        (
+            b'{"format": 1, "sink": "another", "partition_s": 86400}',
+            "not the manifest of 'default'",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_refused_and_left_alone(store, content, message):
@@ -123,7 +126,9 @@ def test_a_directory_that_this_user_may_not_write_says_so_and_can_be_read(open_f
                 os.setgid(pwd.getpwnam("nobody").pw_gid)
                 os.setuid(pwd.getpwnam("nobody").pw_uid)
             for attempt in (store.prepare, lambda: merge(store, [COUNT("a", 0)])):
-                with pytest.raises(StoreError, match=r"Permission denied.*; let this user write") as raised:
+                with pytest.raises(
+                    StoreError, match=r"Permission denied.*; let this user write"
+                ) as raised:
                     attempt()
                 assert not isinstance(raised.value, StoreUnavailableError)
             assert store.read(COUNT) == [COUNT("a", 0)]
@@ -178,7 +183,10 @@ def test_a_full_disk_leaves_the_old_state_and_room_for_others(store):
         "    transaction.merge([count(str(number), 0) for number in range(100_000)])\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script, pickle.dumps(store).hex()], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, pickle.dumps(store).hex()],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "StoreError: cannot use the store" in ended.stderr
     assert "File too large" in ended.stderr
@@ -186,7 +194,9 @@ def test_a_full_disk_leaves_the_old_state_and_room_for_others(store):
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
-@pytest.mark.parametrize("arguments", [{"partition_s": 0}, {"lock_timeout_s": -1}, {"keep_replaced_s": -1}])
+@pytest.mark.parametrize(
+    "arguments", [{"partition_s": 0}, {"lock_timeout_s": -1}, {"keep_replaced_s": -1}]
+)
 def test_arguments_that_cannot_work_are_refused(tmp_path, arguments):
     with pytest.raises(ConfigError, match=f"{next(iter(arguments))}="):
         ParquetStore(tmp_path / "metrics", **arguments)
@@ -197,6 +207,8 @@ def test_without_pyarrow_the_store_says_what_to_install():
         "import sys; sys.modules['pyarrow'] = None\n"
         "from batchqueue.outputs import ParquetStore\nParquetStore('metrics')"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert "MissingPackageError: ParquetStore needs pyarrow" in ended.stderr
     assert "pip install 'batchqueue[parquet]'" in ended.stderr

@@ -29,13 +29,30 @@ def test_an_epoch_rewrites_the_files_of_the_days_it_touches(store):
     ]
     merge(store, [COUNT("a", DAY - 2), OTHER_COUNT("b", 5 * DAY)])
     after = store.files(COUNT)
-    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True, False]
-    assert [item.time_bucket for item in store.read(COUNT)] == [-1, 0, DAY - 2, DAY - 1, DAY, 5 * DAY]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert [item.time_bucket for item in store.read(COUNT)] == [
+        -1,
+        0,
+        DAY - 2,
+        DAY - 1,
+        DAY,
+        5 * DAY,
+    ]
 
 
 def test_the_files_can_be_read_by_others(store):
-    merge(store, [COUNT("b", 0, 2), COUNT("a", DAY, 3), TOTAL("a", 0, 7), WORST("a", 0, 9, "x", "label")])
-    rows = pyarrow.dataset.dataset([str(path) for path in store.files(COUNT)]).to_table().to_pylist()
+    merge(
+        store,
+        [COUNT("b", 0, 2), COUNT("a", DAY, 3), TOTAL("a", 0, 7), WORST("a", 0, 9, "x", "label")],
+    )
+    rows = (
+        pyarrow.dataset.dataset([str(path) for path in store.files(COUNT)]).to_table().to_pylist()
+    )
     assert rows == [
         {"metric": "test.count", "entity": "b", "time_bucket": 0, "count": 2},
         {"metric": "test.count", "entity": "a", "time_bucket": DAY, "count": 3},

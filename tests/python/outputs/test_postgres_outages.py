@@ -33,13 +33,26 @@ def assert_only_what_was_committed(store):
     with store.transaction() as transaction:
         assert transaction.last_batch("query") == 0
     write(store)
-    assert {item.entity: item.count for item in store.read(COUNT)} == {"before": 1, "first": 1, "second": 1}
+    assert {item.entity: item.count for item in store.read(COUNT)} == {
+        "before": 1,
+        "first": 1,
+        "second": 1,
+    }
 
 
-def test_a_server_that_is_down_is_an_outage_and_the_store_works_when_it_is_back(store, postgres_server):
+def test_a_server_that_is_down_is_an_outage_and_the_store_works_when_it_is_back(
+    store, postgres_server
+):
     postgres_server.stop()
-    for attempt in (store.prepare, lambda: store.read(COUNT), store.summaries, lambda: write(store)):
-        with pytest.raises(StoreUnavailableError, match=r"Connection refused.*; the server is down"):
+    for attempt in (
+        store.prepare,
+        lambda: store.read(COUNT),
+        store.summaries,
+        lambda: write(store),
+    ):
+        with pytest.raises(
+            StoreUnavailableError, match=r"Connection refused.*; the server is down"
+        ):
             attempt()
     postgres_server.start()
     assert_only_what_was_committed(store)
@@ -78,7 +91,11 @@ def test_what_was_committed_survives_a_crash(store, postgres_server):
     postgres_server.start()
     with store.transaction() as transaction:
         assert transaction.applied("query", 1)
-    assert {item.entity: item.count for item in store.read(COUNT)} == {"before": 1, "first": 1, "second": 1}
+    assert {item.entity: item.count for item in store.read(COUNT)} == {
+        "before": 1,
+        "first": 1,
+        "second": 1,
+    }
 
 
 def test_a_connection_that_an_administrator_ends_is_an_outage(store, postgres_server):
@@ -97,7 +114,11 @@ def test_a_connection_that_an_administrator_ends_is_an_outage(store, postgres_se
 
 def test_a_server_without_free_connections_is_an_outage(store, postgres_server, open_postgres):
     with store.transaction("administrator") as transaction:
-        transaction._connection.execute("CREATE ROLE crowd LOGIN PASSWORD 'crowd' CONNECTION LIMIT 0")
+        transaction._connection.execute(
+            "CREATE ROLE crowd LOGIN PASSWORD 'crowd' CONNECTION LIMIT 0"
+        )
     crowded = open_postgres(conninfo=postgres_server.conninfo(user="crowd", password="crowd"))
-    with pytest.raises(StoreUnavailableError, match=r"too many connections.*out of connections: try again"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"too many connections.*out of connections: try again"
+    ):
         crowded.prepare()

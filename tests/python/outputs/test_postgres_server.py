@@ -5,7 +5,9 @@ import psycopg
 import pytest
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [(None, pytest.skip.Exception), ("true", pytest.fail.Exception)])
+@pytest.mark.parametrize(
+    ("ci", "outcome"), [(None, pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
 def test_without_a_server_tests_are_skipped_and_in_ci_they_fail(monkeypatch, ci, outcome):
     monkeypatch.setattr(server, "find_binaries", lambda: None)
     monkeypatch.delenv("CI", raising=False)

@@ -45,7 +45,9 @@ def merge(store, metrics, sink_id="default"):
 def test_sql_works_on_the_tables(store, sql):
     with store.transaction("shop") as transaction:
         transaction.merge([COUNT("a", 60, 3), TOTAL("a", 60, 7), SumMetrics("a", 60, 0.5)])
-        transaction.merge([WORST("a", 60, 9, "x", "label"), WORST("a", 60, 8, "y"), TEXT("a", 60, "t")])
+        transaction.merge(
+            [WORST("a", 60, 9, "x", "label"), WORST("a", 60, 8, "y"), TEXT("a", 60, "t")]
+        )
         transaction.record("query", 4, {"rows": 3})
         transaction.describe({"job": "shop"})
     assert sql("SELECT * FROM count_metrics") == [("shop", "test.count", "a", 60, 3)]
@@ -75,8 +77,12 @@ def test_clear_leaves_the_tables_of_the_schemas_owner_alone(store, sql):
 
 def test_a_table_of_another_shape_is_refused_and_not_written(store, sql):
     store.prepare()
-    sql("CREATE TABLE count_metrics (sink text, metric text, entity text, time_bucket bigint, count real)")
-    with pytest.raises(StoreError, match=r"table .*count_metrics.* has the columns .*'real'.*another table"):
+    sql(
+        "CREATE TABLE count_metrics (sink text, metric text, entity text, time_bucket bigint, count real)"
+    )
+    with pytest.raises(
+        StoreError, match=r"table .*count_metrics.* has the columns .*'real'.*another table"
+    ):
         merge(store, [COUNT("a", 0)])
 
 
@@ -98,7 +104,10 @@ def test_text_is_unicode_whatever_the_environment_says(store, monkeypatch):
     [
         (COUNT("a\0b", 0), "NUL|0x00"),
         (TEXT("a", 0, "a\0b"), "NUL|0x00"),
-        (TOTAL("a", 0, 0.5), r"\(0.5, 0\) of metric test.total does not fit .*total int.* no whole number"),
+        (
+            TOTAL("a", 0, 0.5),
+            r"\(0.5, 0\) of metric test.total does not fit .*total int.* no whole number",
+        ),
         (SumMetrics("a", 0, 2**53 + 1), "does not fit .*more than 53 bits"),
         (MaxMetrics("a", 0, "NaN"), "does not fit .*no number"),
         (TEXT("a", 0, 5), "does not fit .*no text"),
@@ -134,7 +143,9 @@ def test_writers_of_one_sink_wait_and_those_of_others_do_not(open_postgres):
     store.prepare()
     merge(store, [COUNT("a", 0)], "one")
     with store.transaction("one") as transaction:
-        with pytest.raises(StoreUnavailableError, match="lock timeout; another writer of this sink"):
+        with pytest.raises(
+            StoreUnavailableError, match="lock timeout; another writer of this sink"
+        ):
             merge(store, [COUNT("a", 0)], "one")
         transaction.merge([COUNT("a", 0)])
         merge(store, [COUNT("a", 0)], "two")
@@ -194,7 +205,9 @@ def test_the_password_is_nowhere_to_be_seen(postgres_server):
     "conninfo", ["host=db secret-word", "postgresql://u:secret-word@[h/x", "secret=word"]
 )
 def test_a_connection_string_that_cannot_be_read_is_refused_without_being_shown(conninfo):
-    with pytest.raises(ConfigError, match="conninfo is no connection string; write it as") as raised:
+    with pytest.raises(
+        ConfigError, match="conninfo is no connection string; write it as"
+    ) as raised:
         PostgresStore(conninfo)
     shown = "".join(traceback.format_exception(raised.value))
     assert "secret" not in shown.replace(f"PostgresStore({conninfo!r})", "")
@@ -234,7 +247,9 @@ def test_a_read_only_database_says_so(postgres_server, open_postgres):
     read_only = open_postgres(
         conninfo=postgres_server.conninfo(options="-c default_transaction_read_only=on")
     )
-    with pytest.raises(StoreError, match="read-only transaction; this is a standby or a read-only") as raised:
+    with pytest.raises(
+        StoreError, match="read-only transaction; this is a standby or a read-only"
+    ) as raised:
         merge(read_only, [COUNT("a", 0)])
     assert not isinstance(raised.value, StoreUnavailableError)
     with pytest.raises(StoreError, match="read-only transaction; this is a standby or a read-only"):
@@ -242,7 +257,9 @@ def test_a_read_only_database_says_so(postgres_server, open_postgres):
     assert read_only.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_user_needs_no_more_rights_than_those_on_the_tables(postgres_server, open_postgres, store, sql):
+def test_a_user_needs_no_more_rights_than_those_on_the_tables(
+    postgres_server, open_postgres, store, sql
+):
     sql("DROP ROLE IF EXISTS clerk")
     sql("CREATE ROLE clerk LOGIN PASSWORD 'clerk'")
     clerk = open_postgres(conninfo=postgres_server.conninfo(user="clerk", password="clerk"))
@@ -270,7 +287,9 @@ def test_without_psycopg_the_store_says_what_to_install_and_others_work():
         "from batchqueue.outputs import PostgresStore, SqliteStore\n"
         "PostgresStore('host=db')"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert "MissingPackageError: PostgresStore needs psycopg" in ended.stderr
     assert "pip install 'batchqueue[postgres]'" in ended.stderr
 
@@ -280,5 +299,7 @@ def test_the_package_of_a_store_is_not_loaded_before_it_is_used():
         "import sys\nfrom batchqueue.outputs import SqliteStore\n"
         "print(sorted({'psycopg', 'pyarrow'} & set(sys.modules)))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert ended.stdout == "[]\n"

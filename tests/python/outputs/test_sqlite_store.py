@@ -42,14 +42,23 @@ def merge(store, metrics, sink_id="default"):
 
 def tables(store):
     with sqlite3.connect(store.path) as connection:
-        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return {
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
 
 
 def test_values_keep_their_types_whatever_the_column_says(store):
     """Only SQLite has no types of columns: an int in a float column stays an exact int."""
-    merge(store, [SumMetrics("a", 0, 2**60 + 1), MaxMetrics("text", 0, "NaN"), MaxMetrics("int", 0, 5)])
+    merge(
+        store,
+        [SumMetrics("a", 0, 2**60 + 1), MaxMetrics("text", 0, "NaN"), MaxMetrics("int", 0, 5)],
+    )
     assert store.read(SumMetrics)[0].total == 2**60 + 1
-    assert [(item.value, type(item.value)) for item in store.read(MaxMetrics)] == [(5, int), ("NaN", str)]
+    assert [(item.value, type(item.value)) for item in store.read(MaxMetrics)] == [
+        (5, int),
+        ("NaN", str),
+    ]
 
 
 @pytest.mark.parametrize("value", [b"x", b"NaN", Decimal(1), datetime(2026, 1, 31, tzinfo=UTC)])
@@ -143,7 +152,10 @@ def test_reading_what_is_not_there(store):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("absent/metrics.db", r"absent/metrics\.db: unable to open database file; its directory must exist"),
+        (
+            "absent/metrics.db",
+            r"absent/metrics\.db: unable to open database file; its directory must exist",
+        ),
         ("a-file/metrics.db", "unable to open database file; its directory must exist"),
         ("a-file", "not a database; the file belongs to something else"),
         ("/proc/metrics.db", "unable to open database file; .*must be able to write"),
@@ -219,7 +231,8 @@ def test_a_database_that_another_keeps_locked_is_an_error_after_the_time_out(sto
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
         with pytest.raises(
-            StoreUnavailableError, match="locked; another process kept it busy: raise busy_timeout_s"
+            StoreUnavailableError,
+            match="locked; another process kept it busy: raise busy_timeout_s",
         ):
             impatient.prepare()
         assert store.summaries() == []  # a reader does not wait

@@ -9,7 +9,14 @@ import traceback
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.aggregation import CountMetrics, MaxMetrics, MeanMetrics, Ranking, SumMetrics, metric_type
+from batchqueue.aggregation import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    Ranking,
+    SumMetrics,
+    metric_type,
+)
 from batchqueue.outputs import CommittingStoreWriter, StoreError, StoreUnavailableError, StoreWriter
 
 COUNT = metric_type("test.count", CountMetrics)

@@ -22,7 +22,12 @@ def test_the_mark_of_a_query_says_what_was_applied(store):
         transaction.record("query", 2, {"rows": 9})
     with store.transaction("sink") as transaction:
         assert transaction.last_batch("query") == 2
-        assert [transaction.applied("query", batch_id) for batch_id in range(4)] == [True, True, True, False]
+        assert [transaction.applied("query", batch_id) for batch_id in range(4)] == [
+            True,
+            True,
+            True,
+            False,
+        ]
         assert not transaction.applied("other", 1)
         assert transaction.known_queries() == {"query", "other"}
         assert transaction.summaries() == store.summaries("sink")
@@ -44,7 +49,9 @@ def test_no_duplication_an_epoch_that_is_not_above_the_mark_cannot_be_recorded(s
             transaction.merge([COUNT("a", 0)])
             transaction.record("query", batch_id, {})
 
-    with pytest.raises(StoreError, match=f"epoch {batch_id} of query query: the epochs up to 5 are applied"):
+    with pytest.raises(
+        StoreError, match=f"epoch {batch_id} of query query: the epochs up to 5 are applied"
+    ):
         attempt()
     assert store.read(COUNT) == []
     assert len(store.summaries()) == 1
@@ -170,7 +177,9 @@ def test_an_error_that_is_caught_inside_the_block_still_rolls_back(store):
             with pytest.raises(StoreError, match="check the metrics"):
                 transaction.merge([COUNT("b", 0), COUNT(None, 0)])
 
-    with pytest.raises(StoreError, match=r"rolled back after an earlier error \(.*check the metrics"):
+    with pytest.raises(
+        StoreError, match=r"rolled back after an earlier error \(.*check the metrics"
+    ):
         attempt()
     assert store.read(COUNT) == []
 

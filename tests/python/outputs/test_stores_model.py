@@ -24,18 +24,23 @@ ITEMS = st.one_of(
         KEYS,
         NUMBERS,
     ),
-    st.builds(lambda key, value: HIGHEST(*key, value), KEYS, st.none() | st.floats(allow_nan=False)),
+    st.builds(
+        lambda key, value: HIGHEST(*key, value), KEYS, st.none() | st.floats(allow_nan=False)
+    ),
     st.builds(lambda key, value: WORST(*key, value, str(value)), KEYS, st.none() | NUMBERS),
 )
 STEPS = st.one_of(
     st.tuples(st.just("merge"), st.lists(ITEMS, max_size=8)),
     st.tuples(st.just("save"), st.lists(ITEMS, max_size=8)),
     st.tuples(st.just("record"), st.tuples(st.sampled_from(["p", "q"]), st.booleans())),
-    st.tuples(st.just("describe"), st.dictionaries(st.text("xyz", max_size=2), NUMBERS, max_size=2)),
+    st.tuples(
+        st.just("describe"), st.dictionaries(st.text("xyz", max_size=2), NUMBERS, max_size=2)
+    ),
     st.tuples(st.just("clear"), st.none()),
 )
 TRANSACTIONS = st.lists(
-    st.tuples(st.sampled_from(["one", "two"]), st.lists(STEPS, max_size=5), st.booleans()), max_size=8
+    st.tuples(st.sampled_from(["one", "two"]), st.lists(STEPS, max_size=5), st.booleans()),
+    max_size=8,
 )
 KEPT = 3
 
@@ -104,7 +109,9 @@ def see(transaction: Any, model: Model) -> None:
     assert transaction.description() == model.description
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(TRANSACTIONS)
 def test_a_store_has_what_a_dict_has_after_any_history(open_store, history):
     store = open_store(kept_summaries=KEPT)

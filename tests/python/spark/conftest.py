@@ -128,9 +128,15 @@ def each_batch(spark: SparkSession, rows: Path, tmp_path: Path) -> Stream:
         checkpoint: Path = tmp_path / "checkpoint",
         change: Callable[[DataFrame], DataFrame] = lambda df: df,
     ) -> str:
-        source = spark.readStream.schema(deliveries.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(rows))
+        source = (
+            spark.readStream.schema(deliveries.SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(rows))
+        )
         writer = change(source).writeStream.foreachBatch(function)
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query = (
+            writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )
         query.awaitTermination()
         return query.id
 

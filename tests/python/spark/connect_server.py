@@ -46,7 +46,9 @@ def connect_server(directory: Path) -> Iterator[str]:
     }
     log = directory / "log"
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=directory)
+        server = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, cwd=directory
+        )
     try:
         yield f"sc://127.0.0.1:{port_in(log, server)}"
     finally:

@@ -88,7 +88,9 @@ def read(directory: Path) -> list[Batch]:
         *lines, last = file.read_text().splitlines()
         assert last == "closed"
         for line in map(json.loads, lines):
-            batches.append(Batch(**{**line, "kinds": tuple(line["kinds"]), "ids": tuple(line["ids"])}))
+            batches.append(
+                Batch(**{**line, "kinds": tuple(line["kinds"]), "ids": tuple(line["ids"])})
+            )
     return batches
 
 
@@ -131,7 +133,8 @@ class KeyedWriter:
     def consume(self, batch: list[pa.RecordBatch]) -> None:
         ids = pa.Table.from_batches(batch).column("id").to_pylist()
         rows = [
-            (*self._key, self._kind, self._position + offset, number) for offset, number in enumerate(ids)
+            (*self._key, self._kind, self._position + offset, number)
+            for offset, number in enumerate(ids)
         ]
         with closing(sqlite3.connect(self._database, timeout=60)) as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -165,7 +168,9 @@ CLASSES: Mapping[str, type] = dict(zip(KINDS, (Order, Refund, Visit), strict=Tru
 
 
 def items(batch: pa.RecordBatch) -> Iterator[Any]:
-    for number, kind in zip(batch.column("id").to_pylist(), batch.column("kind").to_pylist(), strict=True):
+    for number, kind in zip(
+        batch.column("id").to_pylist(), batch.column("kind").to_pylist(), strict=True
+    ):
         yield CLASSES[kind](number)
 
 

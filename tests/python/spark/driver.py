@@ -1,8 +1,9 @@
 """Writes all flights in a driver of its own, which may die by SIGKILL, or wait to be interrupted.
 
-Arguments: "stream" and "batch" for the registered format, "writer" for a stream through `MetricsWriter`; the place
-where it dies, "waiting" or "meeting"; directory of the flights; checkpoint, for a batch the txnId; a file that has
-the store as a pickle. Notes are left beside that file.
+Arguments: "stream" and "batch" for the registered format, "writer" for a stream through
+`MetricsWriter`; the place where it dies, "waiting" or "meeting"; directory of the flights;
+checkpoint, for a batch the txnId; a file that has the store as a pickle. Notes are left beside that
+file.
 """
 
 import os

@@ -21,7 +21,9 @@ DEADLINE_S = 150
 Store = SqliteStore | PostgresStore | ParquetStore
 
 
-def wait_until(condition: Callable[[], Any], what: str = "", deadline_s: float = DEADLINE_S) -> None:
+def wait_until(
+    condition: Callable[[], Any], what: str = "", deadline_s: float = DEADLINE_S
+) -> None:
     """Poll a condition.
 
     Raises:

@@ -148,7 +148,9 @@ def start_stream(
     **options: Any,
 ) -> StreamingQuery:
     """Start a query that ends when there is nothing new: into the format of a job or name, else by foreachBatch."""
-    writer = source.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer = source.writeStream.option("checkpointLocation", str(checkpoint)).trigger(
+        availableNow=True
+    )
     if isinstance(to, AggregationJob):
         to = register(source.sparkSession, to)
     if isinstance(to, str):
@@ -202,7 +204,8 @@ def stored(store: Any, sink_id: str = "flights") -> Results:
         "delay.max": {one.key: one.value for one in store.read(MAX_DELAY, sink_id)},
         "delay.min": {one.key: one.value for one in store.read(MIN_DELAY, sink_id)},
         "delay.worst": {
-            one.key: [(entry.score, entry.id) for entry in one.entries] for one in store.read(WORST, sink_id)
+            one.key: [(entry.score, entry.id) for entry in one.entries]
+            for one in store.read(WORST, sink_id)
         },
     }
 

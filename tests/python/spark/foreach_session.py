@@ -1,7 +1,7 @@
 """Delivers all rows in a session of its own, by a stream and by a batch job, and stops a query whose handler hangs.
 
-Arguments: the kind of session ("connect" or "new workers"), directory of the rows, directory for results.
-The results: the logs of the handlers under `stream` and `batch`, and `facts.json`.
+Arguments: the kind of session ("connect" or "new workers"), directory of the rows, directory for
+results. The results: the logs of the handlers under `stream` and `batch`, and `facts.json`.
 """
 
 import json
@@ -18,7 +18,13 @@ from faults import is_alive, wait_until
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from batchqueue.spark import TaskInfo, find_java_home, for_each_partition, foreach_batch, local_session
+from batchqueue.spark import (
+    TaskInfo,
+    find_java_home,
+    for_each_partition,
+    foreach_batch,
+    local_session,
+)
 
 CONNECT, NEW_WORKERS = "connect", "new workers"
 DEADLINE_S = 120
@@ -63,13 +69,19 @@ def hanging(results: Path) -> Any:
 
 def main(kind: str, rows: Path, results: Path) -> None:
     spark = connect_session() if kind == CONNECT else new_workers_session()
-    source = spark.readStream.schema(deliveries.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(rows))
+    source = (
+        spark.readStream.schema(deliveries.SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(rows))
+    )
     checkpoint = str(results / "checkpoint")
     facts: dict[str, Any] = {"session": type(spark).__module__}
 
     # A query that hangs in its first epoch can be stopped, and leaves no worker.
     function = foreach_batch(hanging(results), type_column="kind", query_id="named")
-    query = source.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint).start()
+    query = (
+        source.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint).start()
+    )
     facts["hung"] = comes_true((results / "hanging").exists)
     stopping = threading.Thread(target=query.stop, daemon=True)
     stopping.start()
@@ -86,7 +98,10 @@ def main(kind: str, rows: Path, results: Path) -> None:
             print(json.dumps({**asdict(summary), "process": os.getpid()}), file=file)
 
     function = foreach_batch(
-        deliveries.recorders(results / "stream"), type_column="kind", query_id="named", on_summary=note
+        deliveries.recorders(results / "stream"),
+        type_column="kind",
+        query_id="named",
+        on_summary=note,
     )
     writer = source.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -42,7 +42,13 @@ def test_txn_id_makes_a_batch_idempotent_and_overwrite_replaces(
 ) -> None:
     format_name = register(spark, flight_job(store))
     rows = table.count()
-    for options, times in (({"txnId": "a"}, 1), ({"txnId": "a"}, 1), ({"txnId": "b"}, 2), ({}, 3), ({}, 4)):
+    for options, times in (
+        ({"txnId": "a"}, 1),
+        ({"txnId": "a"}, 1),
+        ({"txnId": "b"}, 2),
+        ({}, 3),
+        ({}, 4),
+    ):
         write(table, format_name, **options)
         assert total(store) == times * rows
     write(table, format_name, sinkId="other")
@@ -70,7 +76,10 @@ def test_batch_that_fails_names_the_reason_and_commits_nothing(
     ("changes", "message"),
     [
         ({"tags": ["A", "B"]}, r"lost \d+ of \d+ items .*every tag in one of `arrow`"),
-        ({"type_column": "delay"}, 'type_column "delay" is of type Float64; give a column of strings'),
+        (
+            {"type_column": "delay"},
+            'type_column "delay" is of type Float64; give a column of strings',
+        ),
         (
             {"aggregation": Aggregation(keys=["carrier"], measures={"late": Sum("late")})},
             'first error: ConfigError: there is no column "late"',
@@ -98,7 +107,9 @@ def test_stream_into_the_format_is_refused_and_the_writer_named(
     spark: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
 ) -> None:
     source = spark.readStream.schema(SCHEMA).parquet(str(flights))
-    writer = source.writeStream.format(register(spark, flight_job(store))).trigger(availableNow=True)
+    writer = source.writeStream.format(register(spark, flight_job(store))).trigger(
+        availableNow=True
+    )
     with pytest.raises(StreamingQueryException, match=REFUSED):
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     assert not store.path.exists()

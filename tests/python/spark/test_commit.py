@@ -39,7 +39,9 @@ def attempts(
 
 def at(messages: list[AttemptMessage], batch_id: int) -> list[AttemptMessage]:
     """The same results, as if they were those of another epoch."""
-    return [replace(one, epoch=one.epoch and EpochId(one.epoch.query_id, batch_id)) for one in messages]
+    return [
+        replace(one, epoch=one.epoch and EpochId(one.epoch.query_id, batch_id)) for one in messages
+    ]
 
 
 def departures(store: SqliteStore) -> int:
@@ -51,7 +53,9 @@ def summaries(store: SqliteStore) -> list[Any]:
         return transaction.summaries()
 
 
-def test_epoch_reaches_the_store_and_its_summary_the_ledger(flights: Path, store: SqliteStore) -> None:
+def test_epoch_reaches_the_store_and_its_summary_the_ledger(
+    flights: Path, store: SqliteStore
+) -> None:
     Commit(flight_job(store), OPTIONS, attempts(flights, store)).epoch(0)
     rows = FILES * ROWS_PER_FILE
     assert departures(store) == rows
@@ -68,11 +72,19 @@ def test_epoch_reaches_the_store_and_its_summary_the_ledger(flights: Path, store
     assert summary["commit_bytes"] > 0
     walls = summary["attempt_wall_s"]
     assert 0 < walls["min"] <= walls["median"] <= walls["max"]
-    for name in ("drain_cpu_s", "rest_cpu_s", "commit_drain_cpu_s", "commit_rest_cpu_s", "commit_wall_s"):
+    for name in (
+        "drain_cpu_s",
+        "rest_cpu_s",
+        "commit_drain_cpu_s",
+        "commit_rest_cpu_s",
+        "commit_wall_s",
+    ):
         assert summary[name] > 0
 
 
-def test_epoch_is_applied_once_however_often_it_is_committed(flights: Path, store: SqliteStore) -> None:
+def test_epoch_is_applied_once_however_often_it_is_committed(
+    flights: Path, store: SqliteStore
+) -> None:
     first = attempts(flights, store)
     again = attempts(flights, store)
     for messages in (first, first, again):
@@ -83,7 +95,9 @@ def test_epoch_is_applied_once_however_often_it_is_committed(flights: Path, stor
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
-def test_epoch_committed_twice_at_the_same_time_is_applied_once(flights: Path, store: SqliteStore) -> None:
+def test_epoch_committed_twice_at_the_same_time_is_applied_once(
+    flights: Path, store: SqliteStore
+) -> None:
     """A commit may outlive its driver, and still be at work when the next driver replays the epoch."""
     messages = attempts(flights, store)
     together = threading.Barrier(2)
@@ -110,7 +124,11 @@ def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -
 
 def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore) -> None:
     messages = attempts(flights, store)
-    for wrong in (at(messages, 1), [*messages[1:], *at(messages[:1], 1)], attempts(flights, store, None)):
+    for wrong in (
+        at(messages, 1),
+        [*messages[1:], *at(messages[:1], 1)],
+        attempts(flights, store, None),
+    ):
         with pytest.raises(SinkError, match="Spark commits epoch 0"):
             Commit(flight_job(store), OPTIONS, wrong).epoch(0)
     assert not store.path.exists()
@@ -125,7 +143,9 @@ def test_epoch_that_comes_again_with_other_rows_is_left_out_and_told(
     assert [one for one in caplog.records if one.levelname == "WARNING"] == []
     Commit(job, OPTIONS, messages[:1]).epoch(0)
     (warning,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
-    assert f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
+    assert (
+        f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
+    )
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
@@ -182,7 +202,9 @@ def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteS
     assert len(summaries(store)) == 4
 
 
-def test_store_that_lost_epochs_is_refused_unless_the_user_decides(flights: Path, store: SqliteStore) -> None:
+def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
+    flights: Path, store: SqliteStore
+) -> None:
     job = flight_job(store)
     messages = attempts(flights, store)
     with pytest.raises(
@@ -214,7 +236,9 @@ def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
     one, other = attempts(flights, store, "one"), attempts(flights, store, "other")
     Commit(job, replacing, one).epoch(0)
     Commit(job, replacing, other).epoch(0)
-    with pytest.raises(SinkError, match="epoch 1 of query one meets a store that has none of this query"):
+    with pytest.raises(
+        SinkError, match="epoch 1 of query one meets a store that has none of this query"
+    ):
         Commit(job, replacing, at(one, 1)).epoch(1)
     assert departures(store) == FILES * ROWS_PER_FILE
 
@@ -246,7 +270,9 @@ def broken_items(batch: pa.RecordBatch) -> Iterator[Broken]:
         yield Broken(carrier, 0)
 
 
-def test_handler_that_raises_fails_the_attempt_with_its_message(flights: Path, store: SqliteStore) -> None:
+def test_handler_that_raises_fails_the_attempt_with_its_message(
+    flights: Path, store: SqliteStore
+) -> None:
     with pytest.raises(
         SinkError, match=r"(?s)lost \d+ of \d+ items .*first error: ValueError: B does not add up"
     ) as info:
@@ -282,7 +308,9 @@ def test_handler_of_the_users_fails_the_attempt_wherever_it_raises(
         attempts(flights, store, handlers={DEPARTURES: lambda hand_on: handler()})
 
 
-def test_items_of_a_type_without_a_handler_fail_the_attempt(flights: Path, store: SqliteStore) -> None:
+def test_items_of_a_type_without_a_handler_fail_the_attempt(
+    flights: Path, store: SqliteStore
+) -> None:
     lost = FILES * ROWS_PER_FILE // FILES
     with pytest.raises(
         SinkError, match=rf"\({0} failed, 0 refused, {lost} without a handler.*metrics or handlers"
@@ -325,17 +353,23 @@ def test_items_of_the_users_own_go_to_the_users_handler(flights: Path, store: Sq
     assert {one.entity for one in store.read(DEPARTURES, "flights")} == {"A", "B", "C"}
 
 
-def test_partial_that_is_not_among_the_metrics_fails_the_attempt(flights: Path, store: SqliteStore) -> None:
+def test_partial_that_is_not_among_the_metrics_fails_the_attempt(
+    flights: Path, store: SqliteStore
+) -> None:
     changes = {
         "items": lambda batch: batch.column("carrier").to_pylist(),
         "handlers": {str: CarrierCounter},
         "metrics": METRICS[1:],
     }
-    with pytest.raises(SinkError, match=r"partial of departures cannot be stored.*add it to the metrics"):
+    with pytest.raises(
+        SinkError, match=r"partial of departures cannot be stored.*add it to the metrics"
+    ):
         attempts(flights, store, **changes)
 
 
-def test_partials_larger_than_max_commit_bytes_are_refused(flights: Path, store: SqliteStore) -> None:
+def test_partials_larger_than_max_commit_bytes_are_refused(
+    flights: Path, store: SqliteStore
+) -> None:
     job = flight_job(store)
     too_small = SinkOptions("flights", None, None, 100)
     with pytest.raises(SinkError, match=r"take \d+ bytes, more than maxCommitBytes=100"):
@@ -343,7 +377,9 @@ def test_partials_larger_than_max_commit_bytes_are_refused(flights: Path, store:
     messages = attempts(flights, store)
     sizes = [message.size for message in messages]
     enough_for_one = SinkOptions("flights", None, None, max(sizes))
-    with pytest.raises(SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"):
+    with pytest.raises(
+        SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"
+    ):
         Commit(job, enough_for_one, messages).epoch(0)
     assert summaries(store) == []
 

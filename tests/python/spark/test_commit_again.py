@@ -9,10 +9,27 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from flight_job import ARROW, DEPARTURES, DISTANCE, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
+from flight_job import (
+    ARROW,
+    DEPARTURES,
+    DISTANCE,
+    FILES,
+    METRICS,
+    ROWS_PER_FILE,
+    flight_job,
+    stored,
+)
 
 from batchqueue import ConfigError, RetryPolicy
-from batchqueue.aggregation import Aggregation, Count, Metrics, Ranking, SumMetrics, Window, metric_type
+from batchqueue.aggregation import (
+    Aggregation,
+    Count,
+    Metrics,
+    Ranking,
+    SumMetrics,
+    Window,
+    metric_type,
+)
 from batchqueue.outputs import SqliteStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
@@ -61,7 +78,10 @@ def away(tmp_path: Path) -> AwayStore:
 def attempts(flights: Path, job: AggregationJob, batch_id: int = 0) -> list[AttemptMessage]:
     return [
         run_attempt(
-            job, OPTIONS, pq.read_table(flights / f"part-{file}.parquet").to_batches(), EpochId("q", batch_id)
+            job,
+            OPTIONS,
+            pq.read_table(flights / f"part-{file}.parquet").to_batches(),
+            EpochId("q", batch_id),
         )
         for file in range(FILES)
     ]
@@ -85,7 +105,9 @@ def test_store_that_comes_back_gets_the_epoch_once(
     assert departures(away) == ROWS
     assert len(away.summaries("flights")) == 1
     said = [
-        one.message for one in caplog.records if "the commit of sink 'flights' failed in try" in one.message
+        one.message
+        for one in caplog.records
+        if "the commit of sink 'flights' failed in try" in one.message
     ]
     assert len(said) == 2
 
@@ -111,7 +133,8 @@ def test_store_that_stays_away_fails_the_epoch_with_the_reason_and_it_can_be_rep
     messages = attempts(flights, job)
     away.away = [place] * 3
     with pytest.raises(
-        SinkError, match=r"failed in 3 tries: .*(the server is|connection was lost).*Start the query"
+        SinkError,
+        match=r"failed in 3 tries: .*(the server is|connection was lost).*Start the query",
     ):
         Commit(job, OPTIONS, messages).epoch(0)
     assert away.away == []
@@ -176,7 +199,9 @@ def test_changed_metrics_are_refused_and_the_difference_named(
     assert departures(store) == 3 * ROWS
 
 
-def test_changed_columns_are_refused_whatever_is_accepted(flights: Path, store: SqliteStore) -> None:
+def test_changed_columns_are_refused_whatever_is_accepted(
+    flights: Path, store: SqliteStore
+) -> None:
     """Some stores would merge them, and some would begin a new table."""
     job = flight_job(store, items=only_departures)
     write(flights, job, 0)
@@ -191,7 +216,8 @@ def test_changed_columns_are_refused_whatever_is_accepted(flights: Path, store: 
 
 
 @pytest.mark.parametrize(
-    "further", [ARROW, replace(ARROW, aggregation=Aggregation(keys=["hour"], measures={"n": Count()}))]
+    "further",
+    [ARROW, replace(ARROW, aggregation=Aggregation(keys=["hour"], measures={"n": Count()}))],
 )
 def test_another_aggregation_beside_the_first_is_refused_and_named(
     flights: Path, store: SqliteStore, further: ArrowAggregation
@@ -199,7 +225,9 @@ def test_another_aggregation_beside_the_first_is_refused_and_named(
     """It may add to the same metrics."""
     job = flight_job(store, items=None, arrow=[ARROW])
     write(flights, job, 0)
-    more = replace(job, arrow=[ARROW, replace(further, type_column=None, tags=(), metrics=lambda _: [])])
+    more = replace(
+        job, arrow=[ARROW, replace(further, type_column=None, tags=(), metrics=lambda _: [])]
+    )
     with pytest.raises(SinkError, match="an aggregation is new: "):
         write(flights, more, 1)
     write(flights, more, 1, on_job_change="accept")
@@ -207,11 +235,14 @@ def test_another_aggregation_beside_the_first_is_refused_and_named(
         write(flights, job, 2)
 
 
-def test_changed_aggregation_is_refused_and_the_difference_named(flights: Path, store: SqliteStore) -> None:
+def test_changed_aggregation_is_refused_and_the_difference_named(
+    flights: Path, store: SqliteStore
+) -> None:
     job = flight_job(store, items=None, arrow=[ARROW])
     write(flights, job, 0)
     window = replace(
-        ARROW, aggregation=replace(ARROW.aggregation, keys=["carrier"], window=Window("hour", 86_400))
+        ARROW,
+        aggregation=replace(ARROW.aggregation, keys=["carrier"], window=Window("hour", 86_400)),
     )
     with pytest.raises(
         SinkError, match=r"an aggregation was .*\"window\": null.* and is .*\"seconds\": 86400"

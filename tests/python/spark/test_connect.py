@@ -81,7 +81,10 @@ def test_batch_is_equal_to_spark_sql_and_idempotent_with_a_txn_id(
 
 @needs_stream_sink
 def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
-    connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
+    connect: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Callable[[AggregationJob], str],
 ) -> None:
     query_id = stream(flight_job(store))
     assert difference(stored(store), expected(connect, flights)) == []
@@ -104,15 +107,20 @@ def test_progress_and_the_listener_work_on_the_client(
     caplog.set_level("INFO", "batchqueue.spark")
     listener = LedgerListener(store, "flights")
     connect.streams.addListener(listener)
-    query = start_stream(files_one_by_one(connect, flights), flight_job(store), tmp_path / "checkpoint")
-    show_progress(query, store, "flights", line_interval_s=0, console=Console(file=(shown := StringIO())))
+    query = start_stream(
+        files_one_by_one(connect, flights), flight_job(store), tmp_path / "checkpoint"
+    )
+    show_progress(
+        query, store, "flights", line_interval_s=0, console=Console(file=(shown := StringIO()))
+    )
     connect.streams.removeListener(listener)  # returns when all events are handled
     assert [line.split()[:2] for line in shown.getvalue().splitlines()] == [
         ["epoch", str(number)] for number in range(FILES)
     ]
     logged = [record.message for record in caplog.records]
     assert [line.partition(" rows")[0] for line in logged[:FILES]] == [
-        f"sink flights: epoch {number} of query {query.id}: {ROWS_PER_FILE}" for number in range(FILES)
+        f"sink flights: epoch {number} of query {query.id}: {ROWS_PER_FILE}"
+        for number in range(FILES)
     ]
 
 
@@ -124,7 +132,10 @@ def items_that_raise_in_one_file(batch: pa.RecordBatch) -> Iterator[Metrics]:
 
 @needs_stream_sink
 def test_task_that_raises_always_fails_the_write_with_its_message_and_commits_nothing(
-    connect: SparkSession, flights: Path, store: SqliteStore, stream: Callable[[AggregationJob], str]
+    connect: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    stream: Callable[[AggregationJob], str],
 ) -> None:
     broken = flight_job(store, items=items_that_raise_in_one_file)
     with pytest.raises(PySparkException, match="ArithmeticError: the sky fell on our heads"):
@@ -161,13 +172,17 @@ def test_writer_is_equal_to_spark_sql(
     for applied in (True, False):
         assert writer.write_batch(table, txn_id="once")["applied"] is applied
     found = [stored(store, sink_id) for sink_id in writer.sink_ids]
-    together = {name: {key: value for one in found for key, value in one[name].items()} for name in found[0]}
+    together = {
+        name: {key: value for one in found for key, value in one[name].items()} for name in found[0]
+    }
     wanted = expected(connect, flights)
     assert difference(together, {one.name: wanted[one.name] for one in NO_RANKING}) == []
 
 
 @pytest.fixture
-def each_epoch(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable[[MetricsWriter], None]:
+def each_epoch(
+    connect: SparkSession, flights: Path, tmp_path: Path
+) -> Callable[[MetricsWriter], None]:
     """Give a writer the files that are new, one per epoch."""
 
     def run(writer: MetricsWriter) -> None:

@@ -98,7 +98,9 @@ def test_commit_that_raises_fails_the_query_and_a_later_start_resumes(
 ) -> None:
     job = flight_job(FaultyStore(store, place, 1, fail))
     with pytest.raises(StreamingQueryException, match="OSError: the network is gone"):
-        stream(MetricsWriter(job) if sink == "writer" else register_noting_aborts(spark, job, tmp_path))
+        stream(
+            MetricsWriter(job) if sink == "writer" else register_noting_aborts(spark, job, tmp_path)
+        )
     # There is no `abort` in a foreachBatch.
     assert [path.name for path in tmp_path.glob("aborted *")] == ["aborted 1"] * (sink == "format")
     assert epochs(store) == applied
@@ -188,13 +190,20 @@ def test_commit_waits_for_another_writer(
 
 
 def test_store_locked_for_too_long_fails_the_query_and_a_later_start_resumes(
-    spark: SparkSession, flights: Path, store: SqliteStore, start: Start, stream: Stream, latches: Latches
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    start: Start,
+    stream: Stream,
+    latches: Latches,
 ) -> None:
     query = start(flight_job(LatchedStore(store.path, 0.1, latches), items=latches.items))
     wait_until(lambda: latches.reading.exists() or not query.isActive)
     with locked(store):
         latches.lock_and_commit()
-        with pytest.raises(StreamingQueryException, match=r"database is locked; .*raise busy_timeout_s"):
+        with pytest.raises(
+            StreamingQueryException, match=r"database is locked; .*raise busy_timeout_s"
+        ):
             query.awaitTermination()
     assert epochs(store) == []
     stream(flight_job(store))
@@ -214,7 +223,9 @@ class StoreOnAFullDisk(SqliteStore):
 def test_full_disk_fails_the_query_and_a_later_start_resumes(
     spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream
 ) -> None:
-    with pytest.raises(StreamingQueryException, match="database or disk is full; make room on the disk"):
+    with pytest.raises(
+        StreamingQueryException, match="database or disk is full; make room on the disk"
+    ):
         stream(flight_job(StoreOnAFullDisk(store.path)))
     assert stored_rows(store) == ledger_rows(store)
     assert len(epochs(store)) < FILES
@@ -259,10 +270,14 @@ def test_read_only_store_fails_the_query_before_any_task_and_a_later_start_resum
     owners = StoreOfAnOrdinaryOwner(store.path)
     owners.prepare()
     store.path.chmod(0o444)
-    with pytest.raises(StreamingQueryException, match="readonly database; let this user write") as info:
+    with pytest.raises(
+        StreamingQueryException, match="readonly database; let this user write"
+    ) as info:
         stream(flight_job(owners, items=items_of_no_task))
     assert "a task ran" not in str(info.value)
-    for path in store.path.parent.glob("metrics.db*"):  # SQLite gives the files beside it the same mode
+    for path in store.path.parent.glob(
+        "metrics.db*"
+    ):  # SQLite gives the files beside it the same mode
         path.chmod(0o644)
     stream(flight_job(owners))
     assert difference(stored(store), expected(spark, flights)) == []
@@ -275,6 +290,8 @@ def test_store_without_a_directory_fails_the_query_and_creates_nothing(
     (tmp_path / "a file").touch()
     before = set(tmp_path.iterdir())
     store = SqliteStore(tmp_path / below / "metrics.db")
-    with pytest.raises(StreamingQueryException, match=r"unable to open database file; its directory must"):
+    with pytest.raises(
+        StreamingQueryException, match=r"unable to open database file; its directory must"
+    ):
         stream(flight_job(store))
     assert {path for path in tmp_path.iterdir() if path.name != "checkpoint"} == before

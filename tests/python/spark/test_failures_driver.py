@@ -53,7 +53,9 @@ def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Itera
     script = Path(__file__).with_name("driver.py")
     drivers: list[subprocess.Popen[bytes]] = []
 
-    def start(kind: str, place: str, name: str | Path, store: Store = store) -> "subprocess.Popen[bytes]":
+    def start(
+        kind: str, place: str, name: str | Path, store: Store = store
+    ) -> "subprocess.Popen[bytes]":
         pickled = tmp_path / "store.pickle"
         pickled.write_bytes(pickle.dumps(store))
         command = [sys.executable, script, kind, place, flights, name, pickled]
@@ -83,7 +85,8 @@ def assert_resumed(
     """Kill a driver in its second epoch, and start the query again in this process."""
     assert drive(kind, place, checkpoint, store).wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
-    # Spark has noted the first epoch only, so it replays the second, whether the store has that or not.
+    # Spark has noted the first epoch only, so it replays the second, whether the store has that or
+    # not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
     to = into(kind, flight_job(store))
     start_stream(files_one_by_one(spark, flights), to, checkpoint).awaitTermination()
@@ -141,7 +144,9 @@ def test_killed_driver_in_its_commit_or_after_it_is_resumed_and_every_row_counte
 
 
 @needs_batch_sink
-@pytest.mark.parametrize(("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])])
+@pytest.mark.parametrize(
+    ("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])]
+)
 def test_batch_of_a_killed_driver_that_is_repeated_with_its_txn_id_counts_once(
     spark: SparkSession,
     flights: Path,
@@ -154,7 +159,9 @@ def test_batch_of_a_killed_driver_that_is_repeated_with_its_txn_id_counts_once(
     assert drive("batch", place, "load-1").wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
     table = spark.read.schema(SCHEMA).parquet(str(flights))
-    table.write.format(register(spark, flight_job(store))).mode("append").option("txnId", "load-1").save()
+    table.write.format(register(spark, flight_job(store))).mode("append").option(
+        "txnId", "load-1"
+    ).save()
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == [0]
 

@@ -73,7 +73,9 @@ def test_epochs_without_rows_and_partitions_without_rows_change_nothing_and_stop
     pq.write_table(first.slice(0, 3), flights / "part-2.parquet")
     source = files_one_by_one(spark, flights).where("distance > 0").repartition(8)
     start_stream(source, sink, tmp_path / "checkpoint").awaitTermination()
-    assert difference(without_ranking(stored(store)), without_ranking(expected(spark, flights))) == []
+    assert (
+        difference(without_ranking(stored(store)), without_ranking(expected(spark, flights))) == []
+    )
     rows = [epoch.summary["rows"] for epoch in store.summaries("flights")]
     assert sorted(rows) == [0, 3, 500, 500]
     assert [epoch.batch_id for epoch in store.summaries("flights")] == [0, 1, 2, 3]
@@ -93,8 +95,15 @@ def test_epoch_without_partitions_has_a_ledger_entry_so_that_the_next_one_follow
     (flights / "part-1.parquet").unlink()
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).csv(str(as_csv))
     start_stream(source, sink, tmp_path / "checkpoint").awaitTermination()
-    assert sorted(epoch.summary["rows"] for epoch in store.summaries("flights")) == [0, 500, 500, 500]
-    assert difference(without_ranking(stored(store)), without_ranking(expected(spark, flights))) == []
+    assert sorted(epoch.summary["rows"] for epoch in store.summaries("flights")) == [
+        0,
+        500,
+        500,
+        500,
+    ]
+    assert (
+        difference(without_ranking(stored(store)), without_ranking(expected(spark, flights))) == []
+    )
 
 
 def test_batch_without_rows_is_noted_in_the_ledger(
@@ -118,7 +127,9 @@ def test_limit_that_stops_python_early_counts_what_passes(
 DIGITS = [str(digit) for digit in range(10)]
 
 
-def test_ten_million_rows_of_few_keys_are_equal_to_spark_sql(spark: SparkSession, store: SqliteStore) -> None:
+def test_ten_million_rows_of_few_keys_are_equal_to_spark_sql(
+    spark: SparkSession, store: SqliteStore
+) -> None:
     numbers = spark.range(10_000_000, numPartitions=4).selectExpr("string(id % 10) digit", "id")
     by_digit = ArrowAggregation(
         type_column="digit",
@@ -127,7 +138,10 @@ def test_ten_million_rows_of_few_keys_are_equal_to_spark_sql(spark: SparkSession
         metrics=lambda groups: [
             metric
             for row in groups.to_pylist()
-            for metric in (DEPARTURES(row["digit"], 0, row["rows"]), DISTANCE(row["digit"], 0, row["total"]))
+            for metric in (
+                DEPARTURES(row["digit"], 0, row["rows"]),
+                DISTANCE(row["digit"], 0, row["total"]),
+            )
         ],
     )
     changes = {

@@ -36,7 +36,9 @@ def test_deleted_checkpoint_is_refused_until_the_user_appends_or_replaces(
     checkpoint = tmp_path / "checkpoint"
     stream(flight_job(store), checkpoint)
     shutil.rmtree(checkpoint)
-    with pytest.raises(StreamingQueryException, match="is new, but sink 'flights' has results of others"):
+    with pytest.raises(
+        StreamingQueryException, match="is new, but sink 'flights' has results of others"
+    ):
         stream(flight_job(store), checkpoint)
     assert difference(stored(store), expected(spark, flights)) == []
     # What was refused has a checkpoint all the same, and may go on with it.

@@ -181,12 +181,18 @@ def stop_is_waiting(spark: SparkSession) -> bool:
     """Return whether a thread of the driver's JVM is inside `stop`, where it waits for the end of the query."""
     threads = spark._jvm.org.apache.spark.util.Utils.getThreadDump()  # type: ignore[union-attr]
     return any(
-        "interruptAndAwaitExecutionThreadTermination" in str(thread.stackTrace()) for thread in threads
+        "interruptAndAwaitExecutionThreadTermination" in str(thread.stackTrace())
+        for thread in threads
     )
 
 
 def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_resumes(
-    spark: SparkSession, flights: Path, store: SqliteStore, start: Start, stream: Stream, tmp_path: Path
+    spark: SparkSession,
+    flights: Path,
+    store: SqliteStore,
+    start: Start,
+    stream: Stream,
+    tmp_path: Path,
 ) -> None:
     """Spark waits for a commit that is under way: `stop` takes as long as the store."""
     committing, may_go_on = tmp_path / "committing", tmp_path / "may go on"
@@ -233,7 +239,9 @@ def test_value_of_a_wrong_type_fails_the_batch_and_commits_nothing(
 def test_partials_of_one_task_above_max_commit_bytes_fail_the_task(
     store: SqliteStore, table: DataFrame
 ) -> None:
-    with pytest.raises(PySparkException, match=r"(?s)in write\n.*more than maxCommitBytes=100,") as info:
+    with pytest.raises(
+        PySparkException, match=r"(?s)in write\n.*more than maxCommitBytes=100,"
+    ) as info:
         write(table, flight_job(store), maxCommitBytes=100)
     assert "in commit\n" not in str(info.value)
     assert epochs(store) == []
@@ -263,7 +271,9 @@ def test_groups_of_spark_above_max_commit_bytes_fail_the_stream_and_a_larger_lim
     """With `l1="spark"` they come to the driver by `collect`, not in messages of tasks."""
     job = flight_job(store, items=None, arrow=[DECLARED])
     too_small = MetricsWriter(job, l1="spark", maxCommitBytes=100)
-    with pytest.raises(StreamingQueryException, match=r"take \d+ bytes, more than maxCommitBytes=100,"):
+    with pytest.raises(
+        StreamingQueryException, match=r"take \d+ bytes, more than maxCommitBytes=100,"
+    ):
         stream(too_small)
     assert epochs(store) == []
     assert stored(store)["departures"] == {}

@@ -23,7 +23,9 @@ def test_two_queries_at_once_write_one_store(
     """Both come to the commit of their second epoch before either may begin it."""
     meeting = Meeting(tmp_path / "meeting", 2)
     meeting_store = FaultyStore(store, BEFORE_THE_COMMIT, 1, meeting)
-    queries = [start(flight_job(meeting_store, name=name), tmp_path / name) for name in ("east", "west")]
+    queries = [
+        start(flight_job(meeting_store, name=name), tmp_path / name) for name in ("east", "west")
+    ]
     for query in queries:
         query.awaitTermination()
     assert len(meeting.came()) == 2

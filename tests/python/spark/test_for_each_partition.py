@@ -59,7 +59,11 @@ def test_rows_of_a_dataframe_reach_the_handlers_of_their_tags_once_and_in_order(
 
 def test_names_of_columns_need_no_care(df: DataFrame, tmp_path: Path) -> None:
     odd = df.select(
-        "*", F.col("id").alias("a.b"), F.col("id").alias("`"), F.col("id").alias("x"), F.lit(1).alias("X")
+        "*",
+        F.col("id").alias("a.b"),
+        F.col("id").alias("`"),
+        F.col("id").alias("x"),
+        F.lit(1).alias("X"),
     )
     seen = tmp_path / "names"
 
@@ -73,14 +77,18 @@ def test_names_of_columns_need_no_care(df: DataFrame, tmp_path: Path) -> None:
     assert seen.read_text() == "id kind a.b ` x X"
 
 
-def test_partition_with_several_record_batches_keeps_its_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_partition_with_several_record_batches_keeps_its_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Spark hands on 10,000 rows at a time, and the queue has room for 100."""
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), buffer_size=100
     )
     many = spark.range(0, 25_000, 1, 1).selectExpr("id", "id % 2 as kind")
 
-    def handlers(task: TaskInfo) -> dict[str, Any]:  # tags are strings, also where the column has integers
+    def handlers(
+        task: TaskInfo,
+    ) -> dict[str, Any]:  # tags are strings, also where the column has integers
         return {tag: Recorder(tmp_path / "log", tag, task) for tag in ("0", "1")}
 
     summary = for_each_partition(many, handlers, type_column="kind", config=config)
@@ -97,7 +105,9 @@ def test_partition_with_several_record_batches_keeps_its_order(spark: SparkSessi
 def test_elements_of_an_rdd_are_the_items(df: DataFrame, tmp_path: Path) -> None:
     in_partitions = df.repartition(3).sortWithinPartitions("id")
     made = in_partitions.rdd.flatMap(lambda row: [CLASSES[row.kind](row.id)])
-    summary = for_each_partition(made, item_recorders(tmp_path / "log"), query_id="nightly", epoch=7)
+    summary = for_each_partition(
+        made, item_recorders(tmp_path / "log"), query_id="nightly", epoch=7
+    )
     batches = read(tmp_path / "log")
     assert delivered(batches) == ALL
     assert all(ids == sorted(ids) for ids in by_handler(batches).values())
@@ -122,13 +132,19 @@ def test_handler_that_raises_in_its_last_call_fails_the_job(df: DataFrame, kind:
             raise ConnectionError("could not commit")
 
     data, arguments = (
-        (df, {"items": items}) if kind == "df" else (df.rdd.map(lambda row: CLASSES[row.kind](row.id)), {})
+        (df, {"items": items})
+        if kind == "df"
+        else (df.rdd.map(lambda row: CLASSES[row.kind](row.id)), {})
     )
     with pytest.raises(Exception, match="first error: ConnectionError: could not commit"):
-        for_each_partition(data, lambda _: {one: Closing() for one in CLASSES.values()}, **arguments)
+        for_each_partition(
+            data, lambda _: {one: Closing() for one in CLASSES.values()}, **arguments
+        )
 
 
-def test_items_that_raises_fails_the_job_and_handlers_are_closed(df: DataFrame, tmp_path: Path) -> None:
+def test_items_that_raises_fails_the_job_and_handlers_are_closed(
+    df: DataFrame, tmp_path: Path
+) -> None:
     def some_items(batch: pa.RecordBatch) -> Iterator[Any]:
         for item in items(batch):
             if item == 5:
@@ -154,7 +170,9 @@ def test_attempt_that_has_failed_reads_no_further(spark: SparkSession, tmp_path:
         return {"a": fail}
 
     many = spark.range(0, 100_000, 1, 1).selectExpr("id", "'a' as kind")
-    config: BatchQueueConfig[Any] = BatchQueueConfig(threads=ThreadPolicy.fixed(1), buffer_size=10_000)
+    config: BatchQueueConfig[Any] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), buffer_size=10_000
+    )
     with pytest.raises(PySparkException, match="ValueError: broken"):
         for_each_partition(many, handlers, type_column="kind", config=config)
     attempts = list(log.iterdir())
@@ -163,14 +181,18 @@ def test_attempt_that_has_failed_reads_no_further(spark: SparkSession, tmp_path:
         assert 0 < attempt.read_text().count('"handler"') < 10
 
 
-def test_job_without_partitions_or_rows_has_an_empty_summary(spark: SparkSession, tmp_path: Path) -> None:
+def test_job_without_partitions_or_rows_has_an_empty_summary(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     nothing = spark.createDataFrame([], "id long, kind string")
     for data, arguments in (
         (nothing, {"type_column": "kind"}),
         (spark.sparkContext.emptyRDD(), {}),
         (spark.sparkContext.parallelize([], 2), {}),
     ):
-        summary = for_each_partition(data, recorders(tmp_path / "log"), query_id="nothing", **arguments)
+        summary = for_each_partition(
+            data, recorders(tmp_path / "log"), query_id="nothing", **arguments
+        )
         assert (summary.query_id, summary.rows, summary.items) == ("nothing", 0, 0)
     assert not (tmp_path / "log").exists()
 
@@ -193,7 +215,10 @@ def test_while_a_handler_is_slow_items_wait_in_spark(spark: SparkSession, tmp_pa
 
         def consume(batch: list[int]) -> None:
             deadline = time.monotonic() + DEADLINE_S
-            while len(made) < min(rows, len(handled) + len(batch) + room + 1) and time.monotonic() < deadline:
+            while (
+                len(made) < min(rows, len(handled) + len(batch) + room + 1)
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.001)
             handled.extend(batch)
             (tmp_path / f"{task.attempt}-{len(handled)}").write_text(f"{len(made) - len(handled)}")
@@ -265,7 +290,9 @@ def test_handler_that_has_failed_gets_nothing_more_so_that_its_positions_stay(
     assert read_keyed(database) == [(number, "number") for number in range(rows)]
 
 
-def test_no_two_threads_enter_the_methods_of_one_object(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_two_threads_enter_the_methods_of_one_object(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """As bound methods, and as one handler of several tags with an `on_close`, which is called once."""
 
     class Writer:

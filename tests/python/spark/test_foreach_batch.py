@@ -65,12 +65,21 @@ def test_each_epoch_is_summed_up_once(
     each_batch: EachBatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     summaries: list[DeliverySummary] = []
-    function = foreach_batch(recorders(tmp_path / "log"), type_column="kind", on_summary=summaries.append)
+    function = foreach_batch(
+        recorders(tmp_path / "log"), type_column="kind", on_summary=summaries.append
+    )
     with caplog.at_level(logging.INFO, "batchqueue.spark"):
         query_id = each_batch(function)
-    assert [(one.query_id, one.epoch) for one in summaries] == [(query_id, epoch) for epoch in range(FILES)]
+    assert [(one.query_id, one.epoch) for one in summaries] == [
+        (query_id, epoch) for epoch in range(FILES)
+    ]
     for one in summaries:
-        assert (one.rows, one.items, one.partitions, one.attempts) == (ROWS_PER_FILE, ROWS_PER_FILE, 1, 1)
+        assert (one.rows, one.items, one.partitions, one.attempts) == (
+            ROWS_PER_FILE,
+            ROWS_PER_FILE,
+            1,
+            1,
+        )
         assert (one.failed, one.refused, one.unhandled, one.abandoned) == (0, 0, 0, 0)
         assert 0 < one.peak_used_percent <= 100
         assert one.seconds > 0
@@ -133,7 +142,8 @@ def test_without_idempotence_rows_of_an_attempt_that_fails_come_again(
 
     each_batch(
         foreach_batch(
-            lambda task: {kind: Failing(tmp_path / "log", kind, task) for kind in KINDS}, type_column="kind"
+            lambda task: {kind: Failing(tmp_path / "log", kind, task) for kind in KINDS},
+            type_column="kind",
         )
     )
     found = delivered(read(tmp_path / "log"))
@@ -162,7 +172,9 @@ def test_handler_that_always_raises_fails_the_query_which_goes_on_when_it_is_men
     assert delivered(read(tmp_path / "log")) == ALL
 
 
-def test_summary_function_that_raises_fails_the_query(each_batch: EachBatch, tmp_path: Path) -> None:
+def test_summary_function_that_raises_fails_the_query(
+    each_batch: EachBatch, tmp_path: Path
+) -> None:
     def refuse(summary: DeliverySummary) -> None:
         raise ArithmeticError(f"{summary.rows} rows are not enough")
 
@@ -174,10 +186,14 @@ def test_summary_function_that_raises_fails_the_query(each_batch: EachBatch, tmp
 def test_replayed_epoch_has_the_same_names_and_rows(each_batch: EachBatch, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     three = {"change": lambda df: df.repartition(3, "id")}
-    each_batch(foreach_batch(recorders(tmp_path / "first"), type_column="kind"), checkpoint, **three)
+    each_batch(
+        foreach_batch(recorders(tmp_path / "first"), type_column="kind"), checkpoint, **three
+    )
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (checkpoint / "commits" / name).unlink()
-    each_batch(foreach_batch(recorders(tmp_path / "again"), type_column="kind"), checkpoint, **three)
+    each_batch(
+        foreach_batch(recorders(tmp_path / "again"), type_column="kind"), checkpoint, **three
+    )
 
     def named(directory: Path) -> dict[tuple[Any, ...], list[int]]:
         found: dict[tuple[Any, ...], list[int]] = {}
@@ -210,17 +226,24 @@ def test_epoch_that_was_delivered_but_not_noted_by_spark_is_delivered_again(
     assert len({batch.query_id for batch in read(log)}) == 1
 
 
-def test_epochs_and_partitions_without_rows_make_no_handlers(each_batch: EachBatch, tmp_path: Path) -> None:
+def test_epochs_and_partitions_without_rows_make_no_handlers(
+    each_batch: EachBatch, tmp_path: Path
+) -> None:
     summaries: list[DeliverySummary] = []
-    function = foreach_batch(recorders(tmp_path / "log"), type_column="kind", on_summary=summaries.append)
+    function = foreach_batch(
+        recorders(tmp_path / "log"), type_column="kind", on_summary=summaries.append
+    )
     each_batch(
-        function, change=lambda df: df.where("id < 3 or id = 700").selectExpr("*").repartition(5, "kind")
+        function,
+        change=lambda df: df.where("id < 3 or id = 700").selectExpr("*").repartition(5, "kind"),
     )
     batches = read(tmp_path / "log")
     assert delivered(batches) == [(number, ROWS[number]) for number in (0, 1, 2, 700)]
     assert [one.rows for one in summaries] == [3, 0, 1, 0]
     assert [one.partitions for one in summaries] == [5] * FILES
-    assert len(list((tmp_path / "log").iterdir())) == len(KINDS) * len({one.attempt for one in batches})
+    assert len(list((tmp_path / "log").iterdir())) == len(KINDS) * len(
+        {one.attempt for one in batches}
+    )
 
 
 def test_rows_without_a_handler_fail_the_query_and_the_tag_is_named(
@@ -229,9 +252,7 @@ def test_rows_without_a_handler_fail_the_query_and_the_tag_is_named(
     def handlers(task: TaskInfo) -> dict[str, Any]:
         return {kind: Recorder(tmp_path / "log", kind, task) for kind in ("order", "refund")}
 
-    message = (
-        "column 'kind' has a row with 'visit', and there are handlers for 'order', 'refund' only: add one, or"
-    )
+    message = "column 'kind' has a row with 'visit', and there are handlers for 'order', 'refund' only: add one, or"
     with pytest.raises(StreamingQueryException, match=message):
         each_batch(foreach_batch(handlers, type_column="kind"))
     assert read(tmp_path / "log") == []
@@ -248,13 +269,18 @@ def test_items_without_a_handler_fail_the_query_and_the_classes_with_one_are_nam
     assert "lost 300 of 300 items (0 failed, 0 refused, 300 without a handler, 0 abandoned)" in str(
         info.value
     )
-    assert "every class of items needs a handler, and there are those for str, int" in str(info.value)
+    assert "every class of items needs a handler, and there are those for str, int" in str(
+        info.value
+    )
 
 
-def test_missing_column_fails_the_query_before_any_task_runs(each_batch: EachBatch, tmp_path: Path) -> None:
+def test_missing_column_fails_the_query_before_any_task_runs(
+    each_batch: EachBatch, tmp_path: Path
+) -> None:
     for arguments in ({"items": items, "columns": ["id", "Kind"]}, {"type_column": "Kind"}):
         with pytest.raises(
-            StreamingQueryException, match="the handlers need column Kind, but the rows have id, kind"
+            StreamingQueryException,
+            match="the handlers need column Kind, but the rows have id, kind",
         ):
             each_batch(foreach_batch(recorders(tmp_path / "log"), **arguments))
     assert not (tmp_path / "log").exists()
@@ -285,7 +311,9 @@ def test_retry_policy_is_kept_to_the_last_batch_and_spark_sees_no_failure(
         return {"visit": consume, "order": recorder}
 
     summaries: list[DeliverySummary] = []
-    function = foreach_batch(handlers, type_column="kind", config=config, on_summary=summaries.append)
+    function = foreach_batch(
+        handlers, type_column="kind", config=config, on_summary=summaries.append
+    )
     each_batch(function, change=lambda df: df.where("id < 300 and kind = 'visit'"))
     expected = [row for row in ALL if row[0] < 300 and row[1] == "visit"]
     assert delivered(read(tmp_path / "log")) == expected
@@ -319,8 +347,13 @@ def test_function_of_your_own_may_deliver_a_dataframe_and_an_rdd_of_one_epoch(
     query_id = each_batch(function)
     assert delivered(read(tmp_path / "df")) == ALL
     by_rdd = read(tmp_path / "rdd")
-    assert sorted((n, k) for batch in by_rdd for n, k in zip(batch.ids, batch.kinds, strict=True)) == ALL
-    assert {(one.query_id, one.epoch) for one in by_rdd} == {(query_id, epoch) for epoch in range(FILES)}
+    assert (
+        sorted((n, k) for batch in by_rdd for n, k in zip(batch.ids, batch.kinds, strict=True))
+        == ALL
+    )
+    assert {(one.query_id, one.epoch) for one in by_rdd} == {
+        (query_id, epoch) for epoch in range(FILES)
+    }
     assert [(one.query_id, one.epoch) for one in summaries] == [
         (query_id, n) for n in range(FILES) for _ in "12"
     ]

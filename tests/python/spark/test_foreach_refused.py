@@ -9,7 +9,13 @@ from deliveries import KINDS, items
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, PartitionSelector, ThreadPolicy
+from batchqueue import (
+    BatchQueueConfig,
+    BufferStrategy,
+    ConfigError,
+    PartitionSelector,
+    ThreadPolicy,
+)
 from batchqueue.spark import TaskInfo, for_each_partition, foreach_batch
 
 
@@ -66,11 +72,23 @@ def config(**changes: Any) -> dict[str, Any]:
     ("handlers", "arguments", "message"),
     [
         ({"a": len}, BY_KIND, "handlers is {.*give a function that takes a TaskInfo"),
-        (holding_a_lock, BY_KIND, r"handlers cannot be pickled \(.*lock.*inside the function `handlers`"),
+        (
+            holding_a_lock,
+            BY_KIND,
+            r"handlers cannot be pickled \(.*lock.*inside the function `handlers`",
+        ),
         (no_handlers, {}, "neither of items and type_column is given; give one"),
-        (no_handlers, {**BY_KIND, "items": items}, "both of items and type_column is given; give one"),
+        (
+            no_handlers,
+            {**BY_KIND, "items": items},
+            "both of items and type_column is given; give one",
+        ),
         (no_handlers, {"items": "kind"}, "items is 'kind'; give a function"),
-        (no_handlers, {"type_column": items}, "type_column is <function items.*; give the name of a column"),
+        (
+            no_handlers,
+            {"type_column": items},
+            "type_column is <function items.*; give the name of a column",
+        ),
         (no_handlers, {"items": lambda _: [LOCK]}, r"items cannot be pickled \(.*lock"),
         (no_handlers, {"items": items, "columns": "id"}, "columns is 'id'; give a list of names"),
         (no_handlers, {**BY_KIND, "query_id": ""}, "query_id is ''; give a str, or leave it out"),
@@ -85,7 +103,11 @@ def config(**changes: Any) -> dict[str, Any]:
             config(consumer=len),
             "the config has consumer, and here the function `handlers` makes all",
         ),
-        (no_handlers, config(consumer_factory=list), "the config has consumer_factory.*leave it out$"),
+        (
+            no_handlers,
+            config(consumer_factory=list),
+            "the config has consumer_factory.*leave it out$",
+        ),
         (
             no_handlers,
             config(error_handler=print),
@@ -111,9 +133,13 @@ def test_more_that_cannot_be_used_is_refused_on_the_driver(
     spark: SparkSession, rows: Path, df: DataFrame
 ) -> None:
     stream = spark.readStream.schema("id long, kind string").parquet(str(rows))
-    with pytest.raises(ConfigError, match=r"data is a stream; give df.writeStream.foreachBatch\(...\) what"):
+    with pytest.raises(
+        ConfigError, match=r"data is a stream; give df.writeStream.foreachBatch\(...\) what"
+    ):
         for_each_partition(stream, no_handlers, type_column="kind")
-    with pytest.raises(ConfigError, match="on_summary is 7; give a function that takes a DeliverySummary"):
+    with pytest.raises(
+        ConfigError, match="on_summary is 7; give a function that takes a DeliverySummary"
+    ):
         foreach_batch(no_handlers, type_column="kind", on_summary=7)  # type: ignore[arg-type]
     for epoch in (-1, "7", True):
         with pytest.raises(ConfigError, match=f"epoch is {epoch!r}; give a whole number from 0 up"):
@@ -125,5 +151,7 @@ def test_more_that_cannot_be_used_is_refused_on_the_driver(
     ):
         for_each_partition(df, no_handlers, type_column="Kind")
     for arguments in ({"items": items}, {"type_column": "kind"}, {"columns": ["id"]}):
-        with pytest.raises(ConfigError, match="data is an RDD: its elements are the items; make them with"):
+        with pytest.raises(
+            ConfigError, match="data is an RDD: its elements are the items; make them with"
+        ):
             for_each_partition(df.rdd, no_handlers, **arguments)  # type: ignore[arg-type]

@@ -22,13 +22,17 @@ CONNECT_CLIENT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_statu
             CONNECT,
             marks=[
                 needs_connect_server,
-                pytest.mark.skipif(not CONNECT_CLIENT_IS_HERE, reason="needs pip install 'pyspark[connect]'"),
+                pytest.mark.skipif(
+                    not CONNECT_CLIENT_IS_HERE, reason="needs pip install 'pyspark[connect]'"
+                ),
             ],
         ),
         NEW_WORKERS,
     ],
 )
-def results(request: pytest.FixtureRequest, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(
+    request: pytest.FixtureRequest, rows: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     directory = tmp_path_factory.mktemp("results")
     script = Path(__file__).with_name("foreach_session.py")
     with (directory / "log").open("wb") as log:
@@ -43,7 +47,9 @@ def facts(results: Path) -> dict[str, Any]:
     return json.loads((results / "facts.json").read_text())
 
 
-def test_query_whose_handler_hangs_can_be_stopped_and_its_worker_is_killed(facts: dict[str, Any]) -> None:
+def test_query_whose_handler_hangs_can_be_stopped_and_its_worker_is_killed(
+    facts: dict[str, Any],
+) -> None:
     assert (facts["hung"], facts["stopped"]) == (True, True)
     # On Spark Connect, version 4.0 stops the query and leaves the task of its function alone.
     assert facts["worker is gone"] or ("connect" in facts["session"] and VERSION < (4, 1))
@@ -63,14 +69,18 @@ def test_query_that_was_stopped_in_mid_epoch_delivers_every_row_when_started_aga
 def test_each_epoch_is_summed_up_once_in_the_process_that_runs_the_function(
     results: Path, facts: dict[str, Any]
 ) -> None:
-    summaries = [json.loads(line) for line in (results / "summaries.jsonl").read_text().splitlines()]
+    summaries = [
+        json.loads(line) for line in (results / "summaries.jsonl").read_text().splitlines()
+    ]
     found = [(one["query_id"], one["epoch"], one["rows"]) for one in summaries]
     assert found == [("named", epoch, ROWS_PER_FILE) for epoch in range(FILES)]
     beside_the_driver = "connect" in facts["session"]
     assert all((one["process"] != facts["driver"]) == beside_the_driver for one in summaries)
 
 
-def test_batch_job_delivers_every_row_and_fails_with_the_reason(results: Path, facts: dict[str, Any]) -> None:
+def test_batch_job_delivers_every_row_and_fails_with_the_reason(
+    results: Path, facts: dict[str, Any]
+) -> None:
     batches = read(results / "batch")
     assert delivered(batches) == sorted(ROWS.items())
     assert {(batch.query_id, batch.epoch, batch.partition) for batch in batches} == {

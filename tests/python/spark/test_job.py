@@ -30,7 +30,10 @@ IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
         ({"name": "all flights"}, "job name 'all flights' cannot be used: take letters, digits"),
         ({"metrics": []}, "job 'flights' has no metrics"),
         ({"items": None}, "job 'flights' does nothing with its rows: give items, arrow, or both"),
-        ({"arrow": [ARROW, ARROW]}, "job 'flights' has tag 'A' twice in arrow, and a tag has one handler"),
+        (
+            {"arrow": [ARROW, ARROW]},
+            "job 'flights' has tag 'A' twice in arrow, and a tag has one handler",
+        ),
         ({"metrics": [DEPARTURES, DEPARTURES]}, "job 'flights' has two metrics named 'departures'"),
         (
             {"l1": IF_POSSIBLE},
@@ -56,7 +59,10 @@ def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) ->
     batch = pa.RecordBatch.from_pylist([row, {**row, "carrier": "B"}])
     message = run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
     partials = decode(message.partials, job.metrics)
-    assert {one.entity: one.count for one in partials if isinstance(one, DEPARTURES)} == {"A": 1, "B": 1}
+    assert {one.entity: one.count for one in partials if isinstance(one, DEPARTURES)} == {
+        "A": 1,
+        "B": 1,
+    }
 
 
 def test_tag_of_one_column_is_none_of_another(store: SqliteStore) -> None:
@@ -65,11 +71,19 @@ def test_tag_of_one_column_is_none_of_another(store: SqliteStore) -> None:
     options = SinkOptions.parse({}, job, stream=True)
     row = {"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}
     message = run_attempt(job, options, [pa.RecordBatch.from_pylist([row])])
-    assert sum(one.count for one in decode(message.partials, job.metrics) if isinstance(one, DEPARTURES)) == 2
+    assert (
+        sum(
+            one.count
+            for one in decode(message.partials, job.metrics)
+            if isinstance(one, DEPARTURES)
+        )
+        == 2
+    )
     for carrier in ("X", None):
         strange = pa.RecordBatch.from_pylist([row, {**row, "carrier": carrier}])
         with pytest.raises(
-            SinkError, match=f"column 'carrier' has a row with {carrier!r}, and the steps by it have A"
+            SinkError,
+            match=f"column 'carrier' has a row with {carrier!r}, and the steps by it have A",
         ):
             run_attempt(job, options, [strange])
 
@@ -86,7 +100,9 @@ def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteS
     job = flight_job(
         store, handlers={WORST: lambda hand_on: Converting(counts, fail, flush_period_ms=60_000)}
     )
-    batch = pa.RecordBatch.from_pylist([{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}])
+    batch = pa.RecordBatch.from_pylist(
+        [{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}]
+    )
     with pytest.raises(SinkError, match="ZeroDivisionError: no"):
         run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
 
@@ -99,7 +115,9 @@ def test_queues_that_live_for_one_attempt_or_commit_have_no_balancer(store: Sqli
 @pytest.mark.parametrize("stage", ["l1", "l2"])
 def test_queue_with_an_error_handler_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
     job = flight_job(store)
-    with pytest.raises(ConfigError, match=f"the {stage} queue of job 'flights' has an error_handler"):
+    with pytest.raises(
+        ConfigError, match=f"the {stage} queue of job 'flights' has an error_handler"
+    ):
         replace(job, **{stage: replace(getattr(job, stage), error_handler=print)})
 
 
@@ -161,7 +179,11 @@ def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
         ({"onnewquery": "append"}, False, "onNewQuery='append' is for streams"),
         ({"onmissingepochs": "accept"}, False, "onMissingEpochs='accept' is for streams"),
         ({"onmissingepochs": "append"}, True, "onMissingEpochs='append': use 'accept'"),
-        ({"shards": "8"}, True, r"shards='8' is for MetricsWriter\(shards=...\), not for the format"),
+        (
+            {"shards": "8"},
+            True,
+            r"shards='8' is for MetricsWriter\(shards=...\), not for the format",
+        ),
         ({"l1": "spark"}, False, "l1='spark' is for MetricsWriter"),
         ({"txn_id": "7"}, False, "did you mean txnId"),
         ({"onnewquerry": "append"}, True, "did you mean onNewQuery"),
@@ -177,5 +199,7 @@ def test_option_that_would_silently_do_nothing_is_refused(
 def test_missing_columns_are_named(store: SqliteStore) -> None:
     job = replace(flight_job(store), columns=["carrier", "wind", "Hour"])
     job.check_columns(["wind", "Hour", "carrier", "more"])
-    with pytest.raises(ConfigError, match="needs column wind, Hour, but the rows have carrier, hour: select"):
+    with pytest.raises(
+        ConfigError, match="needs column wind, Hour, but the rows have carrier, hour: select"
+    ):
         job.check_columns(["carrier", "hour"])

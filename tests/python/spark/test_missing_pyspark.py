@@ -10,7 +10,10 @@ import pytest
 def test_missing_package_is_named_with_the_remedy(package: str) -> None:
     program = f"import sys; sys.modules['{package}'] = None; import batchqueue.spark"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "MissingPackageError: batchqueue.spark needs pyarrow and pyspark 3.5 or later" in answer.stderr
+    assert (
+        "MissingPackageError: batchqueue.spark needs pyarrow and pyspark 3.5 or later"
+        in answer.stderr
+    )
     assert package in answer.stderr
     assert "pip install 'batchqueue[spark]'" in answer.stderr
 
@@ -18,7 +21,10 @@ def test_missing_package_is_named_with_the_remedy(package: str) -> None:
 def test_pyspark_that_is_too_old_is_named_with_the_remedy() -> None:
     program = "import pyspark; pyspark.__version__ = '3.4.4'; import batchqueue.spark"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pyspark 3.5 or later (here is pyspark 3.4.4): pip install 'batchqueue[spark]'" in answer.stderr
+    assert (
+        "pyspark 3.5 or later (here is pyspark 3.4.4): pip install 'batchqueue[spark]'"
+        in answer.stderr
+    )
 
 
 WITHOUT_DATA_SOURCES = """
@@ -33,8 +39,10 @@ except MissingPackageError as error:
 
 
 def test_only_register_needs_the_data_sources_of_a_later_pyspark() -> None:
-    answer = subprocess.run([sys.executable, "-c", WITHOUT_DATA_SOURCES], capture_output=True, text=True)
-    assert "register needs pyspark 4.0 or later for batches, and 4.1 for streams" in answer.stdout, (
-        answer.stderr
+    answer = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DATA_SOURCES], capture_output=True, text=True
     )
+    assert (
+        "register needs pyspark 4.0 or later for batches, and 4.1 for streams" in answer.stdout
+    ), answer.stderr
     assert "or use MetricsWriter, foreach_batch and for_each_partition" in answer.stdout

@@ -59,7 +59,9 @@ def scraped(collector: LedgerCollector) -> Scrape:
     }
 
     def value(name: str, sink: str = "flights", **labels: str) -> float | None:
-        return found.get((f"batchqueue_sink_{name}", tuple(sorted({"sink": sink, **labels}.items()))))
+        return found.get(
+            (f"batchqueue_sink_{name}", tuple(sorted({"sink": sink, **labels}.items())))
+        )
 
     return value
 
@@ -69,7 +71,9 @@ def scrape(store: Any, sink_ids: Any = "flights") -> Scrape:
     return scraped(LedgerCollector(store, sink_ids))
 
 
-def test_counters_add_up_and_gauges_are_those_of_the_last_epoch(store: SqliteStore, flights: Path) -> None:
+def test_counters_add_up_and_gauges_are_those_of_the_last_epoch(
+    store: SqliteStore, flights: Path
+) -> None:
     before = time.time()
     for batch_id in range(3):
         commit_epoch(store, flights, batch_id)
@@ -122,7 +126,9 @@ def test_counters_go_on_when_old_summaries_are_deleted(tmp_path: Path, flights: 
     assert seen == [ROWS_PER_FILE * number for number in (1, 2, 3, 4, 5)]
 
 
-def test_counters_go_on_when_an_overwrite_deletes_what_was_stored(store: SqliteStore, flights: Path) -> None:
+def test_counters_go_on_when_an_overwrite_deletes_what_was_stored(
+    store: SqliteStore, flights: Path
+) -> None:
     commit_epoch(store, flights, 0)
     commit_batch(store, flights, overwrite=False)
     commit_batch(store, flights, overwrite=True)
@@ -143,7 +149,9 @@ def test_a_ledger_of_before_there_were_totals_counts_what_it_has_and_goes_on(
         connection.execute(
             "UPDATE batchqueue_epochs SET summary = json_remove(summary, '$.totals', '$.committed_at')"
         )
-        connection.execute("UPDATE batchqueue_epochs SET summary = json_remove(summary, '$.partials')")
+        connection.execute(
+            "UPDATE batchqueue_epochs SET summary = json_remove(summary, '$.partials')"
+        )
     connection.close()
     old = scrape(store)
     assert old("rows_total") == 3 * ROWS_PER_FILE
@@ -196,7 +204,9 @@ def get() -> Iterator[Callable[[Any], str]]:
         registry.register(collector)
         server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
         servers.append((server, thread))
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.server_port}/metrics", timeout=30
+        ) as answer:
             return answer.read().decode()
 
     yield fetch
@@ -218,7 +228,9 @@ def test_a_scrape_over_http_has_every_metric_with_its_type(
     }
     specs = [metric.value for metric in SinkMetric]
     assert found == {(spec.name, spec.kind, tuple(sorted(spec.labels))) for spec in specs}
-    assert f'batchqueue_sink_rows_total{{sink="flights"}} {float(ROWS_PER_FILE)}' in text.splitlines()
+    assert (
+        f'batchqueue_sink_rows_total{{sink="flights"}} {float(ROWS_PER_FILE)}' in text.splitlines()
+    )
 
 
 def test_a_store_that_cannot_be_read_is_down_for_the_scrape_and_told_once(
@@ -237,7 +249,9 @@ def test_a_store_that_cannot_be_read_is_down_for_the_scrape_and_told_once(
     caplog.clear()
     assert scraped(collector)("up") == 1
     assert scraped(collector)("rows_total") == ROWS_PER_FILE
-    assert [one.message for one in caplog.records] == ["sink flights: its metrics can be read again"]
+    assert [one.message for one in caplog.records] == [
+        "sink flights: its metrics can be read again"
+    ]
 
 
 class PartlyBroken:
@@ -290,11 +304,15 @@ def test_the_missing_package_is_named_with_the_remedy(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
-    with pytest.raises(MissingPackageError, match=r"prometheus_client.*pip install 'batchqueue\[metrics\]'"):
+    with pytest.raises(
+        MissingPackageError, match=r"prometheus_client.*pip install 'batchqueue\[metrics\]'"
+    ):
         LedgerCollector(store, "flights")
 
 
-def test_summaries_with_totals_can_be_written_as_json_and_say_when(store: SqliteStore, flights: Path) -> None:
+def test_summaries_with_totals_can_be_written_as_json_and_say_when(
+    store: SqliteStore, flights: Path
+) -> None:
     commit_epoch(store, flights, 0)
     (epoch,) = store.summaries("flights")
     assert json.loads(json.dumps(epoch.summary)) == epoch.summary
@@ -329,5 +347,9 @@ def test_what_is_scraped_after_a_stream_is_what_was_fed(store: SqliteStore, stre
     value = scrape(store)
     assert (value("up"), value("rows_total"), value("epochs_total")) == (1, rows, FILES)
     assert value("last_batch_id") == FILES - 1
-    assert value("stage_items_total", stage="l1", outcome="consumed") == value("items_total") > 5 * rows
+    assert (
+        value("stage_items_total", stage="l1", outcome="consumed")
+        == value("items_total")
+        > 5 * rows
+    )
     assert value("stage_items_total", stage="l2", outcome="consumed") == value("partials_total") > 0

@@ -82,7 +82,9 @@ def test_metrics_of_one_layout_share_a_stream() -> None:
     [(COUNT("a", 0, 2**63), "count int"), (SUM("a", 0, 0.5), "total int, compensation")],
 )
 def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declared: str) -> None:
-    with pytest.raises(SinkError, match=rf"does not fit its column \({declared}.*in one of {partial.name}"):
+    with pytest.raises(
+        SinkError, match=rf"does not fit its column \({declared}.*in one of {partial.name}"
+    ):
         encode([partial], METRICS)
 
 
@@ -97,7 +99,9 @@ def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declare
         ("a", False, "False is no number"),
     ],
 )
-def test_key_that_the_store_cannot_keep_is_refused(entity: Any, time_bucket: Any, reason: str) -> None:
+def test_key_that_the_store_cannot_keep_is_refused(
+    entity: Any, time_bucket: Any, reason: str
+) -> None:
     with pytest.raises(SinkError, match=reason):
         encode([COUNT(entity, time_bucket)], METRICS)
 

@@ -82,13 +82,17 @@ class ScriptedQuery:
 def shown(query: Any, store: Any, sink_ids: Any = "s", **options: Any) -> list[str]:
     """The lines where output is no terminal."""
     file = StringIO()
-    show_progress(query, store, sink_ids, console=Console(file=file), **{"line_interval_s": 0, **options})
+    show_progress(
+        query, store, sink_ids, console=Console(file=file), **{"line_interval_s": 0, **options}
+    )
     assert "\x1b" not in file.getvalue()
     return file.getvalue().splitlines()
 
 
 def test_each_epoch_has_a_line_with_what_the_ledger_says(store: SqliteStore) -> None:
-    query = ScriptedQuery(lambda: record(store, 0, 1_500), lambda: record(store, 1, 500, failed=2, l1_use=90))
+    query = ScriptedQuery(
+        lambda: record(store, 0, 1_500), lambda: record(store, 1, 500, failed=2, l1_use=90)
+    )
     first, second = shown(query, store, total_rows=4_000)
     rows, rest = first.split(" rows/s  ")
     assert rows.split()[:6] == ["epoch", "0", "1,500", "of", "4,000", "rows"]
@@ -102,9 +106,13 @@ def test_epochs_that_end_at_once_have_a_line_each(store: SqliteStore) -> None:
     assert [line.split()[1] for line in shown(query, store)] == ["0", "1", "2", "3"]
 
 
-def test_what_was_there_before_and_other_queries_are_left_out_but_counted(store: SqliteStore) -> None:
+def test_what_was_there_before_and_other_queries_are_left_out_but_counted(
+    store: SqliteStore,
+) -> None:
     record(store, 0, 1_000)
-    query = ScriptedQuery(lambda: record(store, 5, 100, query="other"), lambda: record(store, 1, 10))
+    query = ScriptedQuery(
+        lambda: record(store, 5, 100, query="other"), lambda: record(store, 1, 10)
+    )
     (line,) = shown(query, store)
     assert line.split()[:4] == ["epoch", "1", "1,110", "rows"]
 
@@ -169,7 +177,9 @@ def test_a_ledger_that_cannot_be_read_is_told_once_and_read_again(tmp_path: Path
 
     lines = shown(ScriptedQuery(away(0), away(1), back), store)
     assert lines[0] == "the ledger cannot be read: no route to host"
-    assert [line.split()[:2] for line in lines[1:]] == [["epoch", str(number)] for number in range(3)]
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["epoch", str(number)] for number in range(3)
+    ]
 
 
 def test_a_ledger_that_is_away_at_the_start_does_not_make_old_epochs_new(tmp_path: Path) -> None:
@@ -200,7 +210,9 @@ class Clock:
 
 
 def new_epoch(batch_id: int, rows_so_far: int, rows: int) -> NewEpoch:
-    return NewEpoch(batch_id, summary(batch_id, rows), Totals(epochs=batch_id + 1, rows=rows_so_far))
+    return NewEpoch(
+        batch_id, summary(batch_id, rows), Totals(epochs=batch_id + 1, rows=rows_so_far)
+    )
 
 
 def test_there_is_a_line_every_so_many_seconds_and_the_last_epoch_has_one() -> None:
@@ -225,7 +237,11 @@ def test_the_rate_is_that_of_the_last_minute_and_leaves_out_earlier_runs() -> No
         for rows_so_far, rows, after_s in (
             (1_000_100, 100, 10),  # 100 rows in 10 s, after a million of an earlier run
             (1_000_200, 100, 40),
-            (1_000_200, 0, 30),  # the start is 80 s ago, the first epoch 70 s: the window begins there
+            (
+                1_000_200,
+                0,
+                30,
+            ),  # the start is 80 s ago, the first epoch 70 s: the window begins there
             (1_000_500, 300, 60),
         ):
             clock.seconds += after_s
@@ -251,9 +267,13 @@ def test_in_a_terminal_the_newest_line_stands_above_a_bar(store: SqliteStore) ->
 
 
 @pytest.mark.parametrize(
-    ("totals", "expected"), [({"total_epochs": 4}, " 50 %"), ({}, "3,000 rows")], ids=["epochs", "nothing"]
+    ("totals", "expected"),
+    [({"total_epochs": 4}, " 50 %"), ({}, "3,000 rows")],
+    ids=["epochs", "nothing"],
 )
-def test_the_bar_counts_what_is_known(store: SqliteStore, totals: dict[str, int], expected: str) -> None:
+def test_the_bar_counts_what_is_known(
+    store: SqliteStore, totals: dict[str, int], expected: str
+) -> None:
     file = StringIO()
     query = ScriptedQuery(
         lambda: record(store, 0, 1_000), lambda: record(store, 1, 2_000), lambda: None, lambda: None
@@ -322,7 +342,9 @@ def test_the_listener_logs_each_epoch_of_its_sink_once_and_the_end(
     assert log == [("ERROR", "sink s: query q has failed: the sky fell")]
 
 
-def test_the_listener_says_when_the_ledger_cannot_be_read(tmp_path: Path, log: list[tuple[str, str]]) -> None:
+def test_the_listener_says_when_the_ledger_cannot_be_read(
+    tmp_path: Path, log: list[tuple[str, str]]
+) -> None:
     listener = LedgerListener(Away(tmp_path / "metrics.db"), ["s/0", "s/1"])
     listener.onQueryProgress(progress_event("q", 0))
     assert log == [("WARNING", "sink s: its ledger cannot be read: no route to host")]

@@ -53,7 +53,9 @@ def place(way: dict[str, Any]) -> Any:
     return "spark" if way is IN_SPARK else "tasks"
 
 
-@pytest.mark.parametrize("way", [{}, AGGREGATORS, IN_SPARK], ids=["objects", "aggregators", "spark"])
+@pytest.mark.parametrize(
+    "way", [{}, AGGREGATORS, IN_SPARK], ids=["objects", "aggregators", "spark"]
+)
 def test_batch_in_shards_is_equal_to_spark_sql(
     spark: SparkSession, flights: Path, table: DataFrame, shared: Any, way: dict[str, Any]
 ) -> None:
@@ -109,7 +111,12 @@ class DyingStore(ParquetStore):
 
     def _end(self, place: str, sink_id: str) -> None:
         context = TaskContext.get()
-        if place == self.place and sink_id.endswith("/1") and context and context.attemptNumber() == 0:
+        if (
+            place == self.place
+            and sink_id.endswith("/1")
+            and context
+            and context.attemptNumber() == 0
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -151,7 +158,9 @@ def test_epoch_of_which_some_shards_failed_is_completed_by_the_next_run(
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_another_number_of_shards_is_refused(table: DataFrame, parquet: ParquetStore, shards: int) -> None:
+def test_another_number_of_shards_is_refused(
+    table: DataFrame, parquet: ParquetStore, shards: int
+) -> None:
     job = flight_job(parquet)
     MetricsWriter(job, shards=2).write_batch(table)
     before = sorted(parquet.directory.rglob("*"))
@@ -159,7 +168,9 @@ def test_another_number_of_shards_is_refused(table: DataFrame, parquet: ParquetS
         with pytest.raises(
             SinkError, match=f"was written with shards=2, not {shards}, and each key has its shard"
         ):
-            MetricsWriter(job, shards=shards, onJobChange="accept").write_batch(table, overwrite=overwrite)
+            MetricsWriter(job, shards=shards, onJobChange="accept").write_batch(
+                table, overwrite=overwrite
+            )
     assert sorted(parquet.directory.rglob("*")) == before
 
 
@@ -169,7 +180,9 @@ class NotingStore(ParquetStore):
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
         if context := TaskContext.get():
-            (self.directory / f"{sink_id.replace('/', '-')}.task").write_text(f"{context.partitionId()}")
+            (self.directory / f"{sink_id.replace('/', '-')}.task").write_text(
+                f"{context.partitionId()}"
+            )
         with super().transaction(sink_id) as transaction:
             yield transaction
 

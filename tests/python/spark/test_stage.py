@@ -12,7 +12,10 @@ from batchqueue.spark import SinkError
 from batchqueue.spark.stage import Stage
 
 CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
-    threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), min_idle_ms=0, buffer_size=10
+    threads=ThreadPolicy.fixed(2),
+    partitions=PartitionPolicy.fixed(2),
+    min_idle_ms=0,
+    buffer_size=10,
 )
 
 

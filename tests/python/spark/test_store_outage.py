@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 from faults import BEFORE_THE_END, BEFORE_THE_LEDGER_ENTRY, FaultyStore, epochs
-from flight_job import FILES, difference, expected, files_one_by_one, flight_job, into, start_stream, stored
+from flight_job import (
+    FILES,
+    difference,
+    expected,
+    files_one_by_one,
+    flight_job,
+    into,
+    start_stream,
+    stored,
+)
 from postgres_server import PostgresServer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +52,9 @@ def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
             to.write_epoch(df, batch_id)
 
         source = files_one_by_one(spark, flights)
-        start_stream(source, write if before_the_second else to, tmp_path / "checkpoint").awaitTermination()
+        start_stream(
+            source, write if before_the_second else to, tmp_path / "checkpoint"
+        ).awaitTermination()
 
     return stream
 
@@ -124,7 +135,9 @@ def test_server_that_comes_back_is_waited_for_when_it_goes_in_the_commit(
     outage = Outage(server, tmp_path / "said", comes_back=True)
     job = flight_job(FaultyStore(postgres, place, 1, outage), store_retry=OFTEN)
     run(into(sink, job))
-    assert outage.said.read_text().startswith("the commit of sink 'flights' failed in try 1 of 100: ")
+    assert outage.said.read_text().startswith(
+        "the commit of sink 'flights' failed in try 1 of 100: "
+    )
     assert difference(stored(postgres), expected(spark, flights)) == []
     assert epochs(postgres) == list(range(FILES))
 

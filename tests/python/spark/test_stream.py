@@ -40,10 +40,14 @@ def test_stream_is_equal_to_spark_sql(
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
     with store.transaction("flights") as transaction:
-        assert [epoch.summary["rows"] for epoch in transaction.summaries()] == [ROWS_PER_FILE] * FILES
+        assert [epoch.summary["rows"] for epoch in transaction.summaries()] == [
+            ROWS_PER_FILE
+        ] * FILES
 
 
-def in_first_attempt_of_a_task(action: Callable[[], None]) -> Callable[[pa.RecordBatch], Iterator[Metrics]]:
+def in_first_attempt_of_a_task(
+    action: Callable[[], None],
+) -> Callable[[pa.RecordBatch], Iterator[Metrics]]:
     """Return `items` that do something bad, once per task, when some rows are on the queue already."""
 
     def wrapped(batch: pa.RecordBatch) -> Iterator[Metrics]:
@@ -133,7 +137,9 @@ def test_handler_that_raises_fails_the_query_with_its_message_and_commits_nothin
     assert epochs(store) == list(range(FILES))
 
 
-def test_missing_column_fails_before_any_task_runs(flights: Path, store: SqliteStore, stream: Stream) -> None:
+def test_missing_column_fails_before_any_task_runs(
+    flights: Path, store: SqliteStore, stream: Stream
+) -> None:
     job = flight_job(store, columns=("carrier", "wind"), items=in_first_attempt_of_a_task(fail))
     with pytest.raises(StreamingQueryException) as info:
         stream(job)
@@ -147,7 +153,9 @@ def test_store_that_cannot_be_written_stops_the_query_and_a_later_start_resumes(
     spark: SparkSession, flights: Path, tmp_path: Path, stream: Stream
 ) -> None:
     store = SqliteStore(tmp_path / "later" / "metrics.db")
-    with pytest.raises(StreamingQueryException, match=r"cannot use the store .*metrics.db: unable to open"):
+    with pytest.raises(
+        StreamingQueryException, match=r"cannot use the store .*metrics.db: unable to open"
+    ):
         stream(flight_job(store))
     store.path.parent.mkdir()
     stream(flight_job(store))
@@ -165,9 +173,13 @@ def test_complete_mode_is_refused(
     spark: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
 ) -> None:
     source = spark.readStream.schema(SCHEMA).parquet(str(flights)).groupBy("carrier").count()
-    writer = source.writeStream.format(register(spark, flight_job(store, columns=()))).outputMode("complete")
+    writer = source.writeStream.format(register(spark, flight_job(store, columns=()))).outputMode(
+        "complete"
+    )
     query = (
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
     )
     with pytest.raises(StreamingQueryException, match="cannot take outputMode\\('complete'\\)"):
         query.awaitTermination()

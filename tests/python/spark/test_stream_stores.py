@@ -30,7 +30,9 @@ def test_stream_and_batch_are_equal_to_spark_sql(
     table = spark.read.parquet(str(flights))
     for _ in range(2):
         batch = (
-            table.write.format(register(spark, flight_job(store))).mode("append").option("sinkId", "nightly")
+            table.write.format(register(spark, flight_job(store)))
+            .mode("append")
+            .option("sinkId", "nightly")
         )
         batch.option("txnId", "monday").save()
     assert difference(stored(store, "nightly"), expected(spark, flights)) == []

@@ -114,7 +114,9 @@ def a_factory_makes_handlers_of_its_type(queue: BatchQueue[Order | Payment]) -> 
     queue.add_handler_factory(Order, Payments, partitions=2)  # type: ignore[arg-type]
 
 
-def a_handler_on_a_loop_takes_the_items_of_its_type(queue: AsyncBatchQueue[Order | Payment]) -> None:
+def a_handler_on_a_loop_takes_the_items_of_its_type(
+    queue: AsyncBatchQueue[Order | Payment],
+) -> None:
     queue.add_handler(Order, await_orders)
     queue.add_handler(Order, take_orders)
     queue.add_handler(Order, await_payments)  # type: ignore[arg-type]

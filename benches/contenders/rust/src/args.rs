@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::workload::Workload;
 
-/// Small enough that each item's mark fits in a cache, large enough that every partition fills up and blocks.
+/// Small enough that each item's mark fits in a cache, large enough that every partition fills up
+/// and blocks.
 const CHECKED_ITEMS: usize = 3_200_000;
 
 pub struct Args {
@@ -27,7 +28,8 @@ impl Args {
                 continue;
             }
             let value = words.next().ok_or(format!("{word} needs a value"))?;
-            let number = || value.parse::<usize>().map_err(|_| format!("{word} {value}: not a number"));
+            let number =
+                || value.parse::<usize>().map_err(|_| format!("{word} {value}: not a number"));
             match word.as_str() {
                 "--contender" => contender = Some(value),
                 "--workload" => workload = Some(Workload::named(&value)?),
@@ -41,6 +43,13 @@ impl Args {
         // Each producer puts the same number of items.
         let items = items.unwrap_or(if check { CHECKED_ITEMS } else { workload.items });
         let items = items / workload.producers * workload.producers;
-        Ok(Self { contender: contender.ok_or("--contender is missing")?, workload, items, rounds, warm_up, check })
+        Ok(Self {
+            contender: contender.ok_or("--contender is missing")?,
+            workload,
+            items,
+            rounds,
+            warm_up,
+            check,
+        })
     }
 }

@@ -1,6 +1,7 @@
-//! The shape that the stores share: a store per partition, each drain thread owns the partitions with its index modulo
-//! the threads. It takes from one after the other, groups by type, and calls the type's handler. After an empty cycle
-//! it sleeps 1 ms, then twice as long each time, at most 50 ms; a producer that finds a partition full wakes it.
+//! The shape that the stores share: a store per partition, each drain thread owns the partitions
+//! with its index modulo the threads. It takes from one after the other, groups by type, and calls
+//! the type's handler. After an empty cycle it sleeps 1 ms, then twice as long each time, at most
+//! 50 ms; a producer that finds a partition full wakes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,19 +57,29 @@ pub struct Partitioned<S> {
 impl<S: Store> Contender for Partitioned<S> {
     fn start(workload: &Workload, tally: &Arc<Tally>) -> Self {
         let (types, partitions) = (workload.types(), workload.partitions());
-        let stores: Arc<Vec<S>> = Arc::new((0..partitions).map(|_| S::bounded(workload.buffer_size)).collect());
+        let stores: Arc<Vec<S>> =
+            Arc::new((0..partitions).map(|_| S::bounded(workload.buffer_size)).collect());
         let closing = Arc::new(AtomicBool::new(false));
         let threads: Vec<_> = (0..workload.drain_threads)
             .map(|index| {
-                let mine: Vec<usize> = (index..partitions).step_by(workload.drain_threads).collect();
-                let handlers =
-                    (0..types).map(|kind| Box::new(NoOp { kind, tally: tally.clone() }) as Box<dyn Handler>).collect();
+                let mine: Vec<usize> =
+                    (index..partitions).step_by(workload.drain_threads).collect();
+                let handlers = (0..types)
+                    .map(|kind| Box::new(NoOp { kind, tally: tally.clone() }) as Box<dyn Handler>)
+                    .collect();
                 let (stores, closing) = (stores.clone(), closing.clone());
                 thread::spawn(move || drain_loop(&stores, &mine, Groups::new(handlers), &closing))
             })
             .collect();
-        let owners = (0..partitions).map(|index| threads[index % threads.len()].thread().clone()).collect();
-        Self { stores, route: (0..types).map(|kind| kind % partitions).collect(), threads, owners, closing }
+        let owners =
+            (0..partitions).map(|index| threads[index % threads.len()].thread().clone()).collect();
+        Self {
+            stores,
+            route: (0..types).map(|kind| kind % partitions).collect(),
+            threads,
+            owners,
+            closing,
+        }
     }
 
     fn produce(&self, metric: Metric) {

@@ -1,5 +1,6 @@
-//! `batchqueue` and what one could take instead of it, in one process per contender: the same workload, the same clock,
-//! the same handlers. `run.py` starts it, once per contender and round; by hand:
+//! `batchqueue` and what one could take instead of it, in one process per contender: the same
+//! workload, the same clock, the same handlers. `run.py` starts it, once per contender and round;
+//! by hand:
 //!
 //! ```text
 //! cargo run --release -- --contender kanal --workload headline --rounds 3
@@ -39,7 +40,9 @@ fn main() {
         "flume" => measure::run::<Partitioned<stores::Flume>>(&args),
         "kanal" => measure::run::<Partitioned<stores::Kanal>>(&args),
         "mutex-vec" => measure::run::<Partitioned<stores::MutexVec>>(&args),
-        other => Err(format!("no contender {other}: batchqueue, crossbeam, flume, kanal or mutex-vec")),
+        other => {
+            Err(format!("no contender {other}: batchqueue, crossbeam, flume, kanal or mutex-vec"))
+        }
     };
     if let Err(message) = outcome {
         eprintln!("contenders: {} {}: {message}", args.contender, args.workload.name);

@@ -1,4 +1,5 @@
-//! The clock: from the first produce to the last handled item. Threads and queue are made before it starts.
+//! The clock: from the first produce to the last handled item. Threads and queue are made before it
+//! starts.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -49,7 +50,10 @@ pub fn run<C: Contender>(args: &Args) -> Result<(), String> {
     only.stop();
     tally.verify(&expected)?;
     if args.check {
-        println!("{} {}: {} items, each handled exactly once", args.contender, workload.name, args.items);
+        println!(
+            "{} {}: {} items, each handled exactly once",
+            args.contender, workload.name, args.items
+        );
     }
     Ok(())
 }
@@ -66,7 +70,8 @@ fn one_round<C: Contender>(
     let each = items / workload.producers;
     let producers: Vec<_> = (0..workload.producers)
         .map(|producer| {
-            let (contender, slots, start_line) = (contender.clone(), slots.clone(), start_line.clone());
+            let (contender, slots, start_line) =
+                (contender.clone(), slots.clone(), start_line.clone());
             let mut slot = producer * slots.len() / workload.producers;
             std::thread::spawn(move || {
                 start_line.wait();
@@ -80,7 +85,10 @@ fn one_round<C: Contender>(
             })
         })
         .collect();
-    let began = producers.into_iter().map(|producer| producer.join().expect("a producer that does not panic")).min();
+    let began = producers
+        .into_iter()
+        .map(|producer| producer.join().expect("a producer that does not panic"))
+        .min();
     tally.wait_for(expected);
     began.map_or(Duration::ZERO, |began| began.elapsed())
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batchqueue::{Batch, BatchQueue, Config, HandlerRef, Item, PartitionPolicy, ThreadPolicy, TypeKey};
+use batchqueue::{
+    Batch, BatchQueue, Config, HandlerRef, Item, PartitionPolicy, ThreadPolicy, TypeKey,
+};
 
 use crate::measure::Contender;
 use crate::tally::{Metric, Tally};
@@ -30,10 +32,15 @@ impl Contender for Ours {
         let queue = BatchQueue::builder(workload.name, config).start().expect("a valid config");
         for kind in 0..workload.types() {
             let tally = tally.clone();
-            let no_op = move |batch: &mut Batch<Metric>| tally.consume(kind, batch.len(), batch.iter());
+            let no_op =
+                move |batch: &mut Batch<Metric>| tally.consume(kind, batch.len(), batch.iter());
             queue.add_handler(TypeKey(kind), HandlerRef::new(no_op)).expect("a new type");
         }
-        assert_eq!(queue.partition_count(), workload.partitions(), "every contender has the same shape");
+        assert_eq!(
+            queue.partition_count(),
+            workload.partitions(),
+            "every contender has the same shape"
+        );
         Self(queue)
     }
 

@@ -1,4 +1,5 @@
-//! What the handlers count. The same for every contender, so that a round ends for all of them by the same rule.
+//! What the handlers count. The same for every contender, so that a round ends for all of them by
+//! the same rule.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ pub struct Metric {
     pub value: u64,
 }
 
-/// Written by the one thread that is inside the type's handler; a line of its own, so that types do not disturb
-/// each other.
+/// Written by the one thread that is inside the type's handler; a line of its own, so that types do
+/// not disturb each other.
 #[repr(align(128))]
 #[derive(Default)]
 struct Handled(AtomicU64);
@@ -42,16 +43,19 @@ impl Tally {
             for metric in batch {
                 assert_eq!(metric.kind, kind, "an item reached another type's handler");
                 // Relaxed: read after the drain threads were joined.
-                let seen = self.marks[usize::try_from(metric.value).expect("a number")].fetch_add(1, Ordering::Relaxed);
+                let seen = self.marks[usize::try_from(metric.value).expect("a number")]
+                    .fetch_add(1, Ordering::Relaxed);
                 assert_eq!(seen, 0, "item {} was handled twice", metric.value);
             }
         }
         let handled = &self.handled[kind].0;
-        // Relaxed: this thread is the only one that writes. Release: pairs with the Acquire load in `wait_for`.
+        // Relaxed: this thread is the only one that writes. Release: pairs with the Acquire load in
+        // `wait_for`.
         handled.store(handled.load(Ordering::Relaxed) + len as u64, Ordering::Release);
     }
 
-    /// Returns when as many items as `expected` were handled of each type. Type by type, so that waiting costs nothing.
+    /// Returns when as many items as `expected` were handled of each type. Type by type, so that
+    /// waiting costs nothing.
     pub fn wait_for(&self, expected: &[u64]) {
         for (handled, &expected) in self.handled.iter().zip(expected) {
             // Acquire: pairs with the Release store in `consume`.

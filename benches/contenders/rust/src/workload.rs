@@ -1,4 +1,5 @@
-//! What goes in: how many producers and types, in which order, and the shape that every contender is given.
+//! What goes in: how many producers and types, in which order, and the shape that every contender
+//! is given.
 
 /// `(types, weight)` each: a type of weight 24 has 24 slots.
 type Tiers = &'static [(usize, usize)];
@@ -56,16 +57,22 @@ impl Workload {
         if types <= threshold { types } else { threshold + (types - threshold) / 2 }
     }
 
-    /// The types in the order in which a producer puts them: one slot per unit of weight, shuffled by a fixed linear
-    /// congruential generator. Producer `p` starts at slot `p · slots / producers`.
+    /// The types in the order in which a producer puts them: one slot per unit of weight, shuffled
+    /// by a fixed linear congruential generator. Producer `p` starts at slot `p · slots /
+    /// producers`.
     pub fn slots(&self) -> Vec<usize> {
-        let weights = self.tiers.iter().flat_map(|&(types, weight)| std::iter::repeat_n(weight, types));
-        let mut slots: Vec<usize> =
-            weights.enumerate().flat_map(|(kind, weight)| std::iter::repeat_n(kind, weight)).collect();
+        let weights =
+            self.tiers.iter().flat_map(|&(types, weight)| std::iter::repeat_n(weight, types));
+        let mut slots: Vec<usize> = weights
+            .enumerate()
+            .flat_map(|(kind, weight)| std::iter::repeat_n(kind, weight))
+            .collect();
         let mut state: u64 = 42;
         for last in (1..slots.len()).rev() {
             // Knuth, MMIX.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             slots.swap(last, usize::try_from(state >> 33).unwrap_or(0) % (last + 1));
         }
         slots

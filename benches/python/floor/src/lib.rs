@@ -1,9 +1,11 @@
-//! The floor under `produce`: an empty method with its signature, and the same put without a method.
+//! The floor under `produce`: an empty method with its signature, and the same put without a
+//! method.
 
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Batch, BatchQueue, Config, HandlerRef, Item, PartitionPolicy, ProduceError, ThreadPolicy, TypeKey,
+    Batch, BatchQueue, Config, HandlerRef, Item, PartitionPolicy, ProduceError, ThreadPolicy,
+    TypeKey,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -43,7 +45,8 @@ fn refused(error: ProduceError<Object>) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// Nanoseconds per put of these objects from Rust, into a queue that has room for all of them and whose drain thread rests.
+/// Nanoseconds per put of these objects from Rust, into a queue that has room for all of them and
+/// whose drain thread rests.
 #[pyfunction]
 fn put_ns(objects: Vec<Bound<'_, PyAny>>) -> PyResult<f64> {
     let config = Config {
@@ -54,7 +57,9 @@ fn put_ns(objects: Vec<Bound<'_, PyAny>>) -> PyResult<f64> {
         max_idle: Duration::from_secs(60),
         ..Config::default()
     };
-    let queue = BatchQueue::builder("floor", config).start().map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    let queue = BatchQueue::builder("floor", config)
+        .start()
+        .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     let items: Vec<Object> = objects
         .into_iter()
         .map(|object| Object { key: object.get_type_ptr() as usize, _object: object.unbind() })
@@ -64,7 +69,9 @@ fn put_ns(objects: Vec<Bound<'_, PyAny>>) -> PyResult<f64> {
     keys.dedup();
     for key in keys {
         let handler = HandlerRef::new(|batch: &mut Batch<Object>| drop(batch.drain()));
-        queue.add_handler(TypeKey(key), handler).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        queue
+            .add_handler(TypeKey(key), handler)
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     }
     let count = items.len();
     let began = Instant::now();

@@ -8,7 +8,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from batchqueue.aggregation import CountMetrics, MaxMetrics, MeanMetrics, Metrics, Ranking, SumMetrics
+from batchqueue.aggregation import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    Metrics,
+    Ranking,
+    SumMetrics,
+)
 from batchqueue.cli.demo.data import SCHEMA_DDL, FlightFiles
 from batchqueue.cli.demo.job import MEASURES, NEW_YORK, WORST_DELAYS, Measures
 from batchqueue.cli.demo.results import Results
@@ -88,7 +95,9 @@ def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Res
         compared += len(keys)
         for key in keys:
             if key not in stored or key not in expected or not _equal(stored[key], expected[key]):
-                differences.append(Difference(metric_type.name, *key, stored.get(key), expected.get(key)))
+                differences.append(
+                    Difference(metric_type.name, *key, stored.get(key), expected.get(key))
+                )
     return Comparison(compared, tuple(differences))
 
 
@@ -101,7 +110,10 @@ def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key,
             by_entity[row["entity"]].append(row)
         for entity, measures in groups.items():
             for measure, metric_type in zip(Measures._fields, measures, strict=True):
-                yield metric_type, {(entity, row["bucket"]): row[measure] for row in by_entity[entity]}
+                yield (
+                    metric_type,
+                    {(entity, row["bucket"]): row[measure] for row in by_entity[entity]},
+                )
     worst: dict[Key, list[tuple[int, str]]] = {}
     for row in spark.sql(_WORST_SQL.format(limit=WORST_DELAYS.limit)).toArrow().to_pylist():
         worst.setdefault((NEW_YORK, row["bucket"]), []).append((row["dep_delay"], row["flight_id"]))

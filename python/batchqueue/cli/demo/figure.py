@@ -11,16 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-_LATE_MINUTES = 60.0  # the darkest colour; the few hours above it share it, else they would bleach all others
+_LATE_MINUTES = (
+    60.0  # the darkest colour; the few hours above it share it, else they would bleach all others
+)
 
 
-def draw(path: Path, hourly_delay: Mapping[int, float | None], load: Sequence[Sequence[int]]) -> None:
+def draw(
+    path: Path, hourly_delay: Mapping[int, float | None], load: Sequence[Sequence[int]]
+) -> None:
     """Writes the picture as PNG.
 
     Args:
         path: The file to write.
-        hourly_delay: Mean departure delay in minutes by hour (its first second since the epoch, UTC); None
-            for an hour in which all flights were cancelled. At least one hour.
+        hourly_delay: Mean departure delay in minutes by hour (its first second since the epoch,
+            UTC); None for an hour in which all flights were cancelled. At least one hour.
         load: For each micro-batch, the items that drain thread 0, 1, … handled.
     """
     with matplotlib.rc_context({"date.converter": "concise"}):

@@ -73,7 +73,12 @@ WORST_DELAYS = metric_type("worst_delays", Ranking, columns={"score": int}, limi
 NEW_YORK = "New York"
 
 METRICS: tuple[type[Metrics], ...] = (
-    *(measure for groups in MEASURES.values() for measures in groups.values() for measure in measures),
+    *(
+        measure
+        for groups in MEASURES.values()
+        for measures in groups.values()
+        for measure in measures
+    ),
     WORST_DELAYS,
 )
 
@@ -83,8 +88,8 @@ COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay
 def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
     """Turns flights into items: each measure for the carrier and for the airport, and a ranking entry.
 
-    A cancelled flight gives its items too, counting 0 or without a value, so that an hour in which every
-    flight was cancelled is there all the same, as in SQL's `GROUP BY`.
+    A cancelled flight gives its items too, counting 0 or without a value, so that an hour in which
+    every flight was cancelled is there all the same, as in SQL's `GROUP BY`.
 
     Args:
         flights: Rows with `COLUMNS`.
@@ -92,14 +97,17 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
     Yields:
         Eleven items per flight.
     """
-    # With the entity from here, and not from the row, equal keys hold the same string and compare faster.
+    # With the entity from here, and not from the row, equal keys hold the same string and compare
+    # faster.
     by_carrier, by_origin = (
         {code: (code, measures) for code, measures in MEASURES[column].items()}
         for column in ("carrier", "origin")
     )
     hours = pc.cast(pc.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
-    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(hours, *columns, strict=True):
+    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(
+        hours, *columns, strict=True
+    ):
         departed = 0 if dep_time is None else 1
         for entity, (departures, mean_delay, max_delay, cancellations, miles) in (
             by_carrier[carrier],
@@ -170,7 +178,8 @@ def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
 
     Args:
         store: The store.
-        l1: `python`: items of `flight_items`, and handlers in Python. `rust`: `AGGREGATIONS` of the rows.
+        l1: `python`: items of `flight_items`, and handlers in Python. `rust`: `AGGREGATIONS` of the
+            rows.
     """
     in_python = l1 == "python"
     return AggregationJob(

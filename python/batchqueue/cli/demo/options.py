@@ -54,7 +54,11 @@ class DemoOptions:
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
         """Takes the options from what `argparse` parsed; the folder becomes absolute, as Spark wants it."""
         return cls(
-            arguments.rows, arguments.scale, arguments.output.absolute(), arguments.spark_master, arguments.l1
+            arguments.rows,
+            arguments.scale,
+            arguments.output.absolute(),
+            arguments.spark_master,
+            arguments.l1,
         )
 
 
@@ -67,9 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     rows, scale = _whole_number(1, ALL_FLIGHTS), _whole_number(1)
     output = Path("batchqueue-demo")
-    parser.add_argument("--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first")
+    parser.add_argument(
+        "--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first"
+    )
     parser.add_argument("--scale", type=scale, default=1, help="copies of each flight")
-    parser.add_argument("--output", type=Path, default=output, help="folder for all that is written")
+    parser.add_argument(
+        "--output", type=Path, default=output, help="folder for all that is written"
+    )
     master = "Spark's master; local[N,F] tries a failing task F times, plain local[N] once"
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: handlers in Python, or aggregators in Rust without the interpreter"

@@ -55,4 +55,6 @@ def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
         return seconds, {(type(one), one.key): one for one in merged.drain()}
 
     (python_s, python), (rust_s, rust) = run("python"), run("rust")
-    return L1Speeds(flights.num_rows, flights.num_rows / python_s, flights.num_rows / rust_s, python == rust)
+    return L1Speeds(
+        flights.num_rows, flights.num_rows / python_s, flights.num_rows / rust_s, python == rust
+    )

@@ -40,7 +40,8 @@ class Processes:
         """Make a Spark home for them.
 
         Args:
-            folder: Empty. Gets the logs, and a Spark home whose `work` folder is not in the installed pyspark.
+            folder: Empty. Gets the logs, and a Spark home whose `work` folder is not in the
+                installed pyspark.
         """
         self.folder = folder
         self._mark = f"{_MARK}={uuid.uuid4()}"
@@ -67,7 +68,9 @@ class Processes:
             **changes,
         }
 
-    def start(self, name: str, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, command: Sequence[str | Path], **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a process, with its log in a file of this name."""
         with self.log(name).open("ab") as log:
             options = {"stdout": log, "stdin": subprocess.DEVNULL, **options}
@@ -139,8 +142,23 @@ def standalone_cluster(processes: Processes) -> Iterator[str]:
         wait_until(lambda: len(logged(url)) == 1, "the master", START_DEADLINE_S)
         for host in WORKERS:
             folder = str(processes.folder / f"work-{host}")
-            start(f"worker-{host}", "worker.Worker", host, "-c", "1", "-m", "1g", "-d", folder, *logged(url))
-        wait_until(lambda: len(logged("Registering worker")) == len(WORKERS), "the workers", START_DEADLINE_S)
+            start(
+                f"worker-{host}",
+                "worker.Worker",
+                host,
+                "-c",
+                "1",
+                "-m",
+                "1g",
+                "-d",
+                folder,
+                *logged(url),
+            )
+        wait_until(
+            lambda: len(logged("Registering worker")) == len(WORKERS),
+            "the workers",
+            START_DEADLINE_S,
+        )
     yield logged(url)[0]
     for daemon in daemons:
         daemon.terminate()
@@ -186,7 +204,8 @@ class Driver:
         Args:
             processes: Who ends it.
             name: Of its log.
-            python: What it runs on. The tasks run on it, too, unless the environment has another `PYSPARK_PYTHON`.
+            python: What it runs on. The tasks run on it, too, unless the environment has another
+                `PYSPARK_PYTHON`.
             cwd: Its directory; None: the folder of the processes.
             environment: Variables of the process, beside the usual ones.
         """
@@ -232,7 +251,8 @@ class Driver:
         """Wait for the answer to an order.
 
         Raises:
-            DriverError: The driver raised, died, or took too long; the last case ends it. Has its log.
+            DriverError: The driver raised, died, or took too long; the last case ends it. Has its
+                log.
         """
         assert self._process.stdout is not None
         with showing(self.log):
@@ -242,7 +262,9 @@ class Driver:
                 raise DriverError(f"the driver did not answer within {ORDER_DEADLINE_S} s")
             line = self._process.stdout.readline()
             if not line:
-                raise DriverError(f"the driver died, with exit code {self._process.wait(START_DEADLINE_S)}")
+                raise DriverError(
+                    f"the driver died, with exit code {self._process.wait(START_DEADLINE_S)}"
+                )
             answer = json.loads(line)
             if "error" in answer:
                 raise DriverError(answer["error"])
@@ -282,7 +304,9 @@ def showing(*logs: Path) -> Iterator[None]:
     except Exception as error:
         for log in logs:
             if log.exists():
-                error.add_note(f"--- {log.name}, its end:\n{log.read_text(errors='replace')[-8_000:]}")
+                error.add_note(
+                    f"--- {log.name}, its end:\n{log.read_text(errors='replace')[-8_000:]}"
+                )
         raise
 
 

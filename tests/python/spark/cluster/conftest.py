@@ -43,7 +43,11 @@ def session(driver: Driver, master: str) -> Session:
 
     def start(**changes: str) -> Driver:
         driver.session(
-            conf(changes.pop("spark_master", master), spark_executorEnv_PYTHONPATH=CHECKOUT, **changes)
+            conf(
+                changes.pop("spark_master", master),
+                spark_executorEnv_PYTHONPATH=CHECKOUT,
+                **changes,
+            )
         )
         return driver
 

@@ -40,7 +40,8 @@ class Driver:
 
         Args:
             conf: Its settings.
-            py_files: Whether the modules of the tasks go to the workers by `addPyFile`; else by value.
+            py_files: Whether the modules of the tasks go to the workers by `addPyFile`; else by
+                value.
         """
         self.stop()
         builder = SparkSession.builder.appName("cluster tests")
@@ -90,7 +91,9 @@ class Driver:
         actor = troubles.TROUBLES[trouble](notes.Notes(Path(notes_folder)))
         job = flight_job.flight_job(SqliteStore(database), items=actor.items)
         source = self._spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 2)
-        writer = source.parquet(flights).writeStream.format(register_troubled(self._spark, job, actor))
+        writer = source.parquet(flights).writeStream.format(
+            register_troubled(self._spark, job, actor)
+        )
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 
     def _rdd(self, flights: str) -> list[Any]:

@@ -75,7 +75,9 @@ def test_executor_of_a_local_cluster_that_is_killed_is_replaced_and_its_task_cou
     driver.order("stream", trouble="ExecutorDiesInMidTask", **asdict(run))
     assert_counted_once(run, wanted)
     (killed,) = notes.read("kill")
-    assert {attempt["executor"] for attempt in notes.read("half", **task_of(killed))} > {killed["executor"]}
+    assert {attempt["executor"] for attempt in notes.read("half", **task_of(killed))} > {
+        killed["executor"]
+    }
 
 
 def test_task_of_which_two_attempts_finish_is_counted_once(
@@ -92,7 +94,11 @@ def test_shard_that_two_attempts_of_a_task_commit_is_counted_once(
 ) -> None:
     """Spark asks no attempt to wait here: each commits its shard itself."""
     store = ParquetStore(tmp_path / "shards")
-    places = {"flights": run.flights, "directory": store.directory, "notes_folder": run.notes_folder}
+    places = {
+        "flights": run.flights,
+        "directory": store.directory,
+        "notes_folder": run.notes_folder,
+    }
     session(**SPECULATION).order("write_in_shards", **places)
     one, other = notes.read("end")
     assert one["executor"] != other["executor"]
@@ -160,7 +166,8 @@ def test_rdd_job_and_stream_in_one_application_use_queues_in_the_same_executors(
         for carrier, number, _executor in rows:
             found[carrier] += number
         assert found == carriers
-    # Not in the same processes: Spark forks the workers of RDDs and of DataFrames from daemons of their own.
+    # Not in the same processes: Spark forks the workers of RDDs and of DataFrames from daemons of
+    # their own.
     executors = {end["executor"] for end in notes.read("end")}
     assert executors & {executor for _carrier, _number, executor in counted["after"]}
 
@@ -185,4 +192,7 @@ def test_driver_that_is_killed_is_resumed_by_another_and_every_row_counted_once(
     session().order("stream", trouble="Trouble", **asdict(run))
     assert_counted_once(run, wanted)
     (waiting,) = notes.read("wait")
-    wait_until(lambda: waiting["executor"] not in processes.alive(), "the end of the first driver's executor")
+    wait_until(
+        lambda: waiting["executor"] not in processes.alive(),
+        "the end of the first driver's executor",
+    )

@@ -50,7 +50,17 @@ def blocks(page: str, language: str, part: str = "") -> list[str]:
 
 
 def pip_install(wheel: Path, python: Path, *options: str | Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
     subprocess.run([*pip, *options, wheel], check=True)
 
 
@@ -68,7 +78,13 @@ def _cores(driver: Driver) -> None:
 
 @pytest.mark.usefixtures("_cores")
 def test_wheel_in_the_environment_of_driver_and_executors(
-    wheel: Path, processes: Processes, master: str, run: Run, notes: Notes, wanted: Results, tmp_path: Path
+    wheel: Path,
+    processes: Processes,
+    master: str,
+    run: Run,
+    notes: Notes,
+    wanted: Results,
+    tmp_path: Path,
 ) -> None:
     python = make_environment(tmp_path / "environment", ["pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
@@ -90,7 +106,9 @@ def test_archive_of_the_package_by_the_commands_of_the_page(
     (tmp_path / "orders.py").write_text(application)
     (tmp_path / "shared").mkdir()
     shutil.copy(wheel, tmp_path)
-    settings = [f"{name} {value}\n" for name, value in conf(master).items() if name != "spark.master"]
+    settings = [
+        f"{name} {value}\n" for name, value in conf(master).items() if name != "spark.master"
+    ]
     (tmp_path / "spark-defaults.conf").write_text("".join(settings))
     script = commands.replace("spark://master:7077", master).replace(" /shared", " shared")
     path = f"{Path(sys.executable).parent}:{processes.home / 'bin'}:/usr/bin:/bin"
@@ -106,7 +124,13 @@ def test_archive_of_the_package_by_the_commands_of_the_page(
 @pytest.mark.slow
 @pytest.mark.usefixtures("_cores")
 def test_packed_environment_with_its_own_interpreter(
-    wheel: Path, processes: Processes, master: str, run: Run, notes: Notes, wanted: Results, tmp_path: Path
+    wheel: Path,
+    processes: Processes,
+    master: str,
+    run: Run,
+    notes: Notes,
+    wanted: Results,
+    tmp_path: Path,
 ) -> None:
     python = make_environment(tmp_path / "made here", ["pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
@@ -114,7 +138,9 @@ def test_packed_environment_with_its_own_interpreter(
     (tmp_path / "made here").rename(tmp_path / "gone")
     beside_the_driver = tmp_path / "driver"
     shutil.unpack_archive(archive, beside_the_driver / "environment", filter="fully_trusted")
-    with Driver(processes, "driver of an archive", "./environment/bin/python", beside_the_driver) as driver:
+    with Driver(
+        processes, "driver of an archive", "./environment/bin/python", beside_the_driver
+    ) as driver:
         driver.session(conf(master, spark_archives=f"{archive}#environment"), py_files=True)
         driver.order("stream", trouble="Trouble", **asdict(run))
     assert difference(stored(SqliteStore(run.database)), wanted) == []
@@ -132,5 +158,7 @@ def test_wheel_among_the_py_files_is_not_found_and_renamed_to_zip_lacks_its_libr
         driver.session(conf(master))
         for name, missing in ((wheel.name, "batchqueue"), ("batchqueue.zip", "batchqueue._core")):
             driver.order("py_file", path=shutil.copy(wheel, tmp_path / name))
-            with pytest.raises(DriverError, match=f"ModuleNotFoundError: No module named '{missing}'\n"):
+            with pytest.raises(
+                DriverError, match=f"ModuleNotFoundError: No module named '{missing}'\n"
+            ):
                 driver.order("stream", trouble="Trouble", **asdict(run))

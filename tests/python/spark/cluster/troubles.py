@@ -60,7 +60,9 @@ class Trouble:
         return message
 
     def note(self, kind: str) -> None:
-        self.notes.write(kind, **task(), executor=executor(), worker=os.getpid(), package=batchqueue.__file__)
+        self.notes.write(
+            kind, **task(), executor=executor(), worker=os.getpid(), package=batchqueue.__file__
+        )
 
     def once(self, kind: str) -> bool:
         """Return whether no attempt has done this yet, and note that this one does."""
@@ -103,7 +105,9 @@ class TwoAttemptsFinish(Trouble):
     def at_end(self) -> None:
         mine = task()
         if mine == {"epoch": 0, "partition": 0}:
-            wait_until(lambda: len(self.notes.read("end", **mine)) == 2, "the other attempt of this task")
+            wait_until(
+                lambda: len(self.notes.read("end", **mine)) == 2, "the other attempt of this task"
+            )
 
 
 class WaitsInTheSecondEpoch(Trouble):

@@ -1,4 +1,5 @@
-//! A bounded kanal channel, taken by `drain_into`: one lock for all that is there, and for what producers wait with.
+//! A bounded kanal channel, taken by `drain_into`: one lock for all that is there, and for what
+//! producers wait with.
 
 use kanal::{Receiver, Sender, bounded};
 
