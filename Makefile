@@ -62,9 +62,9 @@ test-cluster: $(VENV)/installed $(TARGET)/wheel ## all tests on Spark clusters o
 	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
 
 .PHONY: spark-versions
-spark-versions: $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark-versions.md; half an hour, 5 GB
+spark-versions: $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark/versions.md; half an hour, 5 GB
 	@scripts/postgres.sh --if-possible
-	$(BIN)/python scripts/spark_versions.py --page docs/spark-versions.md $(SPARK_VERSIONS_ARGS)
+	$(BIN)/python scripts/spark_versions.py --page docs/spark/versions.md $(SPARK_VERSIONS_ARGS)
 
 soak: soak-rust soak-python ## the two that follow
 
@@ -112,16 +112,16 @@ bench: require-toolchain ## every figure that has a bound, five minutes; needs n
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
 	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
 
-bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other queues, into docs/python.md; three minutes
-	$(BIN)/python benches/python/run.py --page docs/python.md $(BENCH_PYTHON_ARGS)
+bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other queues, into docs/figures/python.md; three minutes
+	$(BIN)/python benches/python/run.py --page docs/figures/python.md $(BENCH_PYTHON_ARGS)
 
-bench-spark: $(VENV)/installed ## the Spark sink beside Spark alone, into docs/spark-speed.md; ten minutes
-	$(BIN)/python benches/spark/run.py --page docs/spark-speed.md $(BENCH_SPARK_ARGS)
+bench-spark: $(VENV)/installed ## the Spark sink beside Spark alone, into docs/figures/spark.md; ten minutes
+	$(BIN)/python benches/spark/run.py --page docs/figures/spark.md $(BENCH_SPARK_ARGS)
 
 bench-commit-limit: $(VENV)/installed ## how many bytes of commit messages a driver takes; three minutes
 	$(BIN)/python benches/spark/commit_limit.py
 
-report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/benchmarks.md; 40 minutes
+report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)
 
 wheel: $(TARGET)/wheel ## build dist/*.whl

@@ -1,4 +1,4 @@
-"""Run all benches and contenders, and write what they say into docs/benchmarks.md and docs/benchmarks.png.
+"""Run all benches and contenders, and write what they say into docs/figures.
 
 Each bench prints its lines of the table itself; those of criterion's benches, and the ratios to the
 JDK, are worked out here from what they leave behind. `make report` runs it, in about 40 minutes;
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
+FIGURES = ROOT / "docs" / "figures"
 BENCHES = ("balance", "busy", "headline", "sparse", "handoff", "shift", "memory", "balancer")
 HEADLINE_ITEMS = 1_600_000
 HEAD = """| # | workload | wanted | measured | met |
@@ -27,14 +27,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="processes of each contender (5)")
     args = parser.parse_args()
     said = {bench: run("cargo", "bench", "--locked", "--bench", bench) for bench in BENCHES}
-    plot = str(DOCS / "benchmarks.png")
+    plot = str(FIGURES / "benchmarks.png")
     run(sys.executable, "benches/contenders/run.py", "--rounds", str(args.rounds), "--plot", plot)
     contenders = json.loads((ROOT / "target/contenders/results.json").read_text())
     rows = [line for text in said.values() for line in text.splitlines() if line.startswith("| ")]
     rows += [headline_row(), *contender_rows(contenders["results"]), *balancer_rows()]
     rows.sort(key=lambda row: row.split("|")[1])
     table = (ROOT / "target/contenders/table.md").read_text()
-    (DOCS / "benchmarks.md").write_text(page(rows, table, said), encoding="utf-8")
+    (FIGURES / "benchmarks.md").write_text(page(rows, table, said), encoding="utf-8")
     print("\n".join((HEAD, *rows)))
 
 
@@ -147,7 +147,7 @@ def balancer_rows() -> list[str]:
 
 
 def page(rows: list[str], contenders: str, said: dict[str, str]) -> str:
-    """The whole of docs/benchmarks.md."""
+    """The whole of docs/figures/benchmarks.md."""
     parts = [
         "# Benchmarks",
         "",

@@ -1,4 +1,4 @@
-"""Run the tests of the Spark support on several versions of pyspark, and write what passed into docs/spark-versions.md.
+"""Run the tests of the Spark support on several versions of pyspark, and write what passed into docs/spark/versions.md.
 
 Each version has a virtual environment of its own under target/spark-versions, made at the first run
 (a minute each and 1 GB; pyspark comes as a source package of 400 MB). The package is that of this

@@ -317,7 +317,7 @@ medians. Each result is compared with Spark SQL's before it counts.
 |---|---:|---:|
 {all_rates}
 
-![Rows per second](spark-speed.png)
+![Rows per second](spark.png)
 
 With 30,000 groups instead of 1,000 the sink takes {per_partial_us:.0f} µs longer for each partial of its tasks:
 there each group is an object in the task, in L2 and on its way into SQLite.

@@ -111,7 +111,7 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// One line of the table in `docs/benchmarks.md`, which `make report` collects from what the
+/// One line of the table in `docs/figures/benchmarks.md`, which `make report` collects from what the
 /// benches print.
 pub struct Line {
     pub row: &'static str,

@@ -9,7 +9,7 @@ from batchqueue import ConfigError
 from batchqueue.spark.job import AggregationJob
 
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
-"""A driver with the default heap of 1 GB takes six times as much; docs/spark-production.md has the figures."""
+"""A driver with the default heap of 1 GB takes six times as much; docs/spark/production.md has the figures."""
 
 OnNewQuery = Literal["append", "replace"]
 Accept = Literal["accept"]

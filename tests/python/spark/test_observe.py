@@ -25,7 +25,7 @@ from batchqueue.spark.commit import Commit
 from batchqueue.spark.metric_names import SinkMetric
 from batchqueue.spark.options import SinkOptions
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark-monitoring.md"
+PAGE = Path(__file__).parents[3] / "docs" / "spark" / "monitoring.md"
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 
 Scrape = Callable[..., float | None]

@@ -100,7 +100,7 @@ def test_wheel_in_the_environment_of_driver_and_executors(
 def test_archive_of_the_package_by_the_commands_of_the_page(
     wheel: Path, bare_python: Path, processes: Processes, master: str, tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs" / "spark-cluster.md").read_text()
+    page = (ROOT / "docs" / "spark" / "cluster.md").read_text()
     (application,), (output,) = blocks(page, "python"), blocks(page, "text")
     (commands,) = blocks(page, "sh", "--archives packages.zip")
     (tmp_path / "orders.py").write_text(application)
