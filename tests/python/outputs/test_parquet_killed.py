@@ -37,9 +37,9 @@ def torn(file, content):
     counted(lambda: None)()
     write(file, content)
 
-from batchqueue.outputs import parquet_files, parquet_manifest
-write = parquet_manifest.write_durably
-parquet_files.write_durably = parquet_manifest.write_durably = torn
+from batchqueue.outputs.parquet import files, manifest
+write = manifest.write_durably
+files.write_durably = manifest.write_durably = torn
 for name in ("fsync", "replace", "open"):
     setattr(os, name, counted(getattr(os, name)))
 pathlib.Path.unlink = counted(pathlib.Path.unlink)

@@ -10,7 +10,8 @@ import pytest
 from parquet_support import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
 from batchqueue.aggregation import SumMetrics
-from batchqueue.outputs import StoreError, parquet
+from batchqueue.outputs import StoreError
+from batchqueue.outputs.parquet.manifest import Manifest
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_replaced_files_stay_for_their_readers_and_then_go(open_parquet):
 def test_a_reader_whose_files_vanish_looks_again(open_parquet, monkeypatch):
     store = open_parquet(keep_replaced_s=0)
     merge(store, [COUNT("a", 0)])
-    load, rounds = parquet.Manifest.load, []
+    load, rounds = Manifest.load, []
 
     def load_and_be_overtaken(folder, sink_id):
         manifest = load(folder, sink_id)
@@ -104,7 +105,7 @@ def test_a_reader_whose_files_vanish_looks_again(open_parquet, monkeypatch):
                 merge(store, [COUNT("a", 0)])
         return manifest
 
-    monkeypatch.setattr(parquet.Manifest, "load", load_and_be_overtaken)
+    monkeypatch.setattr(Manifest, "load", load_and_be_overtaken)
     assert store.read(COUNT) == [COUNT("a", 0, 3)]
 
 

@@ -20,7 +20,7 @@ from batchqueue.outputs.layout import (
     table_layout,
     typed_rows,
 )
-from batchqueue.outputs.parquet_files import (
+from batchqueue.outputs.parquet.files import (
     partials_of,
     read_file,
     rows_of,
@@ -28,7 +28,7 @@ from batchqueue.outputs.parquet_files import (
     without_rows_of,
     write_file,
 )
-from batchqueue.outputs.parquet_manifest import Manifest, newest_of, sync_folder
+from batchqueue.outputs.parquet.manifest import Manifest, newest_of, sync_folder
 from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)

@@ -12,7 +12,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs._requirements import require
 from batchqueue.outputs.layout import quoted, table_layout
-from batchqueue.outputs.parquet_manifest import (
+from batchqueue.outputs.parquet.manifest import (
     Manifest,
     acquire,
     newest_of,
@@ -143,7 +143,7 @@ class ParquetStore:
             StoreUnavailableError: Another writer of the sink was at work for longer than
                 `lock_timeout_s`, or the server of the file system is out of reach.
         """
-        from batchqueue.outputs.parquet_transaction import ParquetTransaction
+        from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
         with self._errors():
             folder = sink_folder(self.directory, sink_id)
@@ -179,7 +179,7 @@ class ParquetStore:
         """
         import pyarrow as pa
 
-        from batchqueue.outputs.parquet_files import partials_of, read_file
+        from batchqueue.outputs.parquet.files import partials_of, read_file
 
         layout = table_layout(metric_type)
 

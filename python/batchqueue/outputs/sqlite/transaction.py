@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import check_key, quoted
-from batchqueue.outputs.sqlite_schema import (
+from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
     EPOCHS_TABLE,

@@ -17,7 +17,7 @@ from batchqueue.outputs.layout import (
     table_layout,
     typed_rows,
 )
-from batchqueue.outputs.postgres_schema import (
+from batchqueue.outputs.postgres.schema import (
     COLUMNS_OF,
     CREATE_KEYS,
     KEYS_COPY_TYPES,

@@ -13,7 +13,7 @@ from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summa
 if TYPE_CHECKING:
     import psycopg
 
-    from batchqueue.outputs.postgres_transaction import PostgresTransaction
+    from batchqueue.outputs.postgres.transaction import PostgresTransaction
 
 M = TypeVar("M", bound=Metrics)
 
@@ -108,7 +108,7 @@ class PostgresStore:
             StoreError: It cannot.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres_transaction import need_ledger, need_rights
+        from batchqueue.outputs.postgres.transaction import need_ledger, need_rights
 
         schema = quoted(self.schema)
         with self._connection() as connection, self._errors():
@@ -127,7 +127,7 @@ class PostgresStore:
             StoreUnavailableError: The server is down, out of reach or overloaded, or another writer
                 of the sink was at work for longer than `lock_timeout_s`.
         """
-        from batchqueue.outputs.postgres_transaction import need_ledger
+        from batchqueue.outputs.postgres.transaction import need_ledger
 
         with self._connection() as connection:
             transaction = self._transaction(connection, sink_id)
@@ -161,7 +161,7 @@ class PostgresStore:
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres_transaction import has_ledger
+        from batchqueue.outputs.postgres.transaction import has_ledger
 
         with self._connection() as connection:
             with self._errors():
@@ -171,7 +171,7 @@ class PostgresStore:
     def _transaction(
         self, connection: "psycopg.Connection[Any]", sink_id: str
     ) -> "PostgresTransaction":
-        from batchqueue.outputs.postgres_transaction import PostgresTransaction
+        from batchqueue.outputs.postgres.transaction import PostgresTransaction
 
         return PostgresTransaction(
             connection, quoted(self.schema), sink_id, self._errors, self.kept_summaries
@@ -196,7 +196,7 @@ class PostgresStore:
     def _errors(self, *, committing: bool = False) -> Iterator[None]:
         import psycopg
 
-        from batchqueue.outputs.postgres_errors import store_error
+        from batchqueue.outputs.postgres.errors import store_error
 
         try:
             yield

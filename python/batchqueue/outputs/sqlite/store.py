@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite_schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
-from batchqueue.outputs.sqlite_transaction import (
+from batchqueue.outputs.sqlite.schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
+from batchqueue.outputs.sqlite.transaction import (
     SqliteTransaction,
     create_ledger,
     from_sql,

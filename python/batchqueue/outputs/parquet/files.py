@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import Layout, PartialKey
-from batchqueue.outputs.parquet_manifest import write_durably
+from batchqueue.outputs.parquet.manifest import write_durably
 from batchqueue.outputs.store import StoreError
 
 M = TypeVar("M", bound=Metrics)
