@@ -121,7 +121,7 @@ def test_version_without_arrow_for_streams_is_told_by_what_it_has(
     """The same on versions that have it, as if they had not."""
     from pyspark.sql import datasource
 
-    from batchqueue.spark.sink import data_source
+    from batchqueue.spark.format.source import data_source
 
     monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter", raising=False)
     source = data_source(flight_job(store))({})

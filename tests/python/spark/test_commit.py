@@ -18,9 +18,11 @@ from batchqueue import HandlerConsumer, RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
-from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
-from batchqueue.spark.commit import Commit
-from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import AttemptMessage
 
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 
@@ -115,7 +117,7 @@ def test_epoch_committed_twice_at_the_same_time_is_applied_once(
 
 @needs_stream_sink
 def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -> None:
-    from batchqueue.spark.stream_sink import StreamSinkWriter
+    from batchqueue.spark.format.stream_writer import StreamSinkWriter
 
     writer = StreamSinkWriter(flight_job(store), OPTIONS)
     with pytest.raises(SinkError, match=r"did not set the local property sql.streaming.queryId"):

@@ -32,9 +32,11 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
-from batchqueue.spark.attempt import AttemptMessage, EpochId, run_attempt
-from batchqueue.spark.commit import Commit
-from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import AttemptMessage
 
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 AT_ONCE = RetryPolicy(attempts=3, backoff_ms=0)

@@ -51,7 +51,7 @@ def register_noting_aborts(spark: SparkSession, job: AggregationJob, folder: Pat
     """Register a job as `register` does; each call of `abort` leaves a file with the number of its epoch."""
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    from batchqueue.spark.sink import data_source
+    from batchqueue.spark.format.source import data_source
 
     class Writer(DataSourceStreamArrowWriter):
         def __init__(self, writer: DataSourceStreamArrowWriter) -> None:

@@ -50,7 +50,7 @@ from batchqueue.spark import (
     MetricsWriter,
     SinkError,
 )
-from batchqueue.spark.steps import HandOn
+from batchqueue.spark.job.steps import HandOn
 
 
 class MergingHandler:

@@ -9,7 +9,8 @@ import pyspark
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.spark import find_java_home, java
+from batchqueue.spark import find_java_home
+from batchqueue.spark.local import java
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -17,9 +17,9 @@ from batchqueue.aggregation import Aggregation, Aggregator, Count, Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.presets import l1_aggregation
 from batchqueue.spark import SinkError, register
-from batchqueue.spark.attempt import run_attempt
-from batchqueue.spark.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
-from batchqueue.spark.partials import decode
+from batchqueue.spark.job.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.partials import decode
 
 IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
 

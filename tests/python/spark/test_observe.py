@@ -20,10 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchqueue import ConfigError
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
 from batchqueue.spark import LedgerCollector, MissingPackageError
-from batchqueue.spark.attempt import EpochId, run_attempt
-from batchqueue.spark.commit import Commit
-from batchqueue.spark.metric_names import SinkMetric
-from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.monitoring.metric_names import SinkMetric
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark" / "monitoring.md"
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)

@@ -18,10 +18,13 @@ from rich.console import Console
 from batchqueue import ConfigError
 from batchqueue.outputs import Epoch, SqliteStore, StoreUnavailableError
 from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
-from batchqueue.spark.progress_display import ProgressDisplay
-from batchqueue.spark.summary import AttemptSummary, CpuSummary, StageSummary, epoch_summary
-from batchqueue.spark.totals import Totals, latest_totals, with_totals
-from batchqueue.spark.watch import EpochWatch, NewEpoch
+from batchqueue.spark.commit.epoch_summary import epoch_summary
+from batchqueue.spark.commit.totals import Totals, latest_totals, with_totals
+from batchqueue.spark.monitoring.ledger_watch import EpochWatch, NewEpoch
+from batchqueue.spark.monitoring.progress_display import ProgressDisplay
+from batchqueue.spark.stage.process import CpuSummary
+from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.message import AttemptSummary
 
 
 def summary(batch_id: int, rows: int, *, failed: int = 0, l1_use: float = 40.0) -> dict[str, Any]:
@@ -297,7 +300,7 @@ def test_sink_ids_that_cannot_be_meant_are_refused(store: SqliteStore) -> None:
 def test_the_missing_package_is_named_with_the_remedy(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "batchqueue.spark.progress_display")
+    monkeypatch.delitem(sys.modules, "batchqueue.spark.monitoring.progress_display")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(MissingPackageError, match=r"rich.*pip install 'batchqueue\[progress\]'"):
         show_progress(ScriptedQuery(), store, "s")

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from batchqueue import ConfigError
 from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter, SinkError
-from batchqueue.spark.shuffle import shard_of
+from batchqueue.spark.writer.shards import shard_of
 
 SHARDS = 3
 AGGREGATORS: dict[str, Any] = {"items": None, "arrow": [ARROW]}

@@ -9,7 +9,7 @@ import pytest
 
 from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, RetryPolicy, ThreadPolicy
 from batchqueue.spark import SinkError
-from batchqueue.spark.stage import Stage
+from batchqueue.spark.stage.stage import Stage
 
 CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     threads=ThreadPolicy.fixed(2),

@@ -7,11 +7,9 @@ import pyarrow.dataset
 
 from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.cli.demo.data import FlightFiles
-from batchqueue.cli.demo.job import COLUMNS, METRICS, flights_job
+from batchqueue.cli.demo.job import COLUMNS, flights_job
 from batchqueue.outputs import MetricsStore
-from batchqueue.spark.attempt import run_attempt
-from batchqueue.spark.options import SinkOptions
-from batchqueue.spark.partials import decode
+from batchqueue.spark.local.dry_run import dry_run
 
 _MOST_ROWS = 50_000
 _BATCH_ROWS = 10_000  # what Spark hands to a Python worker at once
@@ -44,14 +42,13 @@ def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
         _MOST_ROWS, columns=list(COLUMNS)
     )
     batches = flights.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
-    options = SinkOptions.parse({}, flights_job(store), stream=True)
 
     def run(l1: str) -> tuple[float, dict[tuple[type[Metrics], tuple[str, int]], Metrics]]:
         began = time.perf_counter()
-        message = run_attempt(flights_job(store, l1), options, batches)
+        partials = dry_run(flights_job(store, l1), batches)
         seconds = time.perf_counter() - began
         merged = MergeBuffer()
-        merged.accept_all(decode(message.partials, METRICS))
+        merged.accept_all(partials)
         return seconds, {(type(one), one.key): one for one in merged.drain()}
 
     (python_s, python), (rust_s, rust) = run("python"), run("rust")

@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
+from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs._requirements import require
 from batchqueue.outputs.layout import quoted, table_layout
 from batchqueue.outputs.parquet.manifest import (
     Manifest,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs._requirements import require
 from batchqueue.outputs.layout import quoted
 from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
 

@@ -1,0 +1,79 @@
+"""What an epoch's entry in the ledger says about how it was made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import zip_longest
+from statistics import median
+from typing import Any
+
+from batchqueue.spark.stage.process import CpuSummary
+from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.message import AttemptSummary
+
+
+def epoch_summary(
+    batch_id: int,
+    attempts: Sequence[AttemptSummary],
+    *,
+    commit_bytes: int,
+    l2: StageSummary,
+    persist: StageSummary,
+    commit_cpu: CpuSummary,
+    guarantee: str,
+    committed_at: float,
+) -> dict[str, Any]:
+    """Put an epoch's entry together.
+
+    Returns:
+        `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them,
+        0 where Spark SQL is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows,
+        one of these stands for;
+        `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`:
+        items by index of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls;
+        `attempt_wall_s`: `min`, `median` and `max` over the attempts; `commit_bytes`;
+        `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`; `committed_at`, the seconds
+        from 1970 in UTC to the commit. All times are in seconds.
+    """
+    l1 = StageSummary.total([attempt.l1 for attempt in attempts])
+    rows = sum(attempt.rows for attempt in attempts)
+    wall_s = [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s] or [0.0]
+    by_thread = zip_longest(*(attempt.thread_items for attempt in attempts), fillvalue=0)
+    return {
+        "batch_id": batch_id,
+        "guarantee": guarantee,
+        "rows": rows,
+        "items": l1.produced,
+        "partials": l2.produced,
+        "l1_ratio": l1_ratio(rows, l1.produced, l2.produced),
+        "stages": {"l1": asdict(l1), "l2": asdict(l2), "persist": asdict(persist)},
+        "l1_thread_items": [sum(items) for items in by_thread],
+        "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
+        "rest_cpu_s": sum(attempt.cpu.rest_s for attempt in attempts),
+        "attempt_wall_s": {"min": min(wall_s), "median": median(wall_s), "max": max(wall_s)},
+        "commit_bytes": commit_bytes,
+        "commit_drain_cpu_s": commit_cpu.drain_s,
+        "commit_rest_cpu_s": commit_cpu.rest_s,
+        "commit_wall_s": commit_cpu.wall_s,
+        "committed_at": round(committed_at, 3),
+    }
+
+
+def l1_ratio(rows: int, items: int, partials: int) -> float:
+    """Return how many items, or rows where there are no items, one partial stands for."""
+    return round((items or rows) / max(partials, 1), 2)
+
+
+def in_words(query_id: str, summary: Mapping[str, Any]) -> str:
+    """Put an epoch's entry into one line for the log."""
+    stages = summary["stages"]
+    counts = {
+        name: sum(stage[name] for stage in stages.values())
+        for name in ("refused", "failed", "unhandled")
+    }
+    use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
+    return (
+        f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, {summary['items']:,} items, "
+        f"{summary['partials']:,} partials (L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
+        f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "
+        f"commit {summary['commit_wall_s']:.2f} s, {summary['guarantee']}"
+    )

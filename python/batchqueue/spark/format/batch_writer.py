@@ -1,0 +1,29 @@
+"""The sink's writer of batches."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.format.task_message import TaskMessage, attempts
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+
+
+class BatchSinkWriter(DataSourceArrowWriter):
+    """Writes one batch."""
+
+    def __init__(self, job: AggregationJob, options: SinkOptions, overwrite: bool) -> None:
+        self._job = job
+        self._options = options
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Aggregate the rows of one task."""
+        return TaskMessage(run_attempt(self._job, self._options, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Merge the results of all tasks into the store."""
+        Commit(self._job, self._options, attempts(messages)).batch(overwrite=self._overwrite)

@@ -1,0 +1,65 @@
+"""The sink as Spark sees it: a data source whose writers work for one job, and the writer of batches."""
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pyspark
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource
+
+from batchqueue.spark.commit.retries import open_store
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.format.batch_writer import BatchSinkWriter
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from batchqueue.spark.format.stream_writer import StreamSinkWriter
+
+
+def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
+    """Make the data source of one job."""
+    # A class that only this process has is pickled by value, and the job with it.
+    return cast(
+        type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job})
+    )
+
+
+class AggregationDataSource(DataSource):
+    """The data source of one job; `data_source` makes a subclass that holds it."""
+
+    job: ClassVar[AggregationJob]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return f"batchqueue-{cls.job.name}"
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSinkWriter":
+        """Check what can be checked before tasks run, and make the writer of one epoch."""
+        if overwrite:
+            raise SinkError(
+                f"job {self.job.name!r} cannot take outputMode('complete'), which repeats all results in "
+                "every epoch; use outputMode('append')"
+            )
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise SinkError(
+                f"a stream into {self.name()!r} needs pyspark 4.1 or later, and here is {pyspark.__version__}, whose "
+                "data sources take streams row by row: give MetricsWriter(job).write_epoch to "
+                "writeStream.foreachBatch, which keeps the same ledger"
+            )
+        from batchqueue.spark.format.stream_writer import StreamSinkWriter
+
+        return StreamSinkWriter(self.job, self._checked_options(schema, stream=True))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
+        """Check what can be checked before tasks run, and make the writer of one batch."""
+        options = self._checked_options(schema, stream=False)
+        open_store(self.job)
+        return BatchSinkWriter(self.job, options, overwrite)
+
+    def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
+        options = SinkOptions.parse(self.options, self.job, stream=stream)
+        self.job.check_columns(schema.fieldNames())
+        return options

@@ -1,0 +1,155 @@
+"""`AggregationJob`: all that the sink must know to turn rows into stored metrics."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import MetricsStore
+from batchqueue.presets import l1_aggregation, l2_persistence
+from batchqueue.spark.job.pickling import check_pickles
+from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, HandlerFactory
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationJob:
+    """How rows become metrics, and where those are kept. It travels to Spark's workers: it must pickle.
+
+    Attributes:
+        name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
+        items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or
+            items of your own that have a handler. A generator is best: a list of them all takes
+            memory, and time for garbage collection. None: there is only `arrow`.
+        arrow: What to do with the rows themselves, without items: built-in aggregations, and
+            handlers of your own that take record batches. A tag may be in one of them.
+        metrics: The metric types that may reach the store, each name once. Every type has workers
+            of its own.
+        store: Description of the store that L2 merges into.
+        columns: Columns that `items` reads. If one is missing, the query fails before any task
+            runs.
+        handlers: Item type -> function that makes its L1 handler for one attempt. The function is
+            given a callable that takes the handler's partials (lists of `metrics`), at the latest
+            in `on_close`. Types in `metrics` that have no entry here are merged.
+        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default:
+            two drain threads, for every core of an executor runs an attempt of its own, and no
+            balancer: a queue that lives for one attempt ends before its loads are known.
+        l2: Config of each commit's queue; the same holds.
+        store_retry: How often and when a commit is tried again while the store is busy or down, by
+            default 4 tries, with waits of 1, 2 and 4 s. Then the query fails, and can be resumed.
+            Only `StoreUnavailableError` is worth another try.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+
+    Example:
+        >>> from batchqueue.aggregation import CountMetrics, metric_type
+        >>> from batchqueue.outputs import SqliteStore
+        >>> DEPARTURES = metric_type("departures", CountMetrics)
+        >>> def items(flights: pa.RecordBatch) -> Iterable[CountMetrics]:
+        ...     for carrier, hour in zip(flights["carrier"].to_pylist(),
+        flights["hour"].to_pylist()): ...         yield DEPARTURES(carrier, hour)
+        >>> job = AggregationJob(
+        ...     name="flights",
+        ...     items=items,
+        ...     metrics=[DEPARTURES],
+        ...     store=SqliteStore("metrics.db"),
+        ...     columns=["carrier", "hour"],
+        ... )
+        >>> job.check_columns(["carrier", "hour", "distance"])
+    """
+
+    name: str
+    items: Callable[[pa.RecordBatch], Iterable[Any]] | None = None
+    arrow: Sequence[ArrowAggregation | ArrowHandler] = ()
+    metrics: Sequence[type[Metrics]]
+    store: MetricsStore
+    columns: Sequence[str] = ()
+    handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
+    l1: BatchQueueConfig[Any] = field(
+        default_factory=lambda: l1_aggregation(
+            threads=ThreadPolicy.fixed(2), strategy=BufferStrategy.BLOCKING, balancer=None
+        )
+    )
+    l2: BatchQueueConfig[Any] = field(default_factory=lambda: l2_persistence(balancer=None))
+    store_retry: RetryPolicy = field(
+        default_factory=lambda: RetryPolicy(attempts=4, backoff_ms=1_000, max_backoff_ms=10_000)
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", tuple(self.metrics))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "arrow", tuple(self.arrow))
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'"
+            )
+        if not self.metrics:
+            raise ConfigError(f"job {self.name!r} has no metrics: give the types that it may store")
+        if self.items is None and not self.arrow:
+            raise ConfigError(
+                f"job {self.name!r} does nothing with its rows: give items, arrow, or both"
+            )
+        tags = [tag for step in self.arrow for tag in step.tags]
+        shared = sorted({tag for tag in tags if tags.count(tag) > 1})
+        if shared:
+            raise ConfigError(
+                f"job {self.name!r} has tag {shared[0]!r} twice in arrow, and a tag has one handler: "
+                "put its measures into one aggregation, or name the values of one column differently"
+            )
+        names = [metric_type.name for metric_type in self.metrics]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"job {self.name!r} has two metrics named {twice[0]!r}, and the store goes by name"
+            )
+        for stage, config in (("l1", self.l1), ("l2", self.l2)):
+            if config.consumer is not None or config.consumer_factory is not None:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has a consumer, which would take every item away from "
+                    "the metrics' own workers; leave it out, and give handlers for types of your own"
+                )
+            if config.error_handler is not None:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has an error_handler, and here an error fails the epoch: "
+                    "leave it out, and give handlers of your own an on_error"
+                )
+            if config.strategy is not BufferStrategy.BLOCKING:
+                raise ConfigError(
+                    f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: what it "
+                    "refuses would be missing from the result; use BufferStrategy.BLOCKING"
+                )
+
+    def tags_by_column(self) -> dict[str, set[str]]:
+        """Return the tags of all steps by each type column."""
+        columns: dict[str, set[str]] = {}
+        for step in self.arrow:
+            if step.type_column is not None:
+                columns.setdefault(step.type_column, set()).update(step.tags)
+        return columns
+
+    def check_columns(self, available: Sequence[str]) -> None:
+        """Make sure that the rows have what `items` reads.
+
+        Raises:
+            ConfigError: A column is missing.
+        """
+        missing = [column for column in self.columns if column not in available]
+        if missing:
+            raise ConfigError(
+                f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "
+                f"{', '.join(available)}: select or rename it before the write (case matters)"
+            )
+
+    def check_pickles(self) -> None:
+        """Make sure that the job can travel to the workers.
+
+        Raises:
+            ConfigError: An attribute does not pickle.
+        """
+        check_pickles(self, f" of job {self.name!r}", "the function that uses it")

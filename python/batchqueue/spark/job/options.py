@@ -1,0 +1,114 @@
+"""The options of a write, checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal, cast
+
+from batchqueue import ConfigError
+from batchqueue.spark.job.aggregation_job import AggregationJob
+
+DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
+"""A driver with the default heap of 1 GB takes six times as much; docs/spark/production.md has the figures."""
+
+OnNewQuery = Literal["append", "replace"]
+Accept = Literal["accept"]
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the user gave to `option(...)`.
+
+    Attributes:
+        sink_id: On whose behalf the store is written.
+        on_new_query: What to do when an unknown query meets a sink that has data; None: refuse it.
+        txn_id: Names a batch write, so that it is applied once; None: at-least-once.
+        max_commit_bytes: Largest size of one epoch's partial aggregates.
+        on_job_change: What to do when the job differs from the one that wrote last; None: refuse
+            it.
+        on_missing_epochs: What to do when the store lacks epochs before the one that comes; None:
+            refuse it.
+        shards: Parts of the sink that are committed by tasks of their own; None: there is one
+            commit. A parameter of `MetricsWriter`.
+    """
+
+    sink_id: str
+    on_new_query: OnNewQuery | None
+    txn_id: str | None
+    max_commit_bytes: int
+    on_job_change: Accept | None = None
+    on_missing_epochs: Accept | None = None
+    shards: int | None = None
+
+    @classmethod
+    def parse(
+        cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool
+    ) -> "SinkOptions":
+        """Read Spark's options.
+
+        Args:
+            options: By name, in lower case, as Spark hands them on.
+            job: Gives the default sink id.
+            stream: Whether a stream is written, or a batch.
+
+        Raises:
+            ConfigError: A value cannot be used.
+        """
+        _check_names(options, stream=stream)
+        on_new_query = options.get("onnewquery")
+        if on_new_query not in (None, "append", "replace"):
+            raise ConfigError(
+                f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or leave it out"
+            )
+        size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
+        if not size.isdecimal() or int(size) == 0:
+            raise ConfigError(
+                f"option maxCommitBytes={size!r}: give a whole number of bytes, at least 1"
+            )
+        return cls(
+            sink_id=options.get("sinkid", job.name),
+            on_new_query=cast(OnNewQuery | None, on_new_query),
+            txn_id=options.get("txnid"),
+            max_commit_bytes=int(size),
+            on_job_change=_accept(options, "onJobChange"),
+            on_missing_epochs=_accept(options, "onMissingEpochs"),
+        )
+
+
+def _accept(options: Mapping[str, str], name: str) -> Accept | None:
+    value = options.get(name.lower())
+    if value not in (None, "accept"):
+        raise ConfigError(f"option {name}={value!r}: use 'accept', or leave it out")
+    return cast(Accept | None, value)
+
+
+_NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "onMissingEpochs", "maxCommitBytes")
+_FOR_STREAMS = "is for streams: a batch write has no query; use txnId"
+_OUT_OF_PLACE = {
+    True: {"txnId": "is for df.write: a stream's epochs are told apart by its checkpoint"},
+    False: {"onNewQuery": _FOR_STREAMS, "onMissingEpochs": _FOR_STREAMS},
+}
+_OF_THE_WRITER = ("l1", "shards", "checkpoint")
+"""What only `MetricsWriter` has."""
+
+
+def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
+    """Refuse what would silently do nothing: a blank id, an option of the other kind of write, a misspelt one."""
+    known = {name.lower(): name for name in _NAMES}
+    for key in ("sinkid", "txnid"):
+        if key in options and not options[key].strip():
+            raise ConfigError(f"option {known[key]} is blank: give a value, or leave it out")
+    for name, why in _OUT_OF_PLACE[stream].items():
+        if name.lower() in options:
+            raise ConfigError(f"option {name}={options[name.lower()]!r} {why}; leave it out")
+    for name in _OF_THE_WRITER:
+        if name in options:
+            raise ConfigError(
+                f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the format"
+            )
+    for key in options:
+        meant = get_close_matches(
+            key.replace("_", "").replace("-", "").lower(), known, n=1, cutoff=0.85
+        )
+        if meant and key.lower() not in known:
+            raise ConfigError(f"option {key!r} is not known: did you mean {known[meant[0]]}?")

@@ -1,0 +1,28 @@
+"""`dry_run`: the L1 of a job in this process, without Spark."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from batchqueue.aggregation import Metrics
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+
+
+def dry_run(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> Iterator[Metrics]:
+    """Do what one task would do with its rows; nothing is written.
+
+    Args:
+        job: What to do with the rows.
+        batches: The rows of the task.
+
+    Returns:
+        The partials as the commit receives them, decoded from the message as they are asked for.
+
+    Raises:
+        SinkError: An item was lost, a partial cannot be encoded, or the partials take more than
+            `maxCommitBytes` does by default.
+    """
+    options = SinkOptions.parse({}, job, stream=True)
+    return run_attempt(job, options, batches).metrics(job)

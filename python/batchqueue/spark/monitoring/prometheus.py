@@ -1,0 +1,147 @@
+"""`LedgerCollector`: a sink's ledger as Prometheus metrics."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchqueue._requirements import require
+from batchqueue.outputs import Epoch, StoreUnavailableError
+from batchqueue.spark.commit.totals import Totals, latest_totals
+from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
+from batchqueue.spark.monitoring.metric_names import SinkMetric
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+_log = logging.getLogger("batchqueue.spark")
+
+Sample = tuple[SinkMetric, tuple[str, ...], float]
+"""A metric, the values of its labels without the sink, its value."""
+
+
+class LedgerCollector:
+    """A collector for `prometheus_client`: it reads the ledger of its sinks whenever it is scraped.
+
+    It keeps nothing itself, so it works in every process that can read the store: the driver, or an
+    exporter beside it that outlives the driver. The counters go on after a restart of either. Each
+    scrape reads one entry per sink and waits for no writer. See `SinkMetric` for the names.
+
+    A sink that cannot be read has `batchqueue_sink_up` 0, and nothing else in that scrape; the log
+    says why, once.
+
+    Example:
+        REGISTRY.register(LedgerCollector(store, "orders"))
+        start_http_server(9108, addr="127.0.0.1")
+    """
+
+    def __init__(self, store: LedgerStore, sink_ids: str | Sequence[str]) -> None:
+        """Describe what to read; nothing is read yet.
+
+        Args:
+            store: The store of the job.
+            sink_ids: One sink or several; with shards `MetricsWriter.sink_ids`.
+
+        Raises:
+            ConfigError: There is no sink id, or one twice.
+            MissingPackageError: prometheus_client is not installed.
+        """
+        require("prometheus_client.core", "LedgerCollector", "metrics")
+        self._store = store
+        self._sink_ids = checked_sink_ids(sink_ids)
+        self._unreadable: dict[str, str] = {}
+
+    def describe(self) -> "Iterable[Metric]":
+        """Return the metrics without values; the registry asks when the collector is registered."""
+        return self._families([]).values()
+
+    def collect(self) -> "Iterable[Metric]":
+        """Read the ledger; it raises nothing, for other collectors share the scrape."""
+        return self._families([(sink_id, sample) for sink_id, sample in self._samples()]).values()
+
+    def _samples(self) -> Iterator[tuple[str, Sample]]:
+        absent: Exception | None = None
+        for sink_id in self._sink_ids:
+            try:
+                if (
+                    absent is not None
+                ):  # do not wait for each sink in turn; the scrape has a time-out
+                    raise absent
+                found = list(samples_of(self._store, sink_id))
+            except Exception as error:
+                absent = error if isinstance(error, StoreUnavailableError) else None
+                self._note(sink_id, str(error))
+                found = [(SinkMetric.UP, (), 0)]
+            else:
+                self._note(sink_id, None)
+            for sample in found:
+                yield sink_id, sample
+
+    def _note(self, sink_id: str, reason: str | None) -> None:
+        """Log when a sink cannot be read any more, and when it can be again; a scrape comes every few seconds."""
+        before = self._unreadable.pop(sink_id, None)
+        if reason is not None:
+            self._unreadable[sink_id] = reason
+            if before is None:
+                _log.warning("sink %s: its metrics cannot be read: %s", sink_id, reason)
+        elif before is not None:
+            _log.info("sink %s: its metrics can be read again", sink_id)
+
+    def _families(self, samples: Iterable[tuple[str, Sample]]) -> "Mapping[SinkMetric, Any]":
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        families: dict[SinkMetric, Any] = {}
+        for metric in SinkMetric:
+            spec = metric.value
+            families[metric] = kinds[spec.kind](spec.name, spec.what, labels=("sink", *spec.labels))
+        for sink_id, (metric, labels, value) in samples:
+            families[metric].add_metric((sink_id, *labels), value)
+        return families
+
+
+def samples_of(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
+    """Read the ledger of one sink.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    newest = store.summaries(sink_id, 1)
+    # The same entry for counters and gauges; only where a version without totals wrote it, all are
+    # read.
+    totals = latest_totals(
+        lambda number: newest if number == 1 else store.summaries(sink_id, number)
+    )
+    yield SinkMetric.UP, (), 1
+    yield from _counters(totals)
+    for epoch in newest:
+        yield from _gauges(epoch)
+
+
+def _counters(totals: Totals) -> Iterator[Sample]:
+    yield SinkMetric.EPOCHS, (), totals.epochs
+    yield SinkMetric.ROWS, (), totals.rows
+    yield SinkMetric.ITEMS, (), totals.items
+    yield SinkMetric.PARTIALS, (), totals.partials
+    yield SinkMetric.COMMIT_BYTES, (), totals.commit_bytes
+    yield SinkMetric.COMMIT_SECONDS, (), totals.commit_wall_s
+    for place, by_threads in totals.cpu_s.items():
+        for threads, seconds in by_threads.items():
+            yield SinkMetric.CPU_SECONDS, (place, threads), seconds
+    for stage, by_outcome in totals.stages.items():
+        for outcome, items in by_outcome.items():
+            yield SinkMetric.STAGE_ITEMS, (stage, outcome), items
+
+
+def _gauges(epoch: Epoch) -> Iterator[Sample]:
+    summary = epoch.summary
+    yield SinkMetric.LAST_BATCH_ID, (), epoch.batch_id
+    known = {
+        SinkMetric.LAST_COMMIT_TIME: "committed_at",
+        SinkMetric.LAST_COMMIT_SECONDS: "commit_wall_s",
+        SinkMetric.LAST_L1_RATIO: "l1_ratio",
+    }
+    for metric, name in known.items():
+        if name in summary:  # older versions left some out
+            yield metric, (), summary[name]
+    for stage, counts in summary.get("stages", {}).items():
+        yield SinkMetric.LAST_QUEUE_USE, (stage,), counts["peak_used_percent"] / 100

@@ -1,0 +1,35 @@
+"""Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
+
+from batchqueue._requirements import install
+from batchqueue.exceptions import MissingPackageError
+
+__all__ = ["MissingPackageError", "require_data_sources"]
+
+try:
+    import pyarrow  # noqa: F401
+    import pyspark
+
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (3, 5):
+        raise ImportError(f"here is pyspark {pyspark.__version__}")
+except ImportError as error:
+    raise MissingPackageError(
+        f"batchqueue.spark needs pyarrow and pyspark 3.5 or later ({error}): {install('spark')}"
+    ) from error
+
+
+def require_data_sources() -> None:
+    """Check that this pyspark has Python data sources, which `register` is built on.
+
+    Streams need a later version than batches; `AggregationDataSource.streamWriter` checks for that.
+
+    Raises:
+        MissingPackageError: pyspark is older than 4.0.
+    """
+    try:
+        from pyspark.sql.datasource import DataSourceArrowWriter  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            f"register needs pyspark 4.0 or later for batches, and 4.1 for streams ({error}): "
+            f"{install('spark')}, or use MetricsWriter, foreach_batch and for_each_partition, "
+            "which need pyspark 3.5"
+        ) from error

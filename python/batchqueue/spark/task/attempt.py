@@ -1,0 +1,57 @@
+"""One attempt of one task: rows become items, L1 merges them, the commit message carries the partials."""
+
+import uuid
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from batchqueue.aggregation import Metrics
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.stage.process import CpuMeter, rare_collections
+from batchqueue.spark.stage.stage import Stage
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.l1 import L1
+from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_size, message_of
+
+
+@rare_collections()
+def aggregate(
+    job: AggregationJob, batches: Iterable[pa.RecordBatch]
+) -> tuple[list[Metrics], AttemptSummary]:
+    """Turn the rows of one task into partials, on a queue that does not outlive it.
+
+    Raises:
+        SinkError: An item was lost.
+    """
+    meter = CpuMeter()
+    rows = 0
+    l1 = L1(job)
+    # Neither the task's id nor the attempt's number is unique: a task may run twice at once.
+    with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
+        for batch in batches:
+            rows += batch.num_rows
+            l1.put(batch, stage)
+            if stage.has_failed:
+                break  # Spark will try the whole task again
+    partials = l1.partials()
+    return partials, AttemptSummary(
+        rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s)
+    )
+
+
+def run_attempt(
+    job: AggregationJob,
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch],
+    epoch: EpochId | None = None,
+) -> AttemptMessage:
+    """Aggregate the rows of one task.
+
+    Raises:
+        SinkError: An item was lost, a partial cannot be encoded, or there are too many of them.
+    """
+    partials, summary = aggregate(job, batches)
+    message = message_of(partials, job, summary, epoch)
+    check_size(message.size, options)
+    return message

@@ -1,0 +1,107 @@
+"""L1 of one attempt: the handlers that merge its rows, and how rows get to them."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from batchqueue import SupportsConsume
+from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, HandlerFactory, HandOn
+from batchqueue.spark.stage.stage import Stage
+from batchqueue.spark.task.arrow import strangers
+
+
+class CollectingWorker:
+    """L1 in an attempt: merges until the attempt ends. No `on_idle`: nobody waits for early results."""
+
+    def __init__(self, hand_on: HandOn) -> None:
+        self._hand_on = hand_on
+        self._buffer = MergeBuffer()
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch."""
+        self._buffer.accept_all(batch)
+
+    def on_close(self) -> None:
+        """Hand on one partial per key."""
+        self._hand_on(self._buffer.drain())
+
+
+class L1:
+    """The handlers of one attempt, and how rows get to them.
+
+    Attributes:
+        handlers: By item type and by tag.
+    """
+
+    def __init__(self, job: AggregationJob) -> None:
+        self._items = job.items
+        self._collected: list[Metrics] = []
+        self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
+        # Each column once: that delivers the rows of all its tags.
+        self._type_columns = job.tags_by_column()
+        self._tags_for_all_rows: list[str] = []
+        factories: dict[type, HandlerFactory] = {
+            **dict.fromkeys(job.metrics, CollectingWorker),
+            **job.handlers,
+        }
+        self.handlers: dict[type | str, SupportsConsume[Any]] = {
+            item_type: factory(self._collected.extend) for item_type, factory in factories.items()
+        }
+        for number, step in enumerate(job.arrow):
+            handler = self._handler(step)
+            if step.type_column is None:
+                self._tags_for_all_rows.append(f"all rows, step {number}")
+            tags = step.tags or self._tags_for_all_rows[-1:]
+            self.handlers.update(dict.fromkeys(tags, handler))
+        # The queue knows a tag, not its column, so rows could go to the handlers of another column.
+        self._check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
+
+    def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
+        if isinstance(step, ArrowHandler):
+            return step.make(self._collected.extend)
+        aggregator = Aggregator(step.aggregation)
+        self._aggregators.append((step, aggregator))
+        return aggregator
+
+    def put(self, batch: pa.RecordBatch, stage: Stage) -> None:
+        """Put one batch of rows on the queue, in every way that the job wants them."""
+        if self._items is not None:
+            stage.produce_many(self._items(batch))
+        for type_column, tags in self._type_columns.items():
+            if self._check_tags:
+                _need_known_tags(batch, type_column, tags)
+            stage.produce_arrow(batch, type_column)
+        for tag in self._tags_for_all_rows:
+            tags = pa.DictionaryArray.from_arrays(
+                pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag]
+            )
+            schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
+            tagged = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
+            stage.produce_arrow(tagged, _TAG_COLUMN)
+
+    def partials(self) -> list[Metrics]:
+        """Return what the handlers made, when the queue is shut down."""
+        for step, aggregator in self._aggregators:
+            if (result := aggregator.result()) is not None:
+                self._collected.extend(step.metrics(result))
+        return self._collected
+
+
+_TAG_COLUMN = "batchqueue tag"
+
+
+def _need_known_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
+    """Refuse rows whose value of a column is in no step by that column.
+
+    Raises:
+        SinkError: There is one.
+    """
+    if unknown := strangers(batch, type_column, tags):
+        raise SinkError(
+            f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have {', '.join(sorted(tags))} "
+            "only, so nothing of this epoch is committed: name every tag in one of `arrow`"
+        )

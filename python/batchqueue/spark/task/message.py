@@ -1,0 +1,93 @@
+"""What a successful attempt sends to the commit: its partials, encoded, and how it went."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from batchqueue.aggregation import Metrics
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.stage.process import CpuSummary, rare_collections
+from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.partials import decode, encode
+
+
+@dataclass(frozen=True)
+class AttemptSummary:
+    """One attempt of one task.
+
+    Attributes:
+        rows: Rows that Spark gave.
+        l1: Its queue.
+        thread_items: Items that each drain thread handled.
+        cpu: Of `write()`.
+    """
+
+    rows: int
+    l1: StageSummary
+    thread_items: tuple[int, ...]
+    cpu: CpuSummary
+
+    @classmethod
+    def nothing(cls, rows: int = 0) -> Self:
+        """Return the summary of an L1 that had no queue."""
+        return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0))
+
+
+@dataclass(frozen=True)
+class AttemptMessage:
+    """What a successful attempt sends to the commit.
+
+    Attributes:
+        epoch: None in a batch write. The commit is not told the query otherwise.
+        partials: Arrow IPC streams, see `batchqueue.spark.task.partials`.
+        summary: How it went.
+    """
+
+    epoch: EpochId | None
+    partials: tuple[bytes, ...]
+    summary: AttemptSummary
+
+    @property
+    def size(self) -> int:
+        """Bytes of the partials."""
+        return sum(map(len, self.partials))
+
+    def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Rebuild the partials."""
+        return decode(self.partials, job.metrics)
+
+
+@rare_collections()
+def message_of(
+    partials: Iterable[Metrics], job: AggregationJob, summary: AttemptSummary, epoch: EpochId | None
+) -> AttemptMessage:
+    """Encode partials.
+
+    Raises:
+        SinkError: A partial cannot be encoded.
+    """
+    return AttemptMessage(epoch, encode(partials, job.metrics), summary)
+
+
+def nothing(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
+    """Return the message of a task without rows, for an epoch without tasks: Spark takes it for done as well."""
+    return message_of([], job, AttemptSummary.nothing(), epoch)
+
+
+def check_size(size: int, options: SinkOptions) -> None:
+    """Keep the driver from being flooded.
+
+    Raises:
+        SinkError: The partials of an attempt, or of an epoch, are larger than the user allows.
+    """
+    if size > options.max_commit_bytes:
+        raise SinkError(
+            f"the partial aggregates of one epoch take {size} bytes, more than maxCommitBytes="
+            f"{options.max_commit_bytes}, and would all meet in one process: make epochs smaller "
+            "(maxFilesPerTrigger, maxOffsetsPerTrigger), bring the rows of one entity together first "
+            "(df.repartition), merge in many tasks (MetricsWriter(shards=...)), or raise maxCommitBytes and "
+            "spark.driver.memory"
+        )

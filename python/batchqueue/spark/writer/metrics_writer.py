@@ -1,0 +1,223 @@
+"""`MetricsWriter`: the sink for `foreachBatch` and for single DataFrames, with L1 in the tasks or in Spark SQL."""
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from batchqueue import ConfigError
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.retries import with_retries
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.arrow import map_in_arrow
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import QUERY_ID, EpochId
+from batchqueue.spark.task.message import AttemptMessage, nothing
+from batchqueue.spark.writer.pushdown import Groups, collect_groups, declared_steps
+from batchqueue.spark.writer.shards import ShardedWrite
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_MOST_SHARDS = 10_000
+
+L1Place = Literal["tasks", "spark"]
+
+
+class MetricsWriter:
+    """Writes DataFrames and the micro-batches of streams into the store of a job, exactly once.
+
+    It keeps the same ledger in the same store as the format that `register` makes, and takes the
+    same options; a sink can change from one to the other. Where it differs:
+
+    - The commit runs where `write_epoch` is called: in the driver, with Spark Connect beside the
+      server.
+    - L1 can be pushed down into Spark SQL, with `l1="spark"`.
+    - It needs no data source, so it works from PySpark 3.5 on.
+
+    Example:
+        writer = MetricsWriter(job, l1="spark") query =
+        df.writeStream.foreachBatch(writer.write_epoch).option("checkpointLocation", path).start()
+        summary = writer.write_batch(table, txn_id="orders-2026-01-31")
+    """
+
+    def __init__(
+        self,
+        job: AggregationJob,
+        *,
+        l1: L1Place = "tasks",
+        shards: int | None = None,
+        checkpoint: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Describe a writer; nothing runs yet.
+
+        Args:
+            job: What to do with the rows.
+            l1: Where rows become partials. "tasks": in the tasks, as the job says. "spark": Spark
+                SQL groups the rows in the JVM, and only groups cross into Python: for jobs of
+                nothing but `ArrowAggregation`, and faster by far. Sums of floats are then Spark's
+                own, without compensation; of rows with equal `by`, `First` takes the smallest value
+                and `Last` the largest.
+            shards: None: L2 merges in one process, where this object is used. A number: Spark's
+                shuffle brings the partials of a key together, and that many shards are merged and
+                committed by tasks. Each is a sink of its own, see `sink_ids`; the number, or None,
+                stays for the life of the checkpoint and the sink. The store must be open to the
+                executors.
+            checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others
+                do not.
+            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as
+                for the format, see `register`.
+
+        Raises:
+            ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do
+                it.
+        """
+        if l1 not in ("tasks", "spark"):
+            raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
+        if l1 == "spark":
+            declared_steps(job)
+        if shards is not None:
+            _check_shards(shards, job)
+        job.check_pickles()
+        self._job = job
+        self._l1 = l1
+        self._checkpoint = checkpoint
+        given = {name.lower(): str(value) for name, value in options.items() if value is not None}
+        self._options = replace(SinkOptions.parse(given, job, stream=True), shards=shards)
+
+    @property
+    def sink_ids(self) -> list[str]:
+        """The sinks that the store has of this writer: one, or one for each shard."""
+        sink_id, shards = self._options.sink_id, self._options.shards
+        return [sink_id] if shards is None else [f"{sink_id}/{shard}" for shard in range(shards)]
+
+    def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
+        """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
+
+        Once per epoch: what is written again under the same epoch is taken for a replay, and
+        skipped. The stream must be in output mode append, which Spark does not tell here: in others
+        an epoch repeats rows of those before.
+
+        Raises:
+            SinkError: The query is new to a sink that has data, Spark does not say which query it
+                is, or an item was lost.
+        """
+        self._prepare(df)
+        epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
+        if self._options.shards is None:
+            Commit(self._job, self._options, self._results(df, epoch)).epoch(batch_id)
+        else:
+            self._write_shards(df, self._options, epoch)
+
+    def write_batch(
+        self, df: "DataFrame", *, txn_id: str | None = None, overwrite: bool = False
+    ) -> dict[str, Any]:
+        """Write one DataFrame.
+
+        Args:
+            df: The rows.
+            txn_id: Names the write, so that it happens once; without it the rows count again when
+                it is repeated, and with shards those of a shard also when Spark repeats its task
+                after the commit.
+            overwrite: Delete first what the sink wrote before.
+
+        Returns:
+            The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
+            `applied`: False if it was written before and nothing happened now. With shards,
+            `shards` has the summary of each.
+
+        Raises:
+            ConfigError: `txn_id` is blank.
+            SinkError: An item was lost.
+        """
+        if txn_id is not None and not txn_id.strip():
+            raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
+        self._prepare(df)
+        options = replace(self._options, txn_id=txn_id)
+        if options.shards is not None:
+            summaries = self._write_shards(df, options, None, overwrite=overwrite)
+            return {
+                "guarantee": "at-least-once" if txn_id is None else "exactly-once",
+                "rows": sum(one.get("rows", 0) for one in summaries),
+                "applied": any(one["applied"] for one in summaries),
+                "shards": summaries,
+            }
+        return Commit(self._job, options, self._results(df, None)).batch(overwrite=overwrite)
+
+    def _prepare(self, df: "DataFrame") -> None:
+        self._job.check_columns(df.columns)
+        with_retries(self._job.store_retry, f"opening {self._job.store!r}", self._job.store.prepare)
+
+    def _write_shards(
+        self,
+        df: "DataFrame",
+        options: SinkOptions,
+        epoch: EpochId | None,
+        *,
+        overwrite: bool = False,
+    ) -> list[dict[str, Any]]:
+        write = ShardedWrite.of(df.sparkSession, self._job, options, epoch)
+        partials = (
+            write.partials_of_spark(df) if self._l1 == "spark" else write.partials_of_tasks(df)
+        )
+        return write.commit(partials, overwrite=overwrite)
+
+    def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
+        if self._l1 == "spark":
+            return [collect_groups(df, self._job, epoch)]
+        job, options = self._job, self._options
+
+        def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            message = run_attempt(job, options, batches, epoch)
+            yield pa.RecordBatch.from_pydict(
+                {"message": pa.array([pickle.dumps(message)], pa.binary())}
+            )
+
+        rows = map_in_arrow(df, attempt, "message binary").collect()
+        return [pickle.loads(row.message) for row in rows] or [nothing(job, epoch)]
+
+
+def _check_shards(shards: int, job: AggregationJob) -> None:
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
+        raise ConfigError(f"shards={shards!r}: give 1 to {_MOST_SHARDS:_}, or None for one commit")
+    if isinstance(job.store, SqliteStore):
+        raise ConfigError(
+            f"shards={shards} with a SqliteStore: the tasks of a cluster cannot open a file of one machine; use a "
+            "PostgresStore, or a ParquetStore on a file system that all of them share"
+        )
+
+
+def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
+    """Return the id of the query whose micro-batch this is: the one that its checkpoint keeps across restarts.
+
+    Args:
+        df: The micro-batch.
+        checkpoint: The `checkpointLocation`. Spark Connect does not tell the function of
+            `foreachBatch` which query called it; the checkpoint does.
+
+    Raises:
+        SinkError: Neither says.
+    """
+    session = df.sparkSession
+    if checkpoint is not None:
+        ((metadata,),) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+        return str(json.loads(metadata)["id"])
+    try:
+        query_id = session.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkException:  # there is no context on Spark Connect
+        query_id = None
+    if query_id is None:
+        raise SinkError(
+            "Spark did not say which query this micro-batch belongs to, so an epoch could not be told from its "
+            "replay: give write_epoch to writeStream.foreachBatch, on Spark Connect with "
+            "MetricsWriter(checkpoint=...), and use write_batch with txn_id for other DataFrames"
+        )
+    return str(query_id)

@@ -1,0 +1,275 @@
+"""L1 pushed down: Spark SQL groups the rows in the JVM, and only groups cross into Python."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import (
+    Count,
+    First,
+    Last,
+    Max,
+    Mean,
+    Metrics,
+    Min,
+    Sum,
+    Window,
+)
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.steps import ArrowAggregation
+from batchqueue.spark.task.arrow import to_arrow
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import AttemptSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_ROWS, _STRANGERS, _VALUES = "batchqueue rows", "batchqueue strangers", "batchqueue values of "
+"""Columns beside the measures: rows, rows with an unknown tag, values behind each sum."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What Spark SQL made of one batch, in place of the messages of its tasks.
+
+    Attributes:
+        epoch: None in a batch write.
+        tables: A table for each step of the job, as `Aggregator.result` would have made it.
+        summary: How it went; no queue took part.
+    """
+
+    epoch: EpochId | None
+    tables: Sequence[pa.Table]
+    summary: AttemptSummary
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tables."""
+        return sum(table.nbytes for table in self.tables)
+
+    def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Turn groups into partials."""
+        return self.metrics_of(declared_steps(job))
+
+    def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
+        """Turn groups into partials; a table for each step."""
+        for step, table in zip(steps, self.tables, strict=True):
+            if table.num_rows:
+                (batch,) = table.combine_chunks().to_batches()
+                yield from step.metrics(batch)
+
+
+def declared_steps(job: AggregationJob) -> list[ArrowAggregation]:
+    """Return the steps of a job that Spark SQL can do as a whole.
+
+    Raises:
+        ConfigError: The job has something that Spark SQL has not: objects, handlers, quantiles,
+            rankings.
+    """
+    if job.items is not None:
+        raise ConfigError(
+            f"l1='spark' cannot run the function `items` of job {job.name!r}: declare its metrics with "
+            "ArrowAggregation, or use l1='tasks'"
+        )
+    steps = []
+    for step in job.arrow:
+        if not isinstance(step, ArrowAggregation):
+            raise ConfigError(
+                f"l1='spark' cannot run the handler of an ArrowHandler of job {job.name!r}: declare its metrics with "
+                "ArrowAggregation, or use l1='tasks'"
+            )
+        for name, measure in step.aggregation.measures.items():
+            if type(measure) not in _SQL:
+                raise ConfigError(
+                    f"measure {name!r} of job {job.name!r} is a {type(measure).__name__}, which Spark SQL does not "
+                    "have in the same form: use l1='tasks'"
+                )
+        steps.append(step)
+    return steps
+
+
+def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None) -> Groups:
+    """Run the aggregations of a job in Spark and fetch the groups.
+
+    Raises:
+        ConfigError: See `declared_steps`.
+        SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
+        ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a
+            Py4JJavaError.
+    """
+    steps = declared_steps(job)
+    return groups_from([to_arrow(one) for one in plans(df, steps)], steps, steps, epoch)
+
+
+def groups_from(
+    tables: Sequence[pa.Table],
+    of_steps: Sequence[ArrowAggregation],
+    steps: Sequence[ArrowAggregation],
+    epoch: EpochId | None,
+) -> Groups:
+    """Check what Spark SQL made of planned steps.
+
+    Args:
+        tables: Results of `plans`, whole or in pieces.
+        of_steps: The step of each.
+        steps: All steps.
+        epoch: For the result.
+
+    Raises:
+        SinkError: See `collect_groups`.
+    """
+    counting = _counting_rows(steps)
+    pairs = list(zip(tables, of_steps, strict=True))
+    rows = sum(
+        sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting
+    )
+    return Groups(
+        epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.nothing(rows)
+    )
+
+
+def plans(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
+    """Plan each step as a `groupBy`: its keys, window and measures, and what `groups_from` checks."""
+    return [_plan(df, step, _tags_beside(step, steps)) for step in steps]
+
+
+def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> list[str]:
+    """Return the tags that other steps by the same column take."""
+    same_column = (one for one in steps if one.type_column == step.type_column and one is not step)
+    return [tag for one in same_column for tag in one.tags]
+
+
+def _counting_rows(steps: Sequence[ArrowAggregation]) -> set[int]:
+    """Return the ids of the steps that see each row once, all of them together."""
+    first = steps[0]
+    return {id(first)} | {
+        id(one) for one in steps if first.tags and one.type_column == first.type_column
+    }
+
+
+def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -> "DataFrame":
+    fn, aggregation = _functions_for(df), step.aggregation
+    if step.type_column is not None and tags_beside:
+        # Rows with a tag of no step stay in, to be found; null is none.
+        df = df.where(
+            ~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
+        )
+    sql = _SQL
+    if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
+        # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode
+        # Spark raises by itself.
+        sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column))}
+    keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
+    if aggregation.window is not None:
+        keys.append(_bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
+    measures = [
+        sql[type(measure)](fn, measure).alias(name)
+        for name, measure in aggregation.measures.items()
+    ]
+    for name, measure in aggregation.measures.items():
+        if isinstance(measure, Sum):
+            measures.append(fn.count(_quoted(measure.column)).alias(_VALUES + name))
+    if step.type_column is not None:
+        known = fn.col(_quoted(step.type_column)).isin(*step.tags)
+        measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_STRANGERS))
+    return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(_ROWS), *measures)
+
+
+def _functions_for(df: "DataFrame") -> Any:
+    """Return Spark's functions for this kind of DataFrame: a process may have classic and Connect sessions."""
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        from pyspark.sql.connect import functions as connect_functions
+
+        return connect_functions
+    from pyspark.sql import functions
+
+    return functions
+
+
+def _count(fn: Any, measure: Count) -> "Column":
+    counted: Column = fn.count(
+        fn.lit(1) if measure.column is None else fn.col(_quoted(measure.column))
+    )
+    return counted
+
+
+def _pair(fn: Any, column: str, by: str) -> "Column":
+    """A struct that sorts by `by`; null where either is."""
+    value, order = fn.col(_quoted(column)), fn.col(_quoted(by))
+    pair: Column = fn.when(
+        value.isNotNull() & order.isNotNull(), fn.struct(order.alias("by"), value.alias("value"))
+    )
+    return pair
+
+
+_SQL: dict[type, Callable[[Any, Any], "Column"]] = {
+    Count: _count,
+    Sum: lambda fn, measure: fn.sum(_quoted(measure.column)),
+    Mean: lambda fn, measure: fn.avg(_quoted(measure.column)),
+    Min: lambda fn, measure: fn.min(_quoted(measure.column)),
+    Max: lambda fn, measure: fn.max(_quoted(measure.column)),
+    # Of equal `by` the smallest and the largest value: in a job of many tasks no row "came first".
+    First: lambda fn, measure: fn.min(_pair(fn, measure.column, measure.by)).getField("value"),
+    Last: lambda fn, measure: fn.max(_pair(fn, measure.column, measure.by)).getField("value"),
+}
+
+
+def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
+    """The start of a row's time bucket, in the column's own type; for integers a long."""
+    column = fn.col(_quoted(window.column))
+    kind = schema[window.column].dataType
+    width = timedelta(seconds=window.seconds)
+    bucket: Column
+    if isinstance(kind, T.TimestampType):
+        micros, step = fn.unix_micros(column), round(width / timedelta(microseconds=1))
+        bucket = fn.timestamp_micros(micros - fn.pmod(micros, fn.lit(step)))
+        return bucket
+    if isinstance(kind, T.DateType) and not width % timedelta(days=1):
+        days = fn.unix_date(column)
+        bucket = fn.date_from_unix_date(days - fn.pmod(days, fn.lit(width.days)))
+        return bucket
+    if (
+        isinstance(kind, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
+        and window.seconds.is_integer()
+    ):
+        seconds = column.cast("long")
+        bucket = seconds - fn.pmod(seconds, fn.lit(int(window.seconds)))
+        return bucket
+    raise ConfigError(
+        f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a {kind.simpleString()}: "
+        "use a timestamp with time zone, a date with whole days or an integer with whole seconds, or l1='tasks'"
+    )
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
+
+
+def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
+    """Refuse what the tasks would refuse, and leave the columns of `Aggregator.result`."""
+    strangers = sum(table.column(_STRANGERS).to_pylist()) if _STRANGERS in table.column_names else 0
+    if strangers:
+        raise SinkError(
+            f"{strangers} rows have a value of {step.type_column!r} that is not in the step's tags, so nothing of this "
+            "epoch is committed; every tag must be in one of `arrow`"
+        )
+    for name, measure in step.aggregation.measures.items():
+        if isinstance(measure, Sum) and table.column(name).null_count:
+            values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
+            if any(values.to_pylist()):
+                raise SinkError(
+                    f"the sum {name!r} of column {measure.column!r} does not fit 64 bits in a group, so nothing of "
+                    "this epoch is committed: measure in a larger unit, or as double"
+                )
+    window = step.aggregation.window
+    keys = [*step.aggregation.keys, *([window.output] if window else [])]
+    if not keys and not any(table.column(_ROWS).to_pylist()):
+        table = table.slice(0, 0)  # SQL makes one group of no rows
+    return table.select([*keys, *step.aggregation.measures])
