@@ -18,7 +18,7 @@ _VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     """The wheel that `make wheel` built."""
-    wheels = sorted((ROOT / "dist").glob(f"batchqueue-{_VERSION}-*.whl"))
+    wheels = sorted((ROOT / "dist").glob(f"batchqueue_rs-{_VERSION}-*.whl"))
     assert wheels, "there is no wheel in dist; build it with: make wheel"
     return wheels[-1]
 
@@ -51,7 +51,7 @@ def test_wheel_holds_the_library_the_stubs_and_the_licence_but_no_tests(wheel: P
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names} == {
         "batchqueue",
-        f"batchqueue-{_VERSION}.dist-info",
+        f"batchqueue_rs-{_VERSION}.dist-info",
     }
     assert "-cp311-abi3-" in wheel.name
 
@@ -93,7 +93,7 @@ def test_sink_in_a_bare_environment_names_the_extra_to_install(bare_python: Path
 
 
 def test_installed_version_is_the_crates_and_the_first_of_the_changelog():
-    assert metadata("batchqueue")["Version"] == _VERSION
+    assert metadata("batchqueue-rs")["Version"] == _VERSION
     changes = (ROOT / "CHANGELOG.md").read_text()
     first = re.search(r"^## \[([^\]]+)\]", changes, re.MULTILINE)
     assert first
@@ -101,15 +101,39 @@ def test_installed_version_is_the_crates_and_the_first_of_the_changelog():
 
 
 def test_running_python_is_one_that_the_package_allows():
-    lowest = metadata("batchqueue")["Requires-Python"].removeprefix(">=")
+    lowest = metadata("batchqueue-rs")["Requires-Python"].removeprefix(">=")
     assert sys.version_info >= tuple(int(part) for part in lowest.split("."))
 
 
-def test_lock_pins_the_whole_development_set_with_hashes_and_names_no_index():
-    lock = (ROOT / "requirements-dev.lock").read_text()
-    pinned = dict(re.findall(r"^([a-z][a-z0-9-]*)==\S+.*?\\\n\s+--hash=(\w+):", lock, re.MULTILINE))
-    wanted = re.findall(
-        r"^([a-z][a-z0-9-]*)", (ROOT / "requirements-dev.in").read_text(), re.MULTILINE
+@pytest.mark.parametrize("name", ["requirements-dev", "requirements-demo"])
+def test_lock_pins_the_whole_set_with_hashes_and_names_no_index(name: str):
+    wanted = re.findall(r"^([a-z][a-z0-9-]*)", (ROOT / f"{name}.in").read_text(), re.MULTILINE)
+    assert set(wanted) <= set(_pinned(name))
+    assert not re.search(
+        r"https?://|--(extra-)?index-url|--find-links", (ROOT / f"{name}.lock").read_text()
     )
-    assert set(wanted) <= set(pinned)
-    assert not re.search(r"https?://|--(extra-)?index-url|--find-links", lock)
+
+
+def test_demo_is_locked_to_the_versions_of_the_development_set():
+    demo, development = _pinned("requirements-demo"), _pinned("requirements-dev")
+    assert demo
+    assert demo.items() <= development.items()
+
+
+def _pinned(name: str) -> dict[str, set[str]]:
+    """The versions of each package in a lock file; several where they depend on the Python."""
+    versions: dict[str, set[str]] = {}
+    lock = (ROOT / f"{name}.lock").read_text()
+    for package, version in re.findall(
+        r"^([a-z][a-z0-9-]*)==(\S+).*?\\\n\s+--hash=\w+:", lock, re.MULTILINE
+    ):
+        versions.setdefault(package, set()).add(version)
+    return versions
+
+
+def test_metadata_names_the_distribution_its_author_and_its_licence():
+    found = metadata("batchqueue-rs")
+    assert found["Name"] == "batchqueue-rs"
+    assert "batchqueue" in (found["Author"] or found["Author-email"])
+    assert found["License-Expression"] == "Apache-2.0"
+    assert "Typing :: Typed" in (found.get_all("Classifier") or [])
