@@ -25,6 +25,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUST_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
 PYTHON_SOURCES := $(shell find python -type f ! -name '*.pyc' ! -name '*.so')
 
+# uv downloads and unpacks in parallel, so it is faster than pip; it is given pip's index.
+INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null)}}" \
+	$(BIN)/uv pip install --require-hashes --no-build-isolation
+
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
 # in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -39,7 +43,8 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/installed ## run the main job; options: make demo DEMO_ARGS="--rows 20000"
+demo: require-toolchain ## run the main job; options: make demo DEMO_ARGS="--rows 20000"
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/demo-requirements $(VENV)/installed
 	$(BIN)/batchqueue demo $(DEMO_ARGS)
 
 test: test-rust loom test-python ## run all tests
@@ -129,33 +134,42 @@ wheel: $(TARGET)/wheel ## build dist/*.whl
 cluster-wheel: $(VENV)/requirements | require-toolchain ## one wheel for Linux from glibc 2.17 on, audited and tried; minutes
 	$(BIN)/python scripts/cluster_wheel.py
 
-lock: ## pin the development set in requirements-dev.lock
+lock: ## pin the development set and the demo's in requirements-*.lock
 	rm -rf $(TARGET)/lock-venv
 	$(PYTHON) -m venv $(TARGET)/lock-venv
 	$(TARGET)/lock-venv/bin/pip install --quiet uv==0.13.8
 	$(TARGET)/lock-venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command "make lock" --output-file requirements-dev.lock requirements-dev.in
+	$(TARGET)/lock-venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --constraint requirements-dev.lock \
+		--custom-compile-command "make lock" --output-file requirements-demo.lock requirements-demo.in
 
 clean: ## remove all that the targets made
 	rm -rf $(VENV) $(TARGET) dist python/batchqueue/_core*.so
 
 # What follows is made once, and again only when what it depends on has changed.
 
-# Two steps: pip and setuptools first, then the rest with them, so that the packages which come as
-# sources are built with pinned tools as well.
-$(VENV)/requirements: requirements-dev.lock
+# Three steps: the build tools, so that packages which come as sources are built with pinned ones and
+# the core can be compiled meanwhile; what the demo needs; and what developers need besides.
+$(VENV)/build-tools: requirements-demo.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "make: $(PYTHON) cannot make environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	awk '/^[a-z]/ { keep = /^(pip|setuptools)==/ } keep' requirements-dev.lock > $(VENV)/build-tools.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r $(VENV)/build-tools.txt
-	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements-dev.lock
+	@awk '/^[a-z]/ { keep = /^(pip|setuptools|maturin|uv)==/ } keep' $< > $(VENV)/build-tools.txt
+	$(BIN)/python -m pip install --require-hashes -r $(VENV)/build-tools.txt
 	@touch $@
 
-$(VENV)/installed: $(VENV)/requirements $(RUST_SOURCES) | require-toolchain
-	$(BIN)/maturin develop --release --locked
+$(VENV)/demo-requirements: $(VENV)/build-tools
+	$(INSTALL) -r requirements-demo.lock
+	@touch $@
+
+$(VENV)/requirements: requirements-dev.lock $(VENV)/demo-requirements
+	$(INSTALL) -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/installed: $(VENV)/build-tools $(RUST_SOURCES) | require-toolchain
+	$(BIN)/maturin develop --profile local --locked
 	@touch $@
 
 $(TARGET)/wheel: $(VENV)/requirements $(RUST_SOURCES) $(PYTHON_SOURCES) README.md LICENSE | require-toolchain
