@@ -77,10 +77,10 @@ soak-rust: require-toolchain ## ten million random actions on the core; fewer: m
 	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
 soak-python: $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
-	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/test_model_threads.py
+	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
 
 stress: $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
-	$(BIN)/python scripts/stress.py $(STRESS_ARGS)
+	$(BIN)/python tests/python/support/stress.py $(STRESS_ARGS)
 
 check: lint check-stubs types test ## the one command before a commit
 

@@ -76,7 +76,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::bulk::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
         "loom:flow::late::loom_tests::loom_space_while_a_loop_begins_to_listen",
-        "py:core/test_aio.py -k room",
+        "py:core/event_loop/test_producers.py -k room",
     ],
     "ListenFence": ["loom:flow::late::loom_tests::loom_space_while_a_loop_begins_to_listen"],
     "TellClosed": [
@@ -95,10 +95,13 @@ FAULTS: dict[str, list[str]] = {
         "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
     ],
-    "Bound": ["it:p5_bounded::exactly_buffer_size_items_fit", "py:core/test_p5_bounded.py"],
+    "Bound": [
+        "it:p5_bounded::exactly_buffer_size_items_fit",
+        "py:core/promises/test_p5_bounded.py",
+    ],
     "CountRefused": [
         "it:p2_no_loss::refused_items_are_counted_and_come_back",
-        "py:core/test_p2_refusals.py",
+        "py:core/promises/test_p2_refusals.py",
     ],
     "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
@@ -181,9 +184,9 @@ FAULTS: dict[str, list[str]] = {
     "StandInForLoop": [
         "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_has_another_in_its_place"
     ],
-    "ExitGuard": ["py:core/test_p9_exit.py"],
-    "ForkGeneration": ["py:core/test_p9_fork.py"],
-    "CheckSignals": ["py:core/test_p9_signals.py"],
+    "ExitGuard": ["py:core/promises/test_p9_exit.py"],
+    "ForkGeneration": ["py:core/promises/test_p9_fork.py"],
+    "CheckSignals": ["py:core/promises/test_p9_signals.py"],
 }
 
 

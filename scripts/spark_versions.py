@@ -48,7 +48,7 @@ class Area:
 
     Attributes:
         name: Heading of the column.
-        files: Names of test files, without "test_" and ".py".
+        files: Test files below `TESTS`, without ".py".
         since: The first version that has what they need; there at least one must pass.
         tests: Pattern of the names in those files; the first area that fits has a test.
         quick: Whether `--quick` takes tests of it.
@@ -64,14 +64,24 @@ class Area:
 SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|stranger|no_step_names|groups_of|cannot_cut|has_not)"
 """Names of the tests of `l1="spark"`, in a file with those of `l1="tasks"`."""
 AREAS = (
-    Area("stream sink", ("stream",), since=(4, 1)),
-    Area("batch sink", ("batch",), since=(4, 0)),
-    Area("`MetricsWriter`, L1 in Spark SQL", ("four_speeds",), tests=SPARK_L1, quick=True),
-    Area("`MetricsWriter`, L1 in tasks", ("four_speeds",), quick=True),
-    Area("shards", ("shards",)),
-    Area("handlers", ("foreach_batch", "for_each_partition", "foreach_refused"), quick=True),
-    Area("Connect", ("connect",), since=(4, 0)),
-    Area("killed driver", ("failures_driver",)),
+    Area("stream sink", ("format/test_stream",), since=(4, 1)),
+    Area("batch sink", ("format/test_batch",), since=(4, 0)),
+    Area(
+        "`MetricsWriter`, L1 in Spark SQL", ("writer/test_four_speeds",), tests=SPARK_L1, quick=True
+    ),
+    Area("`MetricsWriter`, L1 in tasks", ("writer/test_four_speeds",), quick=True),
+    Area("shards", ("writer/test_shards",)),
+    Area(
+        "handlers",
+        (
+            "handlers/test_foreach_batch",
+            "handlers/test_for_each_partition",
+            "handlers/test_invalid_handlers",
+        ),
+        quick=True,
+    ),
+    Area("Connect", ("format/test_connect",), since=(4, 0)),
+    Area("killed driver", ("failures/test_driver_failures",)),
 )
 # The same protocol many more times, a driver killed at other places: minutes. The newest version
 # has them in `make test`, and no other says more by them.
@@ -118,7 +128,7 @@ def run(version: str, *, quick: bool) -> list[str]:
     report = TARGET / version / ("quick.xml" if quick else "report.xml")
     report.unlink(missing_ok=True)
     areas = [area for area in AREAS if area.quick or not quick]
-    files = sorted({f"{TESTS}/test_{file}.py" for area in areas for file in area.files})
+    files = sorted({f"{TESTS}/{file}.py" for area in areas for file in area.files})
     chosen = f"not ({LEFT_OUT})" if not quick else QUICK
     command = [
         python,
@@ -214,9 +224,8 @@ def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
 def area_of(test: str) -> str:
     """The area of a test, by its file and name."""
     for area in AREAS:
-        if re.search(rf"\.test_({'|'.join(area.files)})(\.|$)", test) and re.search(
-            area.tests, test
-        ):
+        modules = "|".join(file.replace("/", r"\.") for file in area.files)
+        if re.search(rf"\.({modules})(\.|$)", test) and re.search(area.tests, test):
             return area.name
     raise ValueError(f"{test} is in no area")
 

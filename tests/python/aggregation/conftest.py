@@ -1,12 +1,6 @@
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from aggregator_support import WAIT_S
-
+from aggregation_support import WAIT_S
 from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
 
 

@@ -7,8 +7,8 @@ import weakref
 
 import pyarrow as pa
 import pytest
-from aggregator_support import TOTALS, WAIT_S, rows, run_script, totals
 
+from aggregation_support import TOTALS, WAIT_S, rows, run_script, totals
 from batchqueue import (
     ConfigError,
     PartitionPolicy,

@@ -4,8 +4,8 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from aggregator_support import TOTALS, WAIT_S, rows, run_script, totals
 
+from aggregation_support import TOTALS, WAIT_S, rows, run_script, totals
 from batchqueue import (
     BatchQueueError,
     ConfigError,

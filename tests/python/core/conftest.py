@@ -1,14 +1,10 @@
 import faulthandler
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from core_support import HANG_S, config
-
 from batchqueue import BatchQueue, BatchQueueManager
+from core_support.queues import config
+from core_support.waits import HANG_S
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from pages import PAGES, ROOT, blocks, name, run
 
 _PACKAGE = ROOT / "python"

@@ -10,6 +10,7 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+
 from pages import README, ROOT, blocks, run
 
 _VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from pages import PAGES, README, ROOT, blocks, name, prose, run
 
 _TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,7 +1,6 @@
 """The stores that every promise of `MetricsStore` is tested on."""
 
 import itertools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
-
-sys.path.insert(0, str(Path(__file__).parent))
-from postgres_server import PostgresServer, postgres_server
+from outputs_support.postgres_server import PostgresServer, postgres_server
 
 __all__ = ["postgres_server"]
 

@@ -11,11 +11,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from parquet_support import COUNT, DAY, data_files, merge
 
 from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, MaxMetrics
 from batchqueue.outputs import ParquetStore, StoreError, StoreUnavailableError
+from outputs_support.parquet import COUNT, DAY, data_files, merge
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from parquet_support import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
 from batchqueue.aggregation import SumMetrics
 from batchqueue.outputs import StoreError
 from batchqueue.outputs.parquet.manifest import Manifest
+from outputs_support.parquet import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """The server of the tests: where there is none, tests are skipped with what to do; in CI they fail."""
 
-import postgres_server as server
 import psycopg
 import pytest
+
+from outputs_support import postgres_server as server
 
 
 @pytest.mark.parametrize(

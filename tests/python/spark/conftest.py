@@ -1,7 +1,6 @@
-"""One Spark session for all tests here. What a test module defines travels to the workers by value."""
+"""One Spark session for all tests here. What tests and their helpers define travels to the workers by value."""
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,18 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+import outputs_support
+import spark_support
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import AggregationJob, MetricsWriter, local_session
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "outputs"))
-import deliveries
-import faults
-import flight_job
-import postgres_server as postgres_servers
-from postgres_server import PostgresServer, postgres_server
-from versions import needs_stream_sink
+from outputs_support.postgres_server import PostgresServer, postgres_server
+from spark_support import deliveries, flight_job
+from spark_support.pyspark_version import needs_stream_sink
 
 __all__ = ["postgres_server"]
 
-cloudpickle.register_pickle_by_value(deliveries)
-cloudpickle.register_pickle_by_value(faults)
-cloudpickle.register_pickle_by_value(flight_job)
-cloudpickle.register_pickle_by_value(postgres_servers)
+cloudpickle.register_pickle_by_value(outputs_support)
+cloudpickle.register_pickle_by_value(spark_support)
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,15 @@
 """One cluster for all tests here, and one driver for those that need no driver of their own."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-sys.path.insert(0, str(Path(__file__).parent))
-import flight_job
-from cluster_support import CHECKOUT, Driver, Processes, Run, conf, standalone_cluster
-from flight_job import Results
-from notes import Notes
+from spark_support import flight_job
+from spark_support.cluster import CHECKOUT, Driver, Processes, Run, conf, standalone_cluster
+from spark_support.flight_job import Results
+from spark_support.notes import Notes
 
 Session = Callable[..., Driver]
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from cluster_support import CHECKOUT, Driver, DriverError, Processes, Run, conf
-from flight_job import Results, difference, stored
-from notes import Notes
 
 from batchqueue.outputs import SqliteStore
-
-ROOT = Path(__file__).parents[4]
+from pages import ROOT
+from spark_support.cluster import CHECKOUT, Driver, DriverError, Processes, Run, conf
+from spark_support.flight_job import Results, difference, stored
+from spark_support.notes import Notes
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,383 @@
+"""Handlers that are replaced, removed and added again while the queue runs."""
+
+import threading
+
+import pytest
+
+from batchqueue import BatchQueueError, ConfigError, QueueClosedError
+from core_support.handlers import Held, Recorder
+from core_support.queues import assert_conserved
+from core_support.threads import in_background, join, run_threads
+from core_support.waits import WAIT_S, eventually
+
+
+def hold_second_batch(queue, handler):
+    """One batch is done, so that a snapshot tells the handler from one that is new; the thread is inside with `1`."""
+    handler.released.set()
+    queue.produce(0)
+    assert queue.flush(WAIT_S)
+    handler.released.clear()
+    handler.entered.clear()
+    handler.hold(queue, 1)
+
+
+def is_published(queue):
+    """Whether the handler with a batch behind it is no longer the one that items of int go to."""
+    handlers = queue.stats().handlers()
+    return int not in handlers or handlers[int].consumed == 0
+
+
+def test_a_replaced_handler_keeps_what_it_got_and_is_closed_once(make_queue):
+    queue = make_queue()
+    first, second = Recorder(), Recorder()
+    queue.add_handler(int, first)
+    queue.produce_many([1, 2])
+    assert queue.flush(WAIT_S)
+    queue.add_handler(int, second)
+    assert (first.items, first.closed) == ([1, 2], 1), "when the call returns, the old one is done"
+    queue.produce_many([3, 4])
+    assert queue.shutdown(WAIT_S) == 0
+    assert (first.items, first.closed) == ([1, 2], 1)
+    assert (second.items, second.closed) == ([3, 4], 1)
+
+
+def test_a_type_keeps_its_partition_through_replace_and_remove(make_queue):
+    queue = make_queue(threads=2, partitions=4)
+    for item_type in (int, str, float):
+        queue.add_handler(item_type, Recorder())
+    queue.add_handler(str, Recorder())
+    assert queue.remove_handler(int)
+    assert [queue.stats().partition(index).types for index in range(4)] == [
+        (),
+        (str,),
+        (float,),
+        (),
+    ]
+    queue.add_handler(bytes, Recorder())
+    queue.add_handler(int, Recorder())
+    assert [queue.stats().partition(index).types for index in range(4)] == [
+        (int,),
+        (str,),
+        (float,),
+        (bytes,),
+    ]
+
+
+def test_a_removed_type_counts_as_unhandled_until_it_has_a_handler_again(make_queue):
+    queue = make_queue()
+    first, second = Recorder(), Recorder()
+    queue.add_handler(int, first)
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert queue.remove_handler(int) is True
+    assert first.closed == 1
+    assert queue.remove_handler(int) is False
+    queue.produce_many([2, 3])
+    assert queue.flush(WAIT_S)
+    assert (queue.stats().consumed, queue.stats().unhandled, queue.stats().handlers()) == (1, 2, {})
+    queue.add_handler(int, second)
+    queue.produce(4)
+    assert queue.shutdown(WAIT_S) == 0
+    assert (first.items, second.items) == ([1], [4])
+    assert (first.closed, second.closed) == (1, 1)
+    assert_conserved(queue.stats())
+
+
+def test_the_same_instance_may_come_back(make_queue):
+    """It is closed for each time that it left."""
+    queue = make_queue()
+    handler = Recorder()
+    for number in range(3):
+        queue.add_handler(int, handler)
+        queue.produce(number)
+        assert queue.flush(WAIT_S)
+        assert queue.remove_handler(int)
+        assert handler.closed == number + 1
+    assert queue.shutdown(WAIT_S) == 0
+    assert (handler.items, handler.closed) == ([0, 1, 2], 3)
+
+
+def test_replaced_by_itself_it_is_not_closed(make_queue):
+    queue = make_queue()
+    handler = Recorder()
+    queue.add_handler(int, handler)
+    queue.add_handler(int, handler)
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert (handler.items, handler.closed) == ([1], 0)
+    assert queue.shutdown(WAIT_S) == 0
+    assert handler.closed == 1
+
+
+@pytest.mark.parametrize("change", ["remove", "replace"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_call_waits_for_the_batch_in_hand_and_for_on_close(make_queue, change, threads):
+    queue = make_queue(threads=threads)
+    old = Held()
+    queue.add_handler(int, old)
+    hold_second_batch(queue, old)
+
+    def do():
+        if change == "remove":
+            assert queue.remove_handler(int)
+        else:
+            queue.add_handler(int, Recorder())
+        return old.released.is_set(), old.items, old.closed
+
+    changer, outcome = in_background(do)
+    eventually(lambda: is_published(queue), "the change is published")
+    assert outcome == []
+    old.released.set()
+    join(changer)
+    assert outcome == [(True, [0, 1], 1)]
+
+
+def test_a_removal_does_not_wait_for_other_threads(make_queue):
+    queue = make_queue(threads=2)
+    busy, idle = Held(), Recorder()
+    queue.add_handler(int, busy)
+    queue.add_handler(str, idle)
+    busy.hold(queue, 1)
+    assert queue.remove_handler(str) is True
+    assert idle.closed == 1
+    assert not busy.released.is_set()
+    busy.released.set()
+
+
+@pytest.mark.parametrize("change", ["remove", "replace"])
+def test_what_is_queued_when_its_handler_goes_is_unhandled_or_the_new_ones(make_queue, change):
+    queue = make_queue(max_batch_items=1)
+    old, new = Held(), Recorder()
+    queue.add_handler(int, old)
+    hold_second_batch(queue, old)
+    queue.produce_many([2, 3, 4])
+    replace = change == "replace"
+    changer, _ = in_background(
+        lambda: queue.add_handler(int, new) if replace else queue.remove_handler(int)
+    )
+    eventually(lambda: is_published(queue), "the change is published")
+    old.released.set()
+    join(changer)
+    assert queue.flush(WAIT_S)
+    assert (old.items, new.items) == ([0, 1], [2, 3, 4] if replace else [])
+    assert queue.stats().unhandled == (0 if replace else 3)
+    assert_conserved(queue.stats())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_handler_may_replace_and_remove_handlers_and_does_not_wait(make_queue, threads):
+    """Its own and another's: the call returns while the batch is in hand."""
+    queue = make_queue(threads=threads)
+    others, returned, after = Recorder(), [], Recorder()
+
+    class Changes(Recorder):
+        def consume(self, batch):
+            super().consume(batch)
+            queue.add_handler(int, after)
+            returned.append(queue.remove_handler(str))
+            returned.append(queue.remove_handler(str))
+            returned.append((self.closed, others.closed))
+
+    first = Changes()
+    queue.add_handler(int, first)
+    queue.add_handler(str, others)
+    queue.produce(1)
+    eventually(lambda: first.closed and others.closed, "both old handlers are closed")
+    assert returned[:2] == [True, False]
+    assert returned[2][0] == 0, "the one that is inside cannot have been closed"
+    queue.produce_many([2, "nobody"])
+    assert queue.shutdown(WAIT_S) == 0
+    assert (first.items, after.items, others.items) == ([1], [2], [])
+    assert (first.closed, after.closed, others.closed) == (1, 1, 1)
+    assert queue.stats().unhandled == 1
+
+
+def test_a_handler_may_remove_itself(make_queue):
+    queue = make_queue()
+
+    class Once(Recorder):
+        def consume(self, batch):
+            super().consume(batch)
+            assert queue.remove_handler(int)
+            assert self.closed == 0
+
+    handler = Once()
+    queue.add_handler(int, handler)
+    queue.produce(1)
+    eventually(lambda: handler.closed == 1, "on_close after the batch")
+    queue.produce(2)
+    assert queue.shutdown(WAIT_S) == 0
+    assert (handler.items, handler.closed, queue.stats().unhandled) == ([1], 1, 1)
+
+
+@pytest.mark.parametrize("method", ["on_close", "on_idle", "on_error"])
+def test_handlers_may_be_changed_from_every_call(make_queue, method):
+    queue = make_queue(min_idle_ms=0, max_idle_ms=1)
+    done = []
+
+    def change(*_):
+        if not done:
+            queue.add_handler(str, Recorder())
+            queue.add_handler(str, Recorder())
+            done.append(queue.remove_handler(str))
+
+    class Handler(Recorder):
+        def consume(self, batch):
+            if method == "on_error":
+                raise ValueError
+
+    setattr(Handler, method, change)
+    queue.add_handler(int, Handler())
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    if method == "on_close":
+        assert queue.remove_handler(int)
+    eventually(lambda: done, method)
+    assert done == [True]
+
+
+def test_flush_from_on_close_of_a_removed_handler_raises(make_queue):
+    """It is a drain thread's call like any other."""
+    raised = []
+
+    class Flushes(Recorder):
+        def on_close(self):
+            try:
+                queue.flush()
+            except BatchQueueError as error:
+                raised.append(str(error))
+
+    queue = make_queue()
+    queue.add_handler(int, Flushes())
+    assert queue.remove_handler(int)
+    assert "drain thread" in raised[0]
+
+
+def test_an_instance_that_serves_several_types_is_closed_with_the_last(make_queue):
+    queue = make_queue(threads=2)
+    handler = Recorder()
+    for item_type in (int, str, float):
+        queue.add_handler(item_type, handler)
+    assert queue.remove_handler(int)
+    queue.add_handler(str, Recorder())
+    assert handler.closed == 0
+    queue.produce(0.5)
+    assert queue.flush(WAIT_S)
+    assert handler.items == [0.5]
+    assert queue.remove_handler(float)
+    assert handler.closed == 1
+    assert queue.shutdown(WAIT_S) == 0
+    assert handler.closed == 1
+
+
+def test_on_idle_ends_with_the_removal(make_queue):
+    queue = make_queue(threads=2, min_idle_ms=0, max_idle_ms=0)
+    calls = {"removed": 0, "kept": 0}
+
+    class Idle(Recorder):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def on_idle(self):
+            calls[self.name] += 1
+
+    queue.add_handler(int, Idle("removed"))
+    queue.add_handler(str, Idle("kept"))
+    eventually(lambda: min(calls.values()) > 5, "on_idle of both")
+    assert queue.remove_handler(int)
+    last, kept = calls["removed"], calls["kept"]
+    eventually(lambda: calls["kept"] > kept + 20, "more of the other one")
+    assert calls["removed"] == last
+
+
+def test_the_decorator_replaces_as_well(make_queue):
+    queue = make_queue()
+    old = Recorder()
+    queue.add_handler(int, old)
+    seen = []
+
+    @queue.handler(int, weight=0.5)
+    def take(batch):
+        seen.extend(batch)
+
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert (seen, old.items, old.closed) == ([1], [], 1)
+    assert take([2]) is None
+    assert seen == [1, 2], "the name is still the function"
+
+
+def test_on_a_queue_that_is_shut_down(make_queue):
+    queue = make_queue()
+    handler = Recorder()
+    queue.add_handler(int, handler)
+    assert queue.shutdown(WAIT_S) == 0
+    assert queue.remove_handler(int) is False
+    assert queue.remove_handler(str) is False
+    for call in (
+        lambda: queue.add_handler(int, Recorder()),
+        lambda: queue.add_handler(str, Recorder()),
+        lambda: queue.handler(int)(len),
+        lambda: queue.add_handler_factory(bytes, Recorder, partitions=1),
+    ):
+        with pytest.raises(QueueClosedError, match=r"shut down.*make a new BatchQueue"):
+            call()
+    assert handler.closed == 1
+
+
+def test_what_is_no_type_or_no_handler_changes_nothing(make_queue):
+    queue = make_queue()
+    handler = Recorder()
+    queue.add_handler(int, handler)
+    with pytest.raises(ConfigError):
+        queue.add_handler(int, object())
+    with pytest.raises(ConfigError, match="item_type is 5; give a class"):
+        queue.remove_handler(5)
+    queue.produce(1)
+    assert queue.shutdown(WAIT_S) == 0
+    assert (handler.items, handler.closed) == ([1], 1)
+
+
+def test_when_a_removal_has_returned_nobody_enters_any_more(make_queue):
+    """Against producers, two drain threads and a balancer's worth of other types; many times."""
+    queue = make_queue(threads=2, partitions=4, min_idle_ms=0, max_batch_items=3)
+    for item_type in (str, float):
+        queue.add_handler(item_type, Recorder())
+    gone, late, stop = set(), [], threading.Event()
+
+    class Handler(Recorder):
+        def consume(self, batch):
+            if self in gone:
+                late.append(batch)
+            super().consume(batch)
+
+        def on_close(self):
+            super().on_close()
+            gone.add(self)
+
+    def produce():
+        number = 0
+        while not stop.is_set():
+            queue.produce_many([number, "", 0.5], timeout=WAIT_S)
+            number += 1
+
+    def change():
+        try:
+            for turn in range(150):
+                handler = Handler()
+                made.append(handler)
+                queue.add_handler(int, handler)
+                assert set(made[:-1]) == gone, "all but the new one are closed"
+                if turn % 3 == 0:
+                    assert queue.remove_handler(int)
+                    assert set(made) == gone
+        finally:
+            stop.set()
+
+    made = []
+    run_threads(produce, produce, change)
+    assert queue.shutdown(WAIT_S) == 0
+    assert late == []
+    assert all(one.closed == 1 for one in gone)
+    assert_conserved(queue.stats())

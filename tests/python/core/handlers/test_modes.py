@@ -1,0 +1,126 @@
+"""Who handles: one consumer, one consumer per drain thread, a handler per class, or nobody."""
+
+import threading
+
+from batchqueue import BatchQueueConfig, ThreadPolicy
+from core_support.handlers import Recorder
+from core_support.queues import assert_conserved, config
+from core_support.waits import WAIT_S
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
+
+
+def test_one_consumer_takes_all_types_as_one_batch(make_queue):
+    recorder = Recorder()
+    queue = make_queue(consumer=recorder, min_idle_ms=60_000)
+    queue.produce_many([1, "a", 2.5, None])
+    assert queue.flush(WAIT_S)
+    assert recorder.batches == [[1, "a", 2.5, None]]
+    assert queue.shutdown(WAIT_S) == 0
+    assert (queue.stats().consumed, queue.stats().unhandled, recorder.closed) == (4, 0, 1)
+
+
+def test_a_consumer_may_be_a_function_and_may_fail(make_queue):
+    reported = []
+
+    def consume(batch):
+        raise ValueError("as planned")
+
+    queue = make_queue(
+        consumer=consume, error_handler=lambda batch, error: reported.append((batch, str(error)))
+    )
+    queue.produce(1)
+    assert queue.shutdown(WAIT_S) == 0
+    assert reported == [([1], "as planned")]
+    assert queue.stats().failed == 1
+
+
+def test_one_consumer_is_spread_round_robin_by_default(make_queue):
+    queue = make_queue(threads=2, partitions=4, consumer=Recorder())
+    for number in range(400):
+        assert queue.produce(number)
+    assert [queue.stats().partition(index).attempts for index in range(4)] == [100] * 4
+
+
+def test_a_factory_makes_one_instance_per_drain_thread_and_all_are_inside_at_once(make_queue):
+    together = threading.Barrier(4)
+    made = []
+
+    class Connection(Recorder):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+
+        def consume(self, batch):
+            together.wait(WAIT_S)
+            super().consume(batch)
+
+    queue = make_queue(threads=4, consumer_factory=Connection, max_batch_items=1)
+    assert len(made) == 4
+    for number in range(8):
+        assert queue.produce(number)
+    assert queue.shutdown(WAIT_S) == 0
+    assert not together.broken
+    assert [len(one.items) for one in made] == [2] * 4
+    assert [one.closed for one in made] == [1] * 4
+
+
+def test_a_factory_makes_as_many_as_there_are_drain_threads(make_queue):
+    """Fewer partitions than threads reduce both; a shared scheduler has one drain task."""
+    made = []
+
+    def factory():
+        made.append(Recorder())
+        return made[-1]
+
+    shared = BatchQueueConfig(
+        shared_scheduler=("pool", ThreadPolicy.fixed(3)), consumer_factory=factory
+    )
+    for settings, count in (
+        (config(threads=4, partitions=3, consumer_factory=factory), 3),
+        (config(threads=2, partitions=8, consumer_factory=factory), 2),
+        (shared, 1),
+    ):
+        made.clear()
+        queue = make_queue(settings=settings)
+        assert (len(made), queue.stats().thread_count) == (count, count)
+
+
+def test_a_consumer_wins_over_handlers(make_queue):
+    for mode in ("consumer", "consumer_factory"):
+        consumer, handler = Recorder(), Recorder()
+        queue = make_queue(
+            **{mode: consumer if mode == "consumer" else lambda consumer=consumer: consumer}
+        )
+        queue.add_handler(int, handler)
+        queue.produce_many([1, "a"])
+        assert queue.shutdown(WAIT_S) == 0
+        assert (consumer.items, handler.items) == ([1, "a"], [])
+        assert (queue.stats().consumed, queue.stats().unhandled) == (2, 0)
+
+
+def test_a_handler_that_never_gets_anything_is_still_closed_when_removed(make_queue):
+    """Beside a consumer a handler is only registered; taking it away again is no error."""
+    handler = Recorder()
+    queue = make_queue(consumer=Recorder())
+    queue.add_handler(int, handler)
+    assert queue.remove_handler(int) is True
+    assert handler.closed == 1
+
+
+def test_with_nobody_to_handle_them_items_are_unhandled_and_it_is_said_once(make_queue, caplog):
+    queue = make_queue(max_batch_items=1)
+    for _ in range(20):
+        queue.produce(1)
+        assert queue.flush(WAIT_S)
+    queue.produce("another type")
+    assert queue.shutdown(WAIT_S) == 0
+    assert (queue.stats().consumed, queue.stats().unhandled) == (0, 21)
+    assert_conserved(queue.stats())
+    assert [line.split(":")[1].strip() for line in lines(caplog)] == [
+        "1 items of int had no handler",
+        "1 items of str had no handler",
+    ]
+    assert "add_handler" in lines(caplog)[0]

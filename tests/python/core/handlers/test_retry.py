@@ -1,0 +1,272 @@
+"""Retries: a batch is tried again in place, counts once, and keeps its order."""
+
+import pickle
+import threading
+
+import pytest
+
+from batchqueue import ConfigError, RetryPolicy
+from core_support.handlers import Recorder
+from core_support.queues import assert_conserved, config
+from core_support.threads import in_background, join
+from core_support.waits import WAIT_S, eventually
+
+AT_ONCE = {"backoff_ms": 0}
+NEVER = {"backoff_ms": 86_400_000, "max_backoff_ms": 86_400_000}
+"""A wait that only a shutdown ends within the life of a test."""
+
+
+class Flaky(Recorder):
+    """Raises at the first `failures` tries of each batch."""
+
+    def __init__(self, failures, error=ValueError):
+        super().__init__()
+        self.failures, self.error = failures, error
+        self.tries = []
+
+    def consume(self, batch):
+        self.tries.append(list(batch))
+        if sum(one == self.tries[-1] for one in self.tries) <= self.failures:
+            raise self.error("as planned")
+        super().consume(batch)
+
+
+def retried(make_queue, handler, settings=AT_ONCE, error_handler=None, **options):
+    queue = make_queue(
+        settings=config(
+            min_idle_ms=60_000,
+            retry=RetryPolicy(**settings),
+            error_handler=error_handler,
+            **options,
+        )
+    )
+    queue.add_handler(int, handler)
+    return queue
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 7])
+def test_attempts_counts_all_tries_the_first_included(make_queue, attempts):
+    handler = Flaky(failures=1_000)
+    queue = retried(make_queue, handler, {"attempts": attempts, **AT_ONCE}, lambda *_: None)
+    queue.produce_many([1, 2, 3])
+    assert queue.flush(WAIT_S)
+    assert handler.tries == [[1, 2, 3]] * attempts
+    stats = queue.stats()
+    assert (stats.consumed, stats.failed) == (0, 3)
+    assert (stats.handlers()[int].failed, stats.handlers()[int].batches) == (3, 1)
+
+
+def test_the_default_is_three_tries(make_queue):
+    handler = Flaky(failures=2)
+    queue = retried(make_queue, handler)
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert handler.tries == [[1]] * 3
+
+
+def test_without_a_policy_there_is_one_try(make_queue):
+    handler = Flaky(failures=1)
+    queue = make_queue(error_handler=lambda *_: None)
+    queue.add_handler(int, handler)
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert (handler.tries, queue.stats().failed) == ([[1]], 1)
+
+
+def test_a_try_that_succeeds_ends_it_and_the_batch_counts_once_as_consumed(make_queue, caplog):
+    handler, reported = Flaky(failures=1), []
+    queue = retried(make_queue, handler, error_handler=lambda *args: reported.append(args))
+    queue.produce_many([1, 2])
+    assert queue.flush(WAIT_S)
+    assert handler.items == [1, 2]
+    stats = queue.stats()
+    assert (stats.consumed, stats.failed, stats.handlers()[int].batches) == (2, 0, 1)
+    assert_conserved(stats)
+    assert reported == []
+    assert caplog.records == []
+
+
+def test_only_the_listed_exceptions_are_tried_again(make_queue):
+    for kinds, error, tries in (
+        ((KeyError, OSError), KeyError, 3),
+        ((KeyError, OSError), ConnectionError, 3),
+        ((KeyError, OSError), ValueError, 1),
+        ((Exception,), KeyboardInterrupt, 1),
+        ((BaseException,), KeyboardInterrupt, 3),
+        ((), ValueError, 1),
+    ):
+        handler = Flaky(1_000, error)
+        queue = retried(make_queue, handler, {"retry_on": kinds, **AT_ONCE}, lambda *_: None)
+        queue.produce(1)
+        assert queue.flush(WAIT_S)
+        assert len(handler.tries) == tries, (kinds, error)
+        assert queue.stats().failed == 1
+
+
+def test_on_error_comes_at_the_end_and_once(make_queue):
+    class Reports(Flaky):
+        def on_error(self, batch, error):
+            reported.append((list(batch), str(error), len(self.tries)))
+
+    reported = []
+    for kinds, tries in (((ValueError,), 3), ((KeyError,), 1)):
+        reported.clear()
+        policy = {"retry_on": kinds, **AT_ONCE}
+        queue = retried(
+            make_queue, Reports(failures=1_000), policy, lambda *_: reported.append("second")
+        )
+        queue.produce_many([1, 2])
+        assert queue.flush(WAIT_S)
+        assert reported == [([1, 2], "as planned", tries)]
+
+
+def test_error_handler_gets_the_last_error_at_the_end(make_queue):
+    reported = []
+
+    def consume(batch):
+        raise ValueError(f"try {len(tries)}" if not tries.append(1) else "")
+
+    tries = []
+    queue = retried(
+        make_queue, consume, error_handler=lambda batch, error: reported.append((batch, str(error)))
+    )
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert reported == [([1], "try 3")]
+
+
+def test_each_try_gets_a_list_of_its_own(make_queue):
+    """What a try did to its list, the next one does not see; nor does it see another list's contents."""
+    lists, reported = [], []
+
+    def consume(batch):
+        lists.append(batch)
+        seen.append(list(batch))
+        batch.clear()
+        raise ValueError
+
+    seen = []
+    queue = retried(make_queue, consume, error_handler=lambda batch, error: reported.append(batch))
+    queue.produce_many([1, 2, 3])
+    assert queue.flush(WAIT_S)
+    assert seen == [[1, 2, 3]] * 3
+    assert len({id(one) for one in lists}) == 3
+    assert reported[0] is lists[-1], "as the last try left it"
+
+
+def test_the_order_is_kept_because_the_partition_waits(make_queue):
+    handler = Flaky(failures=1)
+    queue = retried(make_queue, handler, max_batch_items=5)
+    queue.produce_many(range(300))
+    assert queue.flush(WAIT_S)
+    assert handler.items == list(range(300))
+    assert len(handler.tries) == 2 * len(handler.batches)
+
+
+def test_a_handler_is_free_for_others_between_two_tries(make_queue):
+    """The wait is outside the handler: another type's batch gets in from another thread."""
+    failed = threading.Event()
+
+    class OneFails(Recorder):
+        def consume(self, batch):
+            if type(batch[0]) is int and not failed.is_set():
+                failed.set()
+                raise ValueError
+            super().consume(batch)
+
+    handler = OneFails()
+    queue = make_queue(settings=config(threads=2, retry=RetryPolicy(**NEVER)))
+    queue.add_handler(int, handler)
+    queue.add_handler(str, handler)
+    queue.produce(1)
+    assert failed.wait(WAIT_S)
+    queue.produce("meanwhile")
+    eventually(lambda: handler.items == ["meanwhile"], "the other type's batch")
+    assert queue.shutdown(WAIT_S) == 0
+    assert handler.items == ["meanwhile", 1]
+
+
+def test_a_shutdown_ends_the_wait_and_the_tries_that_are_left_follow_at_once(make_queue):
+    handler = Flaky(failures=2)
+    queue = retried(make_queue, handler, {"attempts": 3, **NEVER})
+    queue.produce_many([1, 2])
+    flusher, flushed = in_background(lambda: queue.flush(WAIT_S))
+    eventually(lambda: len(handler.tries) == 1, "the first try")
+    assert queue.stats().in_flight == 2
+    assert queue.shutdown(WAIT_S) == 0
+    join(flusher)
+    assert flushed == [True]
+    assert len(handler.tries) == 3
+    assert (queue.stats().consumed, handler.closed) == (2, 1)
+
+
+def test_a_shutdown_out_of_time_abandons_what_is_being_retried_once(make_queue):
+    held = threading.Event()
+
+    def consume(batch):
+        tries.append(len(batch))
+        if len(tries) > 1:
+            assert held.wait(WAIT_S)
+        raise ValueError
+
+    tries = []
+    queue = retried(make_queue, consume, NEVER, lambda *_: None)
+    queue.produce_many([1, 2])
+    flusher, _ = in_background(lambda: queue.flush(WAIT_S))
+    eventually(lambda: tries == [2], "the first try")
+    assert queue.shutdown(0.05) == 2
+    held.set()
+    join(flusher)
+    eventually(lambda: queue.stats().in_flight == 0, "the batch comes back")
+    assert_conserved(queue.stats())
+    assert (queue.stats().abandoned, queue.stats().failed) == (2, 0)
+
+
+def test_it_serves_consumers_as_well(make_queue):
+    handler = Flaky(failures=1)
+    queue = make_queue(consumer=handler, retry=RetryPolicy(**AT_ONCE))
+    queue.produce_many([1, "a"])
+    assert queue.flush(WAIT_S)
+    assert handler.items == [1, "a"]
+    assert queue.stats().consumed == 2
+
+
+def test_a_policy_is_a_value():
+    policy = RetryPolicy(
+        attempts=5, backoff_ms=1.5, factor=3, max_backoff_ms=9, retry_on=(OSError, KeyError)
+    )
+    assert RetryPolicy() == RetryPolicy(
+        attempts=3, backoff_ms=100, factor=2.0, max_backoff_ms=5_000, retry_on=(Exception,)
+    )
+    assert pickle.loads(pickle.dumps(policy)) == policy != RetryPolicy()
+    assert hash(pickle.loads(pickle.dumps(policy))) == hash(policy)
+    assert eval(repr(policy).replace("<class '", "").replace("'>", "")) == policy
+    with pytest.raises(AttributeError):
+        policy.attempts = 6
+    with pytest.raises(TypeError):
+        RetryPolicy(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attempts": 0}, "attempts is 0.*1 to 1_000"),
+        ({"attempts": -1}, "attempts is -1"),
+        ({"attempts": 2.0}, "attempts is 2.0"),
+        ({"attempts": True}, "attempts is True"),
+        ({"backoff_ms": -1}, "backoff_ms is -1.*from 0 up"),
+        ({"backoff_ms": float("nan")}, "backoff_ms is nan"),
+        ({"backoff_ms": "1"}, "backoff_ms is '1'"),
+        ({"factor": 0.5}, "factor is 0.5.*from 1 up"),
+        ({"factor": float("inf")}, "factor is inf"),
+        ({"max_backoff_ms": -0.1}, "max_backoff_ms is -0.1"),
+        ({"retry_on": ValueError}, "retry_on is <class 'ValueError'>.*tuple"),
+        ({"retry_on": [ValueError]}, "retry_on is .*tuple of exception classes"),
+        ({"retry_on": (ValueError, int)}, "retry_on is .*tuple of exception classes"),
+        ({"retry_on": (ValueError(),)}, "retry_on is .*tuple of exception classes"),
+    ],
+    ids=repr,
+)
+def test_values_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        RetryPolicy(**settings)

@@ -1,0 +1,231 @@
+"""P9: a forked child says what it has not, works with new queues, and ends."""
+
+import pytest
+
+from core_support.scripts import run_script
+
+FORK = """
+class Handler:
+    def __init__(self):
+        self.items = []
+    def consume(self, batch):
+        self.items.extend(batch)
+
+def child(body):
+    # Run `body` in a forked child that ends like a program, and return its exit code.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        except BaseException as error:
+            say("child raised", repr(error))
+            os._exit(70)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def name_of_error(call):
+    try:
+        return call()
+    except BaseException as error:
+        return type(error).__name__
+
+handler = Handler()
+queue = BatchQueue("queue", config(threads=2, partitions=PartitionPolicy.fixed(4), shutdown_timeout=20))
+queue.add_handler(int, handler)
+queue.produce(1)
+queue.flush(30)
+"""
+
+
+def run(code):
+    exit_code, out, err = run_script(
+        "import warnings\nwarnings.simplefilter('ignore')\n" + FORK + code
+    )
+    assert exit_code == 0, err
+    assert "panicked" not in err
+    return out
+
+
+def test_every_call_on_the_parents_queue_raises_in_the_child():
+    out = run("""
+def body():
+    for call in (lambda: queue.produce(1), lambda: queue.produce_many([1]),
+                 lambda: queue.produce_many(iter([1])), lambda: queue.flush(), lambda: queue.shutdown(),
+                 lambda: queue.stats(), lambda: queue.add_handler(str, handler), lambda: queue.running):
+        say(name_of_error(call))
+    try:
+        queue.produce(1)
+    except QueueForkedError as error:
+        say(error)
+    say(isinstance(QueueForkedError("x"), RuntimeError))
+say(child(body))
+say(queue.produce(2), queue.flush(30), handler.items)
+""")
+    assert out[:8] == ["QueueForkedError"] * 8
+    assert "fork" in out[8]
+    assert "make a new BatchQueue" in out[8]
+    assert out[9:] == ["True", "0", "True True [1, 2]"]
+
+
+def test_a_full_put_in_the_child_raises_and_does_not_hang():
+    out = run("""
+small = BatchQueue("small", config(buffer_size=1))
+entered, released = threading.Event(), threading.Event()
+small.add_handler(int, lambda batch: (entered.set(), released.wait(60)))
+small.produce(1)
+entered.wait(30)
+small.produce(1)
+say(child(lambda: say(name_of_error(lambda: small.produce(1)))))
+released.set()
+""")
+    assert out == ["QueueForkedError", "0"]
+
+
+def test_new_queues_work_in_the_child_with_the_same_handlers():
+    out = run("""
+def body():
+    say(BatchQueueManager.names())
+    fresh = BatchQueueManager.create("registered", config(threads=2))
+    fresh.add_handler(int, handler)
+    say(fresh.produce_many([10, 11]), fresh.flush(30), fresh.shutdown(30))
+    say(handler.items)
+registered = BatchQueueManager.create("registered", config())
+say(child(body))
+say(BatchQueueManager.names(), handler.items)
+""")
+    assert out == ["[]", "2 True 0", "[1, 10, 11]", "0", "['registered'] [1]"]
+
+
+def test_a_child_that_was_forked_while_the_handler_ran_is_free_to_use_it():
+    out = run("""
+entered, released = threading.Event(), threading.Event()
+class Busy(Handler):
+    def consume(self, batch):
+        if batch == [5]:
+            entered.set()
+            released.wait(60)
+        super().consume(batch)
+busy = Busy()
+queue.add_handler(float, busy)
+other = BatchQueue("other", config())
+other.add_handler(int, busy)
+other.produce(5)
+entered.wait(30)
+def body():
+    fresh = BatchQueue("fresh", config())
+    fresh.add_handler(int, busy)
+    say(fresh.produce(6), fresh.flush(30), busy.items)
+say(child(body))
+released.set()
+say(other.shutdown(30))
+""")
+    assert out == ["True True [6]", "0", "0"]
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
+def test_a_child_that_ends_like_a_program_ends(ending):
+    """With the parent's queues alive in it, and one of its own with items to deliver."""
+    expected = {"": 0, "sys.exit(3)": 3, "raise ValueError": 1}[ending]
+    out = run(f"""
+pid = os.fork()
+if pid == 0:
+    fresh = BatchQueue("fresh", config(min_idle_ms=60_000))
+    fresh.add_handler(int, lambda batch: say("child delivers", batch))
+    fresh.produce(1)
+    del queue
+    gc.collect()
+    {ending or "sys.exit(0)"}
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""")
+    assert out == ["child delivers [1]", str(expected)]
+
+
+def test_sys_exit_in_a_child_forked_inside_a_with_block_keeps_its_code():
+    out = run("""
+with queue:
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(3)
+    say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    say(queue.produce(2))
+say(handler.items)
+""")
+    assert out == ["3", "True", "[1, 2]"]
+
+
+def test_the_child_may_print_and_drop_the_parents_queue():
+    out = run("""
+def body():
+    global queue
+    say("fork" in repr(queue))
+    del queue
+    gc.collect()
+    say("dropped")
+say(child(body))
+""")
+    assert out == ["True", "dropped", "0"]
+
+
+def test_a_child_forked_from_a_handler_is_not_a_drain_thread():
+    out = run("""
+def fork(batch):
+    def body():
+        fresh = BatchQueue("fresh", config())
+        fresh.add_handler(int, handler)
+        say(fresh.produce(3), fresh.flush(30), fresh.shutdown(30))
+    say(child(body))
+queue.add_handler(str, fork)
+queue.produce("go")
+queue.flush(60)
+say(queue.stats().failed)
+""")
+    assert out == ["True True 0", "0", "0"]
+
+
+def test_multiprocessing_with_fork_works_beside_a_queue():
+    out = run("""
+import multiprocessing
+def work(number, results):
+    fresh = BatchQueue("fresh", config())
+    seen = []
+    fresh.add_handler(int, seen.extend)
+    fresh.produce_many(range(number))
+    fresh.shutdown(30)
+    results.put(sum(seen))
+context = multiprocessing.get_context("fork")
+results = context.SimpleQueue()
+processes = [context.Process(target=work, args=(number, results)) for number in (10, 20, 30)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join(60)
+say(sorted(results.get() for _ in processes), [process.exitcode for process in processes])
+""")
+    assert out == ["[45, 190, 435] [0, 0, 0]"]
+
+
+def test_forks_in_the_middle_of_traffic():
+    """Whatever lock the drain threads and the producers held at the fork, a new queue in the child works."""
+    out = run("""
+stop = threading.Event()
+def produce():
+    number = 0
+    while not stop.is_set():
+        queue.produce(number)
+        number += 1
+def body():
+    fresh = BatchQueue("fresh", config(threads=2))
+    fresh.add_handler(int, handler)
+    assert fresh.produce_many([10, 11, 12]) == 3
+    assert fresh.flush(20)
+    assert fresh.shutdown(20) == 0
+threads = [threading.Thread(target=produce) for _ in range(2)]
+for thread in threads:
+    thread.start()
+say({child(body) for _ in range(30)})
+stop.set()
+for thread in threads:
+    thread.join()
+say(queue.shutdown(30))
+""")
+    assert out == ["{0}", "0"]

@@ -1,0 +1,425 @@
+"""Attempts and commits, without Spark between them: no loss, no duplication, nothing silent."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchqueue import HandlerConsumer, RetryPolicy
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import SinkError
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import AttemptMessage
+from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
+from spark_support.pyspark_version import needs_stream_sink
+
+OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
+
+
+def batches(flights: Path, file: int) -> list[pa.RecordBatch]:
+    return pq.read_table(flights / f"part-{file}.parquet").to_batches(max_chunksize=200)
+
+
+def attempts(
+    flights: Path, store: SqliteStore, query_id: str | None = "q1", **changes: Any
+) -> list[AttemptMessage]:
+    job = flight_job(store, **changes)
+    epoch = None if query_id is None else EpochId(query_id, 0)
+    return [run_attempt(job, OPTIONS, batches(flights, file), epoch) for file in range(FILES)]
+
+
+def at(messages: list[AttemptMessage], batch_id: int) -> list[AttemptMessage]:
+    """The same results, as if they were those of another epoch."""
+    return [
+        replace(one, epoch=one.epoch and EpochId(one.epoch.query_id, batch_id)) for one in messages
+    ]
+
+
+def departures(store: SqliteStore) -> int:
+    return sum(one.count for one in store.read(DEPARTURES, "flights"))
+
+
+def summaries(store: SqliteStore) -> list[Any]:
+    with store.transaction("flights") as transaction:
+        return transaction.summaries()
+
+
+def test_epoch_reaches_the_store_and_its_summary_the_ledger(
+    flights: Path, store: SqliteStore
+) -> None:
+    Commit(flight_job(store), OPTIONS, attempts(flights, store)).epoch(0)
+    rows = FILES * ROWS_PER_FILE
+    assert departures(store) == rows
+    ((query_id, batch_id, summary),) = summaries(store)
+    assert (query_id, batch_id, summary["batch_id"], summary["rows"]) == ("q1", 0, 0, rows)
+    stages = summary["stages"]
+    for stage in stages.values():
+        assert stage["produced"] == stage["consumed"] > 0
+        assert stage["failed"] == stage["refused"] == stage["unhandled"] == stage["abandoned"] == 0
+        assert 0 <= stage["peak_used_percent"] <= 100
+    assert summary["items"] == stages["l1"]["produced"] == sum(summary["l1_thread_items"])
+    assert 5 * rows < summary["items"] <= 6 * rows  # the ranking leaves out what has no delay
+    assert stages["persist"]["produced"] < stages["l2"]["produced"] < stages["l1"]["produced"]
+    assert summary["commit_bytes"] > 0
+    walls = summary["attempt_wall_s"]
+    assert 0 < walls["min"] <= walls["median"] <= walls["max"]
+    for name in (
+        "drain_cpu_s",
+        "rest_cpu_s",
+        "commit_drain_cpu_s",
+        "commit_rest_cpu_s",
+        "commit_wall_s",
+    ):
+        assert summary[name] > 0
+
+
+def test_epoch_is_applied_once_however_often_it_is_committed(
+    flights: Path, store: SqliteStore
+) -> None:
+    first = attempts(flights, store)
+    again = attempts(flights, store)
+    for messages in (first, first, again):
+        Commit(flight_job(store), OPTIONS, messages).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+    assert len(summaries(store)) == 1
+    Commit(flight_job(store), OPTIONS, at(again, 1)).epoch(1)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
+
+
+def test_epoch_committed_twice_at_the_same_time_is_applied_once(
+    flights: Path, store: SqliteStore
+) -> None:
+    """A commit may outlive its driver, and still be at work when the next driver replays the epoch."""
+    messages = attempts(flights, store)
+    together = threading.Barrier(2)
+
+    def commit() -> None:
+        together.wait()
+        Commit(flight_job(store), OPTIONS, messages).epoch(0)
+
+    with ThreadPoolExecutor() as pool:
+        for future in [pool.submit(commit), pool.submit(commit)]:
+            future.result()
+    assert departures(store) == FILES * ROWS_PER_FILE
+    assert len(summaries(store)) == 1
+
+
+@needs_stream_sink
+def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -> None:
+    from batchqueue.spark.format.stream_writer import StreamSinkWriter
+
+    writer = StreamSinkWriter(flight_job(store), OPTIONS)
+    with pytest.raises(SinkError, match=r"did not set the local property sql.streaming.queryId"):
+        writer.write(iter(batches(flights, 0)))
+
+
+def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore) -> None:
+    messages = attempts(flights, store)
+    for wrong in (
+        at(messages, 1),
+        [*messages[1:], *at(messages[:1], 1)],
+        attempts(flights, store, None),
+    ):
+        with pytest.raises(SinkError, match="Spark commits epoch 0"):
+            Commit(flight_job(store), OPTIONS, wrong).epoch(0)
+    assert not store.path.exists()
+
+
+def test_epoch_that_comes_again_with_other_rows_is_left_out_and_told(
+    flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, messages = flight_job(store), attempts(flights, store)
+    Commit(job, OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).epoch(0)
+    assert [one for one in caplog.records if one.levelname == "WARNING"] == []
+    Commit(job, OPTIONS, messages[:1]).epoch(0)
+    (warning,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert (
+        f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
+    )
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def test_batch_with_a_txn_id_is_applied_once_and_without_one_each_time(
+    flights: Path, store: SqliteStore
+) -> None:
+    messages = attempts(flights, store, query_id=None)
+    named = SinkOptions("flights", None, "load-1", 1_000_000)
+    for options, times in ((named, 1), (named, 1), (OPTIONS, 2), (OPTIONS, 3)):
+        Commit(flight_job(store), options, messages).batch(overwrite=False)
+        assert departures(store) == times * FILES * ROWS_PER_FILE
+    Commit(flight_job(store), OPTIONS, messages).batch(overwrite=True)
+    assert departures(store) == FILES * ROWS_PER_FILE
+    assert len(summaries(store)) == 1
+
+
+def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
+    flights: Path, store: SqliteStore
+) -> None:
+    job = flight_job(store)
+    Commit(job, OPTIONS, attempts(flights, store, "old")).epoch(0)
+    before = stored(store)
+    new = attempts(flights, store, "new")
+    with pytest.raises(SinkError, match=r"query new is new, but sink 'flights'.*onNewQuery"):
+        Commit(job, OPTIONS, new).epoch(0)
+    assert stored(store) == before
+    Commit(job, SinkOptions("flights", "append", None, 1_000_000), new).epoch(0)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
+    newest = attempts(flights, store, "newest")
+    Commit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).epoch(0)
+    assert stored(store) == before
+    assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
+
+
+@pytest.mark.parametrize("txn_id", [None, "load-1"])
+def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
+    flights: Path, store: SqliteStore, txn_id: str | None
+) -> None:
+    job = flight_job(store)
+    options = replace(OPTIONS, txn_id=txn_id)
+    Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+    with pytest.raises(SinkError, match=r"query q1 is new, but sink 'flights'"):
+        Commit(job, OPTIONS, attempts(flights, store)).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteStore) -> None:
+    job = flight_job(store)
+    named = replace(OPTIONS, txn_id="load-1")
+    for options in (OPTIONS, named, OPTIONS, OPTIONS):
+        Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+    with store.transaction("flights") as transaction:
+        assert transaction.known_queries() == {"unmarked", "batch:load-1"}
+    assert len(summaries(store)) == 4
+
+
+def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
+    flights: Path, store: SqliteStore
+) -> None:
+    job = flight_job(store)
+    messages = attempts(flights, store)
+    with pytest.raises(
+        SinkError, match=r"epoch 7 of query q1 meets a store that has none.*Restore the store"
+    ):
+        Commit(job, OPTIONS, at(messages, 7)).epoch(7)
+    assert departures(store) == 0
+    for on_new_query in (
+        "append",
+        "replace",
+    ):  # which is about another checkpoint, and may stay in the start command
+        with pytest.raises(SinkError, match="onMissingEpochs=accept for one start"):
+            Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).epoch(7)
+    accepting = replace(OPTIONS, on_missing_epochs="accept")
+    Commit(job, accepting, at(messages, 7)).epoch(7)
+    Commit(job, OPTIONS, at(messages, 8)).epoch(8)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
+    with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
+        Commit(job, OPTIONS, at(messages, 10)).epoch(10)
+    # Epochs may be missed, but it is a question of its own whether another query may add to these.
+    with pytest.raises(SinkError, match="query q2 is new"):
+        Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).epoch(3)
+
+
+def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
+    flights: Path, store: SqliteStore
+) -> None:
+    job, replacing = flight_job(store), replace(OPTIONS, on_new_query="replace")
+    one, other = attempts(flights, store, "one"), attempts(flights, store, "other")
+    Commit(job, replacing, one).epoch(0)
+    Commit(job, replacing, other).epoch(0)
+    with pytest.raises(
+        SinkError, match="epoch 1 of query one meets a store that has none of this query"
+    ):
+        Commit(job, replacing, at(one, 1)).epoch(1)
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:
+    for sink_id in ("flights", "others"):
+        options = SinkOptions(sink_id, None, None, 1_000_000)
+        Commit(flight_job(store), options, attempts(flights, store, f"query of {sink_id}")).epoch(0)
+    assert stored(store) == stored(store, "others")
+    replacing = SinkOptions("others", "replace", None, 1_000_000)
+    Commit(flight_job(store), replacing, attempts(flights, store, "new")[:1]).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+    assert stored(store) != stored(store, "others")
+
+
+class Broken(CountMetrics):
+    """A metric that cannot merge one entity."""
+
+    __slots__ = ()
+
+    def combine(self, other: CountMetrics) -> None:
+        if self.entity == "B":
+            raise ValueError("B does not add up")
+        super().combine(other)
+
+
+def broken_items(batch: pa.RecordBatch) -> Iterator[Broken]:
+    for carrier in batch.column("carrier").to_pylist():
+        yield Broken(carrier, 0)
+
+
+def test_handler_that_raises_fails_the_attempt_with_its_message(
+    flights: Path, store: SqliteStore
+) -> None:
+    with pytest.raises(
+        SinkError, match=r"(?s)lost \d+ of \d+ items .*first error: ValueError: B does not add up"
+    ) as info:
+        attempts(flights, store, items=broken_items, metrics=[Broken])
+    assert isinstance(info.value.__cause__, ValueError)
+
+
+class FailingInConsume(HandlerConsumer[Any]):
+    """A handler of the user's that sees to its errors itself, so that the queue does not report them."""
+
+    def consume(self, batch: list[Any]) -> None:
+        raise OSError("the disk is gone")
+
+    def on_error(self, batch: list[Any], error: BaseException) -> None:
+        pass
+
+
+class FailingInClose(HandlerConsumer[Any]):
+    """A handler of the user's that cannot hand on what it has."""
+
+    def consume(self, batch: list[Any]) -> None:
+        pass
+
+    def on_close(self) -> None:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("handler", [FailingInConsume, FailingInClose])
+def test_handler_of_the_users_fails_the_attempt_wherever_it_raises(
+    flights: Path, store: SqliteStore, handler: type[HandlerConsumer[Any]]
+) -> None:
+    with pytest.raises(SinkError, match="first error: OSError: the disk is gone"):
+        attempts(flights, store, handlers={DEPARTURES: lambda hand_on: handler()})
+
+
+def test_items_of_a_type_without_a_handler_fail_the_attempt(
+    flights: Path, store: SqliteStore
+) -> None:
+    lost = FILES * ROWS_PER_FILE // FILES
+    with pytest.raises(
+        SinkError, match=rf"\({0} failed, 0 refused, {lost} without a handler.*metrics or handlers"
+    ):
+        attempts(flights, store, metrics=METRICS[1:])
+
+
+def test_error_in_items_fails_the_attempt(flights: Path, store: SqliteStore) -> None:
+    def wrong(batch: pa.RecordBatch) -> Iterator[CountMetrics]:
+        yield DEPARTURES("A", 0)
+        raise KeyError("no such thing")
+
+    with pytest.raises(KeyError, match="no such thing"):
+        attempts(flights, store, items=wrong)
+
+
+class CarrierCounter:
+    """A handler of the user's for items that are no metrics: str to departures."""
+
+    def __init__(self, hand_on: Callable[[list[Any]], None]) -> None:
+        self.hand_on = hand_on
+        self.counts: dict[str, int] = {}
+
+    def consume(self, batch: list[str]) -> None:
+        for carrier in batch:
+            self.counts[carrier] = self.counts.get(carrier, 0) + 1
+
+    def on_close(self) -> None:
+        self.hand_on([DEPARTURES(carrier, 0, count) for carrier, count in self.counts.items()])
+
+
+def test_items_of_the_users_own_go_to_the_users_handler(flights: Path, store: SqliteStore) -> None:
+    changes = {
+        "items": lambda batch: batch.column("carrier").to_pylist(),
+        "handlers": {str: CarrierCounter},
+        "metrics": [DEPARTURES],
+    }
+    Commit(flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+    assert {one.entity for one in store.read(DEPARTURES, "flights")} == {"A", "B", "C"}
+
+
+def test_partial_that_is_not_among_the_metrics_fails_the_attempt(
+    flights: Path, store: SqliteStore
+) -> None:
+    changes = {
+        "items": lambda batch: batch.column("carrier").to_pylist(),
+        "handlers": {str: CarrierCounter},
+        "metrics": METRICS[1:],
+    }
+    with pytest.raises(
+        SinkError, match=r"partial of departures cannot be stored.*add it to the metrics"
+    ):
+        attempts(flights, store, **changes)
+
+
+def test_partials_larger_than_max_commit_bytes_are_refused(
+    flights: Path, store: SqliteStore
+) -> None:
+    job = flight_job(store)
+    too_small = SinkOptions("flights", None, None, 100)
+    with pytest.raises(SinkError, match=r"take \d+ bytes, more than maxCommitBytes=100"):
+        run_attempt(job, too_small, batches(flights, 0), "q1")
+    messages = attempts(flights, store)
+    sizes = [message.size for message in messages]
+    enough_for_one = SinkOptions("flights", None, None, max(sizes))
+    with pytest.raises(
+        SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"
+    ):
+        Commit(job, enough_for_one, messages).epoch(0)
+    assert summaries(store) == []
+
+
+class BrokenInTheStore(CountMetrics):
+    """A metric that the store cannot take."""
+
+    __slots__ = ()
+    table = "no table's name"
+
+
+def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
+    flights: Path, store: SqliteStore
+) -> None:
+    broken = metric_type("broken", BrokenInTheStore)
+    metrics = [*METRICS, broken]
+
+    def items(batch: pa.RecordBatch) -> Iterator[Any]:
+        yield DEPARTURES("A", 0)
+        yield broken("A", 0)
+
+    messages = attempts(flights, store, items=items, metrics=metrics)
+    message = r'persist.*failed.*first error: ConfigError: "no table\'s name" cannot be'
+    with pytest.raises(SinkError, match=message):
+        Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).epoch(0)
+    assert store.read(DEPARTURES, "flights") == []
+    assert summaries(store) == []
+
+
+def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db", busy_timeout_s=0)
+    store.prepare()
+    messages = attempts(flights, store)
+    job = flight_job(store, store_retry=RetryPolicy(attempts=2, backoff_ms=0))
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(SinkError, match=r"failed in 2 tries: .*locked"):
+        Commit(job, OPTIONS, messages).epoch(0)
+    other.close()
+    Commit(job, OPTIONS, messages).epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE

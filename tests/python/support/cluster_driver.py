@@ -1,0 +1,128 @@
+"""A driver in a process of its own: one order per line of its standard input, in JSON, and one answer each."""
+
+import json
+import os
+import shutil
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+import spark_support
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import AggregationJob, MetricsWriter, register
+from spark_support import flight_job, notes, rdd_job, task_faults
+
+
+class Driver:
+    """What the tests can ask for. All paths are strings."""
+
+    def __init__(self) -> None:
+        # Else the settings of the first session would be the defaults of all later ones.
+        SparkContext._ensure_initialized()
+        self._spark: SparkSession | None = None
+
+    def session(self, conf: dict[str, str], py_files: bool = False) -> None:
+        """Stop the present session, if there is one, and start another.
+
+        Args:
+            conf: Its settings.
+            py_files: Whether `spark_support` goes to the workers by `addPyFile`; else by value.
+        """
+        self.stop()
+        builder = SparkSession.builder.appName("cluster tests")
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        self._spark = builder.getOrCreate()
+        if py_files:
+            support = Path(__file__).parent
+            archive = shutil.make_archive("spark_support", "zip", support, "spark_support")
+            self._spark.sparkContext.addPyFile(archive)
+        else:
+            cloudpickle.register_pickle_by_value(spark_support)
+
+    def stream(self, trouble: str, **places: str) -> None:
+        """Run the flight job until there is nothing new; raise what the query raises."""
+        self._start(trouble, **places).awaitTermination()
+
+    def stream_and_rdd(self, **places: str) -> dict[str, Any]:
+        """Run the flight job, and an RDD job meanwhile and once more; return what that one counted each time."""
+        query = self._start("Trouble", **places)
+        meanwhile = self._rdd(places["flights"])
+        query.awaitTermination()
+        return {"meanwhile": meanwhile, "after": self._rdd(places["flights"])}
+
+    def write_in_shards(self, flights: str, directory: str, notes_folder: str) -> None:
+        """Write all flights in two shards, of which two attempts commit one."""
+        assert self._spark is not None
+        store = task_faults.BothAttemptsCommit(directory, notes.Notes(Path(notes_folder)))
+        table = self._spark.read.schema(flight_job.SCHEMA).parquet(flights)
+        MetricsWriter(flight_job.flight_job(store), shards=2).write_batch(table, txn_id="load-1")
+
+    def py_file(self, path: str) -> None:
+        """Send a file to the workers."""
+        assert self._spark is not None
+        self._spark.sparkContext.addPyFile(path)
+
+    def stop(self) -> None:
+        """Stop the session, if there is one."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def _start(
+        self, trouble: str, flights: str, checkpoint: str, database: str, notes_folder: str
+    ) -> StreamingQuery:
+        """Start the flight job: two epochs, each with two tasks."""
+        assert self._spark is not None
+        actor = task_faults.TROUBLES[trouble](notes.Notes(Path(notes_folder)))
+        job = flight_job.flight_job(SqliteStore(database), items=actor.items)
+        source = self._spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 2)
+        writer = source.parquet(flights).writeStream.format(
+            register_troubled(self._spark, job, actor)
+        )
+        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    def _rdd(self, flights: str) -> list[Any]:
+        assert self._spark is not None
+        rows = self._spark.read.schema(flight_job.SCHEMA).parquet(flights).select("carrier")
+        return rows.rdd.mapPartitions(rdd_job.count).collect()
+
+
+def register_troubled(
+    spark: SparkSession, job: AggregationJob, trouble: task_faults.Trouble
+) -> str:
+    """Register a job as `register` does, with a trouble around the writer that it makes."""
+    sources: list[Any] = []
+    register(SimpleNamespace(dataSource=SimpleNamespace(register=sources.append)), job)  # type: ignore[arg-type]
+    (source,) = sources
+
+    class Troubled(source):  # type: ignore[misc]
+        def streamWriter(self, schema: StructType, overwrite: bool) -> task_faults.TroubledWriter:
+            return task_faults.TroubledWriter(super().streamWriter(schema, overwrite), trouble)
+
+    spark.dataSource.register(Troubled)
+    return str(Troubled.name())
+
+
+def obey(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"result": getattr(driver, order.pop("do"))(**order)}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    # The JVM inherits standard output, and may print: answers have a stream that it does not see.
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)
+        driver = Driver()
+        for line in sys.stdin:
+            print(json.dumps(obey(driver, json.loads(line))), file=answers)
+        driver.stop()

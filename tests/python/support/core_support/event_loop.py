@@ -1,0 +1,120 @@
+"""What the tests of `AsyncBatchQueue` share."""
+
+import asyncio
+import socket
+import time
+
+from batchqueue import _core
+from core_support.waits import WAIT_S
+
+
+def run(main):
+    """Run a coroutine function in a loop of its own; fail if it does not end."""
+
+    async def bounded():
+        async with asyncio.timeout(WAIT_S * 2):
+            return await main()
+
+    return asyncio.run(bounded())
+
+
+async def until(condition, what="the condition"):
+    """Give the loop turns until `condition()` is true; fail after WAIT_S."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {WAIT_S} s"
+        await asyncio.sleep(0)
+
+
+async def begin(*coroutines):
+    """Start a task for each; when this returns, each has come as far as it can without waiting."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def outcomes(tasks):
+    """What each task returned, or the class of what it raised."""
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return [type(result) if isinstance(result, BaseException) else result for result in results]
+
+
+async def fill(queue, handler, item=0, size=None):
+    """Have `handler`, a `Held`, hold one item, and the partition be full behind it."""
+    assert await queue.produce(item) is True
+    await until(handler.entered.is_set)
+    for number in range(1, 1 + (size or queue.config.buffer_size)):
+        assert await queue.produce(type(item)(number)) is True
+
+
+def wait_for_room(queue, partition=0):
+    """Keep the loop from its turns until there is room."""
+    deadline = time.monotonic() + WAIT_S
+    while _core.room(queue._queue, partition) == 0:
+        assert time.monotonic() < deadline
+
+
+class OnLoopTo:
+    """Keeps what it was given, on the loop."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    async def consume(self, batch):
+        await asyncio.sleep(0)
+        self.seen.extend(batch)
+
+
+class ScriptedQueue:
+    """In place of the core: how much room each look finds, and what becomes of each try, is what the test says."""
+
+    def __init__(self, *rooms):
+        self.rooms = list(rooms)
+        self.tries = []
+
+    def room(self, partition):
+        return self.rooms.pop(0) if self.rooms else 0
+
+    def waiting(self, name, *answers):
+        return ScriptedWaiting(self, name, list(answers))
+
+
+class ScriptedWaiting:
+    partition = 0
+
+    def __init__(self, queue, name, answers):
+        self.queue, self.name, self.answers = queue, name, answers
+
+    def again(self, inside):
+        self.queue.tries.append(self.name)
+        return self.answers.pop(0)
+
+    def refuse(self):
+        pass
+
+    def time_out(self, accepted):
+        return TimeoutError(self.name)
+
+
+class SilentBell:
+    """Rings when the test says so."""
+
+    def __init__(self):
+        self.read, self.write = socket.socketpair()
+        self.read.setblocking(False)
+
+    def fileno(self):
+        return self.read.fileno()
+
+    def ring(self):
+        self.write.send(b"1")
+
+    def heard(self):
+        self.read.recv(16)
+        return [0]
+
+    def listen(self, waiting):
+        pass
+
+    def leave(self, partition):
+        pass

@@ -1,0 +1,29 @@
+"""Settings, item types and the conservation law of the queues under test."""
+
+from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
+from core_support.waits import WAIT_S
+
+TYPES = [type(f"Item{index}", (int,), {}) for index in range(5)]
+"""Numbers of five classes, for queues with several handlers."""
+
+
+def config(threads=1, partitions=None, **settings):
+    """Settings of a queue that sleeps for a minute when idle, so that a lost wake-up fails its test."""
+    settings.setdefault("min_idle_ms", 1)
+    settings.setdefault("max_idle_ms", 60_000)
+    settings.setdefault("shutdown_timeout", WAIT_S)
+    if partitions is None:
+        partitions = PartitionPolicy.fixed(threads)
+    elif isinstance(partitions, int):
+        partitions = PartitionPolicy.fixed(partitions)
+    return BatchQueueConfig(threads=ThreadPolicy.fixed(threads), partitions=partitions, **settings)
+
+
+def assert_conserved(stats):
+    """The conservation law, of a queue at rest."""
+    assert stats.attempts == stats.produced + stats.refused, stats
+    assert stats.produced == stats.consumed + stats.failed + stats.unhandled + stats.abandoned, (
+        stats
+    )
+    assert stats.in_flight == 0, stats
+    assert stats.total_used == 0, stats

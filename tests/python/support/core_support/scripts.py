@@ -1,0 +1,56 @@
+"""Scripts that run in an interpreter of their own: exits, forks, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+SCRIPT_S = 60.0
+"""How long an interpreter of its own may run."""
+
+
+SCRIPT_HEADER = """
+import atexit, gc, os, signal, sys, threading, time
+import faulthandler
+faulthandler.enable()
+# Whoever runs the tests in the background may have them, and with them their children, ignore
+# Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from batchqueue import *
+
+def config(threads=1, **settings):
+    settings.setdefault("max_idle_ms", 60_000)
+    settings.setdefault("partitions", PartitionPolicy.fixed(threads))
+    return BatchQueueConfig(threads=ThreadPolicy.fixed(threads), **settings)
+
+def eventually(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
+def run_script(code, python=sys.executable, header=SCRIPT_HEADER):
+    """Run a script in a new interpreter; return (exit code, lines of its output, its standard error)."""
+    script = header + textwrap.dedent(code)
+    process = subprocess.Popen(
+        [python, "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=SCRIPT_S)
+    except subprocess.TimeoutExpired:
+        # With its forked children; SIGABRT makes each of them show the stacks of its threads.
+        os.killpg(process.pid, signal.SIGABRT)
+        out, err = process.communicate(timeout=SCRIPT_S)
+        raise AssertionError(f"the script hangs; so far:\n{out}\n{err}") from None
+    return process.returncode, out.splitlines(), err

@@ -1,0 +1,10 @@
+"""The programs that tests start as processes of their own. What they import is beside them."""
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+CLUSTER_DRIVER = _FOLDER / "cluster_driver.py"
+DELIVERY_SESSION = _FOLDER / "delivery_session.py"
+KILLED_DRIVER = _FOLDER / "killed_driver.py"
+STRESS = _FOLDER / "stress.py"

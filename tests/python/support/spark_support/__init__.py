@@ -1,0 +1,1 @@
+"""Helpers of the tests in `spark`. Tests and their drivers import them; tasks get them by value or as a zip."""

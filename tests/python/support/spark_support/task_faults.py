@@ -1,0 +1,166 @@
+"""What goes wrong in the tasks. All of it travels to the executors by value."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+import batchqueue
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import ParquetStore, StoreTransaction
+from spark_support import flight_job
+from spark_support.notes import Notes
+from spark_support.waits import parent, wait_until
+
+
+def executor() -> int:
+    """Return the process id of the JVM whose Python daemon forked this worker."""
+    return parent(os.getppid())
+
+
+def task() -> dict[str, int]:
+    """Return what tells a task of a stream from the others; its attempts are equal here."""
+    context = TaskContext.get()
+    assert context is not None
+    return {
+        "epoch": int(context.getLocalProperty("streaming.sql.batchId") or 0),
+        "partition": context.partitionId(),
+    }
+
+
+class Trouble:
+    """Nothing goes wrong. Every attempt notes when it has put half of its rows in, and the end of `write()`."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+
+    def in_mid_task(self) -> None: ...
+
+    def at_end(self) -> None: ...
+
+    def items(self, batch: pa.RecordBatch) -> Iterator[Metrics]:
+        half = batch.num_rows // 2
+        yield from flight_job.items(batch.slice(0, half))
+        self.note("half")
+        self.in_mid_task()
+        yield from flight_job.items(batch.slice(half))
+
+    def write(
+        self, writer: DataSourceStreamArrowWriter, rows: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
+        message = writer.write(rows)
+        self.note("end")
+        self.at_end()
+        return message
+
+    def note(self, kind: str) -> None:
+        self.notes.write(
+            kind, **task(), executor=executor(), worker=os.getpid(), package=batchqueue.__file__
+        )
+
+    def once(self, kind: str) -> bool:
+        """Return whether no attempt has done this yet, and note that this one does."""
+        first = self.notes.first(kind)
+        if first:
+            self.note(kind)
+        return first
+
+
+class ExecutorDiesInMidTask(Trouble):
+    def in_mid_task(self) -> None:
+        if self.once("kill"):
+            os.kill(executor(), signal.SIGKILL)
+
+
+class ExecutorDiesAtTheEnd(Trouble):
+    """The sink has done all that it does in a task, but Spark has not heard of it."""
+
+    def at_end(self) -> None:
+        if self.once("kill"):
+            os.kill(executor(), signal.SIGKILL)
+            threading.Event().wait()  # until the daemon misses its executor, and this worker its daemon
+
+
+class WorkerDiesInMidTask(Trouble):
+    def in_mid_task(self) -> None:
+        if self.once("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WorkerHangsInMidTask(Trouble):
+    def in_mid_task(self) -> None:
+        if self.once("hang"):
+            threading.Event().wait()
+
+
+class TwoAttemptsFinish(Trouble):
+    """A task whose first attempt is so slow that Spark starts another; none returns before both are done."""
+
+    def at_end(self) -> None:
+        mine = task()
+        if mine == {"epoch": 0, "partition": 0}:
+            wait_until(
+                lambda: len(self.notes.read("end", **mine)) == 2, "the other attempt of this task"
+            )
+
+
+class WaitsInTheSecondEpoch(Trouble):
+    def in_mid_task(self) -> None:
+        if task()["epoch"] == 1 and self.once("wait"):
+            threading.Event().wait()
+
+
+TROUBLES: dict[str, type[Trouble]] = {
+    kind.__name__: kind
+    for kind in (
+        Trouble,
+        ExecutorDiesInMidTask,
+        ExecutorDiesAtTheEnd,
+        WorkerDiesInMidTask,
+        WorkerHangsInMidTask,
+        TwoAttemptsFinish,
+        WaitsInTheSecondEpoch,
+    )
+}
+
+
+class BothAttemptsCommit(ParquetStore):
+    """Two attempts of a task commit shard 0: none begins before the other has come, or returns before both are done."""
+
+    def __init__(self, directory: str, notes: Notes) -> None:
+        super().__init__(directory)
+        self.notes = notes
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        here = sink_id.endswith("/0") and TaskContext.get() is not None
+        if here:
+            self._meet("begin")
+        with super().transaction(sink_id) as transaction:
+            yield transaction
+        if here:
+            self._meet("end")
+
+    def _meet(self, kind: str) -> None:
+        self.notes.write(kind, executor=executor(), worker=os.getpid())
+        wait_until(lambda: len(self.notes.read(kind)) == 2, "the other attempt of this task")
+
+
+class TroubledWriter(DataSourceStreamArrowWriter):
+    """The sink's own writer, with something at the end of `write()`."""
+
+    def __init__(self, writer: Any, trouble: Trouble) -> None:
+        self._writer = writer
+        self._trouble = trouble
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._trouble.write(self._writer, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._writer.commit(messages, batchId)
