@@ -1,7 +1,7 @@
 """Aggregation on queues: L1 merges near the producers, L2 across them, TopN ranks single rows.
 
-`Metrics` and their workers are Python objects; an `Aggregator` does the same for Arrow rows in
-Rust.
+`Metrics` and their workers are Python objects; an `Aggregator` does the same in Rust for Arrow
+rows.
 """
 
 from batchqueue.aggregation.aggregator import Aggregation, Aggregator

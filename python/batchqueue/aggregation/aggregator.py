@@ -1,4 +1,4 @@
-"""`Aggregation` and `Aggregator`: grouped aggregation of Arrow data in Rust, without the interpreter."""
+"""`Aggregation` and `Aggregator`: grouped aggregation of Arrow data in Rust."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,34 +15,38 @@ _MOST_MS = 1_000_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """A description of grouped aggregation. It can be sent to other processes, which makes their partials mergeable.
+    """A declaration of a grouped aggregation: keys, measures and an optional time window.
+
+    It pickles, and partials made from equal aggregations can be merged, whatever process made them.
 
     Attributes:
-        keys: Columns whose values make a group; none for one group of all rows. They may be
-            numbers, booleans, dates, times, texts or bytes, or a dictionary of these. Null is a
-            value of its own, all NaN are one, -0.0 is 0.0.
-        measures: What to know about each group, by the name of its column in the result; at least
-            one.
-        window: The time bucket, which is a key as well.
-        max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31. That bounds its
-            memory: of two million groups one takes 55 bytes with an integer as key and a `Count`,
-            43 with a text of 13 bytes, 140 with both as keys. Each more measure takes 8 (`Count`)
-            to 32 bytes (`Sum`), those of texts their length, `TopN` its rows, `Quantiles`
-            kilobytes. While its tables grow it takes up to twice as much, and so do counts and sums
-            while a batch goes in that has more rows than there is room for groups.
+        keys: Columns whose values form a group; empty for a single group of all rows. Numbers,
+            booleans, dates, times, strings or bytes, or dictionaries of these. Null is a key value
+            like any other, all NaN are equal, and -0.0 equals 0.0.
+        measures: What to compute for each group, by the name of its column in the result; at least
+            one measure.
+        window: The time bucket, which is a key as well; `None` for no time bucket.
+        max_groups: Groups that an aggregator keeps at the same time, 1 to 2^31; 1,000,000 by
+            default. It bounds the memory. With two million groups, a group takes 55 bytes with an
+            integer key and a `Count`, 43 with a string key of 13 bytes, and 140 with both keys.
+            Each further measure takes 8 (`Count`) to 32 bytes (`Sum`); measures of strings take the
+            length of the string, `TopN` its rows and `Quantiles` kilobytes. Growing tables take up
+            to twice as much, and so do counts and sums while a batch is merged that has more rows
+            than there is room for groups.
 
     Raises:
-        ConfigError: A value cannot be used, or a name is there twice.
+        ConfigError: A value is invalid, or a column name occurs twice.
 
     Example:
         >>> import pyarrow as pa
         >>> from batchqueue.aggregation import Aggregation, Aggregator, Count, Mean
-        >>> delays = Aggregation(keys=["carrier"], measures={"flights": Count(), "delay": Mean("delay")})
-        >>> aggregator = Aggregator(delays)
+        >>> measures = {"flights": Count(), "delay": Mean("delay")}
+        >>> aggregator = Aggregator(Aggregation(keys=["carrier"], measures=measures))
         >>> aggregator.update(pa.table({"carrier": ["UA", "AA", "UA"], "delay": [10, None, 5]}))
-        >>> aggregator.result().to_pylist()
-        [{'carrier': 'UA', 'flights': 2, 'delay': 7.5}, {'carrier': 'AA', 'flights': 1, 'delay':
-        None}]
+        >>> for group in aggregator.result().to_pylist():
+        ...     print(group)
+        {'carrier': 'UA', 'flights': 2, 'delay': 7.5}
+        {'carrier': 'AA', 'flights': 1, 'delay': None}
     """
 
     keys: Sequence[str]
@@ -58,8 +62,8 @@ class Aggregation:
         for name, measure in self.measures.items():
             if not isinstance(measure, Measure):
                 raise ConfigError(
-                    f"measure {name!r} is {measure!r}; give a Count, Sum, Mean, Min, Max, First, Last, Quantiles "
-                    "or TopN"
+                    f"measure {name!r} is {measure!r}; give a Count, Sum, Mean, Min, Max, First, "
+                    "Last, Quantiles or TopN"
                 )
         names = [*self.keys, *([self.window.output] if self.window else []), *self.measures]
         for name in names:
@@ -68,7 +72,8 @@ class Aggregation:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(
-                f"{twice[0]!r} is the name of two columns of the result; rename one (keys, window, measures)"
+                f"{twice[0]!r} is the name of two columns of the result; "
+                "rename one (keys, window, measures)"
             )
         if not self.measures:
             raise ConfigError("measures is empty; give at least one, like {'rows': Count()}")
@@ -77,30 +82,35 @@ class Aggregation:
 
     @property
     def text(self) -> str:
-        """All but `max_groups` as JSON; partials carry it, and only those of an equal text are merged."""
-        # In an order of their own: equal aggregations may name them in any.
+        """The aggregation without `max_groups` as JSON.
+
+        Partials carry it, and only partials with equal texts are merged.
+        """
+        # Sorted, because equal aggregations may name their measures in any order.
         named = sorted(self.measures.items())
-        measures = [{"name": name, "kind": _kind(one), **asdict(one)} for name, one in named]
+        measures = [
+            {"name": name, "kind": _kind(measure), **asdict(measure)} for name, measure in named
+        ]
         window = None if self.window is None else asdict(self.window)
         return json.dumps({"keys": self.keys, "window": window, "measures": measures})
 
 
 class Aggregator(_core.Aggregator):
-    """A handler for Arrow rows that aggregates them in Rust: drain threads run it without the interpreter.
+    """A handler that aggregates Arrow rows in Rust; drain threads run it without the interpreter.
 
-    Register it for tags, and put rows in with `produce_arrow`; or call `update` and `consume`
+    Register it for tags and enqueue rows with `produce_arrow`, or call `update` and `consume`
     yourself. It takes rows, and partials of aggregators with an equal `Aggregation`, in any
-    mixture. A batch goes in as a whole, or not at all and is counted as failed. All data must have
-    the same types in the columns that it looks at.
+    mixture. A batch is merged as a whole, or not at all and is counted as failed. The columns that
+    the aggregation names must have the same types in all batches.
 
-    With a next worker it is an L1: what it has merged goes on with the first batch after the flush
+    With a next worker it is an L1: it emits what it has merged with the first batch after the flush
     period, when its drain thread has nothing to do, when there are `max_groups` groups, and at
-    close. Without one it keeps everything, and `result` and `partials` may be called at any time,
-    from any thread.
+    close. Without a next worker it keeps everything, and `result` and `partials` may be called at
+    any time, from any thread.
 
     A drain thread takes from a partition without the interpreter if all handlers of the partition
-    are aggregators: give the queue partitions for them, as `PartitionPolicy.adaptive()` does. A
-    retry policy does not concern it.
+    are aggregators: give the queue partitions for them, as `PartitionPolicy.adaptive()` does. Retry
+    policies do not apply to it.
 
     Example:
         >>> import pyarrow as pa
@@ -108,7 +118,7 @@ class Aggregator(_core.Aggregator):
         >>> from batchqueue.aggregation import Aggregation, Aggregator, Sum
         >>> sales = Aggregation(keys=["shop"], measures={"total": Sum("amount")})
         >>> total = Aggregator(sales)
-        >>> orders = pa.table({"kind": ["sale", "sale", "sale"], "shop": [1, 2, 1], "amount": [5, 7, 9]})
+        >>> orders = pa.table({"kind": ["sale"] * 3, "shop": [1, 2, 1], "amount": [5, 7, 9]})
         >>> with BatchQueue("sales", BatchQueueConfig(threads=ThreadPolicy.fixed(1))) as queue:
         ...     l1 = Aggregator(sales, total.update)
         ...     queue.add_handler("sale", l1)
@@ -130,22 +140,24 @@ class Aggregator(_core.Aggregator):
         """Make an aggregator without groups.
 
         Args:
-            aggregation: What to do.
-            next_worker: Takes one record batch of partials; returns how many rows it took, from the
-                front, or None for all. What it does not take is merged again and offered later. If
-                it raises, or returns anything else, that batch is given up. While it refuses, of a
-                batch with more than `max_groups` groups a part may be in when the batch fails.
+            aggregation: What to compute.
+            next_worker: Takes a record batch of partials; returns how many rows it took, from the
+                front, or `None` for all. Rows that it refuses are merged again and offered later.
+                If it raises, or returns anything else, that batch is dropped. While it refuses
+                rows, a batch with more than `max_groups` groups may fail after a part of it was
+                merged. `None`: the aggregator keeps everything.
             flush_period_ms: Longest time that a partial waits for the next worker while batches
-                come in.
+                arrive, in milliseconds; 500 by default.
 
         Raises:
-            ConfigError: A value cannot be used.
+            ConfigError: A value is invalid.
         """
         if not isinstance(aggregation, Aggregation):
             raise ConfigError(f"aggregation is a {type(aggregation).__name__}; give an Aggregation")
         if next_worker is not None and not callable(next_worker):
             raise ConfigError(
-                f"next_worker is {next_worker!r}; give a function that takes a record batch, or None"
+                f"next_worker is {next_worker!r}; "
+                "give a function that takes a record batch, or None"
             )
         if not 0 <= flush_period_ms <= _MOST_MS:
             raise ConfigError(f"flush_period_ms is {flush_period_ms}; give 0 to {_MOST_MS:_}")
@@ -154,13 +166,13 @@ class Aggregator(_core.Aggregator):
             cls,
             list(aggregation.keys),
             None if window is None else (window.column, window.output, round(window.seconds * 1e9)),
-            [_described(name, measure) for name, measure in aggregation.measures.items()],
+            [_declared(name, measure) for name, measure in aggregation.measures.items()],
             aggregation.max_groups,
             aggregation.text,
             next_worker,
             flush_period_ms / 1_000,
         )
-        aggregator = cast(Self, made)  # the stub of the core names the class itself
+        aggregator = cast(Self, made)  # the stub returns the class of the core, not `Self`
         aggregator.aggregation = aggregation
         return aggregator
 
@@ -171,18 +183,19 @@ class Aggregator(_core.Aggregator):
         *,
         flush_period_ms: float = 500,
     ) -> None:
-        """Do nothing: `__new__` has."""
+        """Do nothing: `__new__` has made the aggregator."""
 
     def __repr__(self) -> str:
         measures = ", ".join(self.aggregation.measures)
-        return f"<Aggregator of {measures} by {', '.join(self.aggregation.keys) or 'nothing'}: {len(self)} groups>"
+        keys = ", ".join(self.aggregation.keys) or "nothing"
+        return f"<Aggregator of {measures} by {keys}: {len(self)} groups>"
 
 
 def _kind(measure: Measure) -> str:
     return "top_n" if isinstance(measure, TopN) else type(measure).__name__.lower()
 
 
-def _described(
+def _declared(
     name: str, measure: Measure
 ) -> tuple[str, str, str | None, str | None, list[float], int]:
     second = None

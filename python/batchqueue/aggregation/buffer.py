@@ -1,4 +1,4 @@
-"""`MergeBuffer`: one partial per metric type and key, however many observations come in."""
+"""`MergeBuffer`: a partial per metric type and key, however many observations arrive."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,10 @@ from batchqueue.aggregation.metrics import Metrics
 
 
 class MergeBuffer:
-    """Combines partials as they come. It is not for use from several threads at once; a handler need not be.
+    """Combines partials as they arrive. Not thread-safe; queues never enter a handler concurrently.
 
-    What is accepted is copied or combined, never kept: the caller may go on using its objects, or
-    produce one object twice. Memory follows the number of different keys.
+    It copies or combines the objects that it accepts and keeps none of them: the caller may reuse
+    an object, or produce it twice. Memory follows the number of distinct keys.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MergeBuffer:
         return {metric_type: list(partials) for metric_type, partials in self._partials.items()}
 
     def drain(self) -> list[Metrics]:
-        """Return all partials, those of one type together, and start empty again."""
+        """Remove all partials and return them, grouped by type."""
         drained = [partial for partials in self._partials.values() for partial in partials.values()]
         self._partials.clear()
         return drained

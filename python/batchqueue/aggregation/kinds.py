@@ -1,6 +1,7 @@
-"""The ready kinds of metrics: count, sum, mean, maximum, minimum; None and NaN as Spark SQL treats them.
+"""The built-in kinds of metrics: count, sum, mean, maximum, minimum.
 
-Each defines `copy` again, by slots: merge buffers copy the first item of every key.
+They treat None and NaN as Spark SQL does. Each kind overrides `copy` to copy its slots, which is
+faster: merge buffers copy the first item of every key.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ _blank = object.__new__
 
 
 class CountMetrics(Metrics):
-    """How many. An observation counts 1, or 0 where SQL's `count(column)` would not count it."""
+    """The number of observations: 1 each, or 0 where SQL's `count(column)` would not count it."""
 
     __slots__ = ("count",)
     table = "count_metrics"
@@ -35,7 +36,7 @@ class CountMetrics(Metrics):
         return twin
 
     def to_rows(self) -> list[Row]:
-        """Return the one row of value columns."""
+        """Return the single row of value columns."""
         return [(self.count,)]
 
     @classmethod
@@ -45,11 +46,11 @@ class CountMetrics(Metrics):
 
 
 class SumMetrics(Metrics):
-    """The sum of the values that are not None; None when all are.
+    """The sum of the values that are not None; None if all are.
 
-    Ints stay exact ints. For floats the rounding error of each addition is kept beside the sum
+    Ints are summed exactly. For floats the rounding error of each addition is kept beside the sum
     (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large values of
-    opposite sign may cancel, in any order.
+    opposite sign cancel in any order.
     """
 
     __slots__ = ("_error", "_sum")
@@ -78,8 +79,9 @@ class SumMetrics(Metrics):
         if type(total) is not int:
             part = total - mine
             error = (mine - (total - part)) + (theirs - part)
-            # It is NaN once the sum is infinite or NaN; then nothing can correct the sum any more.
-            self._error = self._error + other._error + error if error == error else 0  # noqa: PLR0124
+            # The error is NaN once the sum is infinite or NaN, which no error term can correct.
+            known = error == error  # noqa: PLR0124
+            self._error = self._error + other._error + error if known else 0
 
     def copy(self) -> Self:
         """Return an equal partial that shares nothing mutable with this one."""
@@ -88,7 +90,7 @@ class SumMetrics(Metrics):
         return twin
 
     def to_rows(self) -> list[Row]:
-        """Return the one row of value columns."""
+        """Return the single row of value columns."""
         total = self.total
         if total is None or not self._error:
             return [(total, 0)]
@@ -104,20 +106,20 @@ class SumMetrics(Metrics):
 
 
 class MeanMetrics(SumMetrics):
-    """The mean of the values that are not None, from their sum and their number; None when all are."""
+    """The mean of the values that are not None, from their sum and count; None if all are."""
 
     __slots__ = ("count",)
     table = "mean_metrics"
     columns: ClassVar = {"total": float, "compensation": float, "count": int}
 
     def __init__(self, entity: str, time_bucket: int, total: Number | None, count: int = 1) -> None:
-        """Start a mean, of one value by default.
+        """Start a mean, of a single value by default.
 
         Args:
             entity: What is measured.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
             total: The value, or the sum of `count` values; None counts as no value.
-            count: Values in `total`.
+            count: Number of values in `total`; 1 by default.
         """
         super().__init__(entity, time_bucket, total)
         self.count = 0 if total is None else count
@@ -130,17 +132,17 @@ class MeanMetrics(SumMetrics):
 
     def combine(self, other: Self) -> None:
         """Take the observations of `other` into this one."""
-        SumMetrics.combine(self, other)  # a direct call: super() costs as much as an addition
+        SumMetrics.combine(self, other)  # direct: super() costs as much as an addition
         self.count += other.count
 
     def copy(self) -> Self:
         """Return an equal partial that shares nothing mutable with this one."""
-        twin = SumMetrics.copy(self)  # of this class, which pyright does not see
+        twin = SumMetrics.copy(self)  # a `Self`, which pyright does not infer
         twin.count = self.count  # pyright: ignore[reportAttributeAccessIssue]
         return twin  # pyright: ignore[reportReturnType]
 
     def to_rows(self) -> list[Row]:
-        """Return the one row of value columns."""
+        """Return the single row of value columns."""
         return [(*super().to_rows()[0], self.count)]
 
     @classmethod
@@ -167,7 +169,7 @@ class _ExtremeMetrics(Metrics):
         return twin
 
     def to_rows(self) -> list[Row]:
-        """Return the one row of value columns."""
+        """Return the single row of value columns."""
         return [(self.value,)]
 
     @classmethod
@@ -177,7 +179,7 @@ class _ExtremeMetrics(Metrics):
 
 
 class MaxMetrics(_ExtremeMetrics):
-    """The largest value that is not None; None when all are. NaN is larger than any number."""
+    """The largest value that is not None; None if all are. NaN is larger than any number."""
 
     __slots__ = ()
     table = "max_metrics"
@@ -185,12 +187,14 @@ class MaxMetrics(_ExtremeMetrics):
     def combine(self, other: Self) -> None:
         """Take the observations of `other` into this one."""
         mine, theirs = self.value, other.value
-        if theirs is not None and (mine is None or theirs > mine or theirs != theirs):  # noqa: PLR0124
+        if theirs is not None and (
+            mine is None or theirs > mine or theirs != theirs  # noqa: PLR0124
+        ):
             self.value = theirs
 
 
 class MinMetrics(_ExtremeMetrics):
-    """The smallest value that is not None; None when all are. NaN is larger than any number."""
+    """The smallest value that is not None; None if all are. NaN is larger than any number."""
 
     __slots__ = ()
     table = "min_metrics"
@@ -198,5 +202,7 @@ class MinMetrics(_ExtremeMetrics):
     def combine(self, other: Self) -> None:
         """Take the observations of `other` into this one."""
         mine, theirs = self.value, other.value
-        if theirs is not None and (mine is None or theirs < mine or mine != mine):  # noqa: PLR0124
+        if theirs is not None and (
+            mine is None or theirs < mine or mine != mine  # noqa: PLR0124
+        ):
             self.value = theirs

@@ -7,10 +7,10 @@ from batchqueue.aggregation.merging import MergingWorker, NextWorker
 
 
 class L1AggregateWorker(MergingWorker):
-    """Merges observations, so that far fewer partials travel on. One instance may serve many metric types.
+    """Merges observations into far fewer partials. An instance may serve many metric types.
 
-    It hands on when the flush period is over, and at once when the queue has nothing left for it: a
-    busy queue merges more, a quiet one answers sooner.
+    It emits its partials when the flush period is over, and immediately when the queue has nothing
+    left for it: a busy queue merges more, a quiet queue answers sooner.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics
@@ -33,11 +33,12 @@ class L1AggregateWorker(MergingWorker):
 
         Args:
             next_worker: Takes lists of partials, e.g. `l2_queue.produce_many`.
-            flush_period_ms: Longest time that a partial waits here, while batches come in.
-            clock: Seconds that only grow.
+            flush_period_ms: Longest time that a partial waits while batches arrive, in
+                milliseconds; 500 by default.
+            clock: Returns seconds that never decrease.
         """
         super().__init__(next_worker, flush_period_ms / 1_000, clock)
 
     def on_idle(self) -> None:
-        """Hand on everything: there is nothing to merge it with."""
+        """Emit all partials: there is nothing to merge them with."""
         self.flush()

@@ -7,10 +7,9 @@ from batchqueue.aggregation.merging import MergingWorker, NextWorker
 
 
 class L2PersistenceWorker(MergingWorker):
-    """Merges the partials of all L1 workers and hands them to the store's writer once per period.
+    """Merges the partials of all L1 workers and emits them to the store's writer once per period.
 
-    The writer merges with what is stored already, so a partial that comes late is only one more
-    write.
+    The writer merges them with what is stored, so a late partial only costs another write.
     """
 
     def __init__(
@@ -25,8 +24,8 @@ class L2PersistenceWorker(MergingWorker):
         Args:
             store_writer: Takes lists of partials: `produce_many` of a `sql_batch` queue, or a
                 writer's `consume`.
-            period_s: Seconds from one write to the next.
-            clock: Seconds that only grow.
+            period_s: Seconds between two writes; 60 by default.
+            clock: Returns seconds that never decrease.
         """
         super().__init__(store_writer, period_s, clock)
 

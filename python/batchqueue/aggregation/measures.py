@@ -1,7 +1,7 @@
-"""What an `Aggregation` can know about a group: counts, sums, extremes, quantiles, the best rows.
+"""What an `Aggregation` can compute for a group: counts, sums, extremes, quantiles, top rows.
 
-Null is no value and does not count, as in SQL. NaN is larger than any number and makes a sum NaN;
-quantiles leave it out. A column may be a dictionary; it is taken as its values.
+Nulls do not count, as in SQL. NaN is larger than any number and makes a sum NaN; quantiles ignore
+it. A dictionary column is read as its values.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from batchqueue.exceptions import ConfigError
 
 
 def _check_columns(measure: Any) -> None:
-    """Refuse a measure whose columns are not named by strings; `Count` and labels may have none."""
+    """Reject a measure whose columns are not strings; those of `Count` and labels may be None."""
     for name in ("column", "by", "label"):
         value = getattr(measure, name, None)
         may_be_none = (
@@ -27,7 +27,7 @@ def _check_columns(measure: Any) -> None:
 
 @dataclass(frozen=True)
 class Count:
-    """Rows, or those with a value in `column`. The result is an int64."""
+    """Number of rows, or of rows with a value in `column`. The result is an int64."""
 
     column: str | None = None
 
@@ -39,8 +39,8 @@ class Count:
 class Sum:
     """The sum of a column of numbers; null where there is no value.
 
-    Integers are added exactly, and the result is an int64; one that does not fit raises
-    `OverflowError`, and is in the partials as a decimal. For floats the rounding error of each
+    Integers are summed exactly, and the result is an int64. A sum that does not fit raises
+    `OverflowError`, and partials hold it as a decimal. For floats the rounding error of each
     addition is kept beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2,
     4.2.2), and the result is a float64.
     """
@@ -53,7 +53,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a column of numbers, as a float64; null where there is no value. Summed as `Sum` does."""
+    """The mean of a column of numbers, as a float64; null where there is no value.
+
+    It sums as `Sum` does.
+    """
 
     column: str
 
@@ -63,7 +66,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class Min:
-    """The smallest value of a column: numbers, booleans, dates, times, texts or bytes (by their bytes)."""
+    """The smallest value of a column of numbers, booleans, dates, times, strings or bytes.
+
+    Strings compare by their bytes.
+    """
 
     column: str
 
@@ -83,9 +89,9 @@ class Max:
 
 @dataclass(frozen=True)
 class First:
-    """The value of `column` in the row with the smallest `by`; of several such rows, in the one that came first.
+    """The value of `column` in the row with the smallest `by`; in a tie, in the earliest row.
 
-    Rows with null in either do not count, as in DuckDB's `arg_min`.
+    Rows with a null in either column do not count, as in DuckDB's `arg_min`.
     """
 
     column: str
@@ -97,7 +103,10 @@ class First:
 
 @dataclass(frozen=True)
 class Last:
-    """The value of `column` in the row with the largest `by`; of several such rows, in the one that came first."""
+    """The value of `column` in the row with the largest `by`; in a tie, in the earliest row.
+
+    Rows with a null in either column do not count, as in DuckDB's `arg_max`.
+    """
 
     column: str
     by: str
@@ -111,12 +120,13 @@ class Quantiles:
     """Quantiles of a column of numbers, as a list of float64; null where there is no value.
 
     Each is within 1 % of the value of that rank, by DDSketch (Masson, Rim and Lee, PVLDB 12(12),
-    2019), as long as the values of each sign are within a factor of 10^17; beyond that the smallest
-    lose. Up to 1e-9 is 0. NaN and infinities do not count. A group takes 1 to 32 KiB for it.
+    2019), while the values of each sign are within a factor of 10^17; beyond that the smallest
+    values lose accuracy. Values up to 1e-9 count as 0. NaN and infinities do not count. A group
+    takes 1 to 32 KiB.
 
     Attributes:
         column: The column.
-        quantiles: From 0 (the minimum) to 1 (the maximum), at least one.
+        quantiles: Ranks from 0 (the minimum) to 1 (the maximum), at least one.
     """
 
     column: str
@@ -128,8 +138,8 @@ class Quantiles:
             raise ConfigError(
                 f"quantiles is {self.quantiles!r}; give a list of numbers from 0 to 1"
             )
-        object.__setattr__(self, "quantiles", tuple(float(one) for one in self.quantiles))
-        if not self.quantiles or not all(0 <= one <= 1 for one in self.quantiles):
+        object.__setattr__(self, "quantiles", tuple(float(rank) for rank in self.quantiles))
+        if not self.quantiles or not all(0 <= rank <= 1 for rank in self.quantiles):
             raise ConfigError(
                 f"quantiles is {self.quantiles!r}; give at least one, each from 0 to 1"
             )
@@ -139,14 +149,14 @@ class Quantiles:
 class TopN:
     """The `n` rows with the largest values of a column, best first, as a list of structs.
 
-    A struct has the `value` and, if there is one, the `label`; of equal values the smaller label is
+    A struct has the `value` and, where `label` is set, the `label`; in a tie the smaller label is
     better. NaN is larger than any number: filter it out before. The top n of single rows can be
-    merged; that of *sums* cannot, rank those last.
+    merged; the top n of *sums* cannot: rank them last.
 
     Attributes:
         column: What is ranked, of the same types as for `Min`.
-        n: Rows to keep, at least 1.
-        label: A column that says which row it is.
+        n: Rows to keep, 1 to 1,000,000.
+        label: A column that identifies the row; `None` for no label.
     """
 
     column: str
@@ -160,20 +170,20 @@ class TopN:
 
 
 Measure = Count | Sum | Mean | Min | Max | First | Last | Quantiles | TopN
-"""All of them."""
+"""Any measure."""
 
 _MOST = 1_000_000
 
 
 @dataclass(frozen=True)
 class Window:
-    """Buckets of time, each from a multiple of the width since the epoch (UTC) to the next.
+    """Time buckets of a fixed width, which start at multiples of it since the epoch, UTC.
 
     Attributes:
         column: A timestamp, a date, or a signed integer of seconds since the epoch.
-        seconds: The width, above 0; a whole number of the column's unit.
-        name: The column with each bucket's start, of the same type, for integers int64; `column` if
-            it is None.
+        seconds: The width, above 0; a multiple of the column's unit.
+        name: The column with each bucket's start, of the same type as `column`, int64 for integers;
+            `None`: the name of `column`.
     """
 
     column: str
@@ -189,7 +199,7 @@ class Window:
 
     @property
     def output(self) -> str:
-        """The name of its column in partials and results."""
+        """The name of the bucket's column in partials and results."""
         return self.column if self.name is None else self.name
 
 

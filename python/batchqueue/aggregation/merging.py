@@ -1,4 +1,4 @@
-"""What L1, L2 and TopN share: merge what comes in, hand it on when it is due, lose nothing on the way."""
+"""What L1, L2 and TopN share: they merge batches, emit when it is due, and lose nothing."""
 
 import time
 from collections.abc import Callable
@@ -9,22 +9,22 @@ from batchqueue.aggregation.metrics import Metrics
 from batchqueue.exceptions import BatchQueueError, ProduceTimeoutError
 
 NextWorker = Callable[[list[Metrics]], Any]
-"""Takes partials; returns how many it took, from the front, as `produce_many` does, or None for all."""
+"""Takes partials; returns how many it took from the front, like `produce_many`, or None for all."""
 
 
 class MergingWorker:
-    """A handler that keeps one partial per key and hands them on as lists.
+    """A handler that keeps a partial per key and emits the partials as lists.
 
-    What the next worker refuses (a full queue of strategy IF_POSSIBLE, a time-out, a queue that is
-    shut down) stays in the buffer, merges with what comes in and is offered again. Only what is
-    refused at close, or handed to a next worker that raised, is given up: it is counted in
-    `dropped`, and the error is raised.
+    Partials that the next worker refuses (a full queue with IF_POSSIBLE, a time-out, a queue that
+    is shut down) stay in the buffer, merge with later batches and are offered again. Only partials
+    that are refused at close, or given to a next worker that raised, are dropped: they are counted
+    in `dropped`, and the error is raised.
 
-    A batch in which `combine` raises counts as failed as a whole; its items before that one are
-    merged.
+    A batch in which `combine` raises counts as failed as a whole; the items before the failing item
+    are merged.
 
     Attributes:
-        dropped: Partials that were given up.
+        dropped: Number of partials that were dropped.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class MergingWorker:
 
         Args:
             next_worker: Takes the partials.
-            period_s: Seconds from one handing on to the next.
-            clock: Seconds that only grow.
+            period_s: Seconds between two emissions.
+            clock: Returns seconds that never decrease.
         """
         self.dropped = 0
         self._next_worker = next_worker
@@ -45,35 +45,35 @@ class MergingWorker:
         self._due_at = clock() + period_s
 
     def consume(self, batch: list[Metrics]) -> None:
-        """Merge a batch; hand on if the period is over."""
+        """Merge a batch; emit if the period is over."""
         self._buffer.accept_all(batch)
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        """Hand on everything if the period is over."""
+        """Emit all partials if the period is over."""
         if self._clock() >= self._due_at:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on everything now, and start a new period."""
+        """Emit all partials now, and start a new period."""
         self._due_at = self._clock() + self._period_s
         partials = self._buffer.drain()
         if partials:
             self._buffer.accept_all(self._refused(partials))
 
     def on_close(self) -> None:
-        """Hand on everything, for the last time.
+        """Emit all partials, for the last time.
 
         Raises:
-            BatchQueueError: The next worker refused some of it.
+            BatchQueueError: The next worker refused some of them.
         """
         self.flush()
         refused = len(self._buffer.drain())
         if refused:
             self.dropped += refused
             raise BatchQueueError(
-                f"{type(self).__name__} dropped {refused} partials at close, which the next worker refused; "
-                "let it outlive this queue, with room or with BufferStrategy.BLOCKING"
+                f"{type(self).__name__} dropped {refused} partials at close, which the next worker "
+                "refused; let it outlive this queue, with room or with BufferStrategy.BLOCKING"
             )
 
     def _refused(self, partials: list[Metrics]) -> list[Metrics]:

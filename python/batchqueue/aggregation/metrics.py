@@ -8,28 +8,28 @@ Row = tuple[Any, ...]
 
 
 class MetricClass(type):
-    """The class of metric types; a class of its own so that pickle can ask how to rebuild a made one."""
+    """The metaclass of metric types, through which pickle rebuilds those of `metric_type`."""
 
     made_by: tuple[Any, ...] | None = None
-    """The arguments of `metric_type`, for a class that it made; None for a class that was written out."""
+    """The arguments of `metric_type` for a class that it made; `None` for a class statement."""
 
 
 class Metrics(metaclass=MetricClass):
     """A partial aggregate: what is known so far about one entity in one time bucket.
 
-    A single observation is a `Metrics` too, so that producers, L1, L2 and the store speak of one
-    thing only. `combine` must be associative and commutative: the order in which partials meet is
-    never defined.
+    A single observation is a `Metrics` too, so that producers, L1, L2 and the store share a type.
+    `combine` must be associative and commutative: the order in which partials meet is undefined.
 
     Subclass it for a new kind of aggregate: set `table` and `columns`, define `combine`, `to_rows`
     and `from_rows`.
 
     Attributes:
-        name: The metric's name, e.g. "departures.carrier.UA"; default: the name of the class.
-        table: The storage table, shared by all metrics of one kind.
+        name: The metric's name, e.g. "departures.carrier.UA"; the name of the class by default.
+        table: The storage table, shared by all metrics of a kind.
         columns: The value columns with their types: int, float or str; each may hold None.
-        multi_row: Whether one partial may take several stored rows, in order, or none.
-        key: (entity, time_bucket): partials of one class with the same key belong together.
+        multi_row: Whether a partial may take several stored rows, in order, or no row; False by
+            default.
+        key: (entity, time_bucket): partials of a class with the same key belong together.
     """
 
     __slots__ = ("key",)
@@ -69,7 +69,7 @@ class Metrics(metaclass=MetricClass):
         raise NotImplementedError(f"{type(self).__name__} must define combine(other)")
 
     def to_rows(self) -> list[Row]:
-        """Return the value columns, in order: one row, or several where `multi_row` is set."""
+        """Return the value columns, in order: a single row, or several where `multi_row` is set."""
         raise NotImplementedError(f"{type(self).__name__} must define to_rows()")
 
     @classmethod

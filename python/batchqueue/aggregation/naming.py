@@ -1,4 +1,4 @@
-"""`metric_type`: a class of its own for each metric, the same one in every process."""
+"""`metric_type`: a class for each metric, the same class in every process."""
 
 import copyreg
 import threading
@@ -17,21 +17,21 @@ _lock = threading.Lock()
 def metric_type(
     name: str, kind: type[M], *, columns: Mapping[str, type] | None = None, limit: int | None = None
 ) -> type[M]:
-    """Make the class of one metric. A queue dispatches by exact class, so each metric needs its own.
+    """Make the class of a metric. A queue dispatches by exact class, so each metric needs a class.
 
-    The same arguments give the same class, in this process and in every other one: pickle and
-    cloudpickle send the arguments, not the class.
+    Equal arguments give the same class, in this process and in every other: pickle and cloudpickle
+    send the arguments, not the class.
 
     Args:
-        name: Name of the metric, e.g. "departures.carrier.UA"; it is what the store keeps.
-        kind: What it computes: `CountMetrics`, `SumMetrics`, ..., or a subclass of `Metrics` of
-            your own.
+        name: Name of the metric, e.g. "departures.carrier.UA"; the store keeps it.
+        kind: What it computes: `CountMetrics`, `SumMetrics`, ..., or your own subclass of
+            `Metrics`.
         columns: Types of value columns where they differ from the kind's, e.g. {"total": int} for a
-            sum of ints.
-        limit: Entries to keep, for a `Ranking`.
+            sum of ints; `None`: those of the kind.
+        limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
 
     Raises:
-        ConfigError: The name is empty, or the kind has no such column, or no limit.
+        ConfigError: The name is empty, or the kind does not have such a column or a limit.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics
@@ -70,8 +70,8 @@ def _make(
 ) -> MetricClass:
     made = MetricClass(name, (kind,), members)
     made.made_by = arguments
-    # Unless its module has a class by its qualified name, cloudpickle sends it by value, and what
-    # arrives is a class beside the one that `metric_type` makes over there.
+    # Cloudpickle sends a class by value unless its module has it under its qualified name. The
+    # receiver would then have two classes: the copy, and the class that `metric_type` makes there.
     qualified = name.replace(".", "/")
     while qualified in globals():
         qualified += "'"
@@ -87,7 +87,8 @@ def _rebuild(
 
 
 def _reduce(cls: MetricClass) -> str | tuple[Any, ...]:
-    made_by = vars(cls).get("made_by")  # not inherited: a subclass of a made class was written out
+    # `vars`, not an inherited attribute: a subclass of a made class is a class statement.
+    made_by = vars(cls).get("made_by")
     return cls.__qualname__ if made_by is None else (_rebuild, made_by)
 
 

@@ -16,13 +16,13 @@ class RankedEntry(NamedTuple):
 
 
 class Ranking(Metrics):
-    """The `limit` entries with the largest scores, ties by id and then label, ascending.
+    """The `limit` entries with the largest scores; ties are broken by id, then label, ascending.
 
-    The top n of single rows can be merged from partial top-ns. The top n of *sums* cannot: rank
-    those after L2.
+    The top n of single rows can be merged from partial rankings. The top n of *sums* cannot: rank
+    them after L2.
 
     Attributes:
-        limit: Entries to keep; set it with `metric_type(name, Ranking, limit=10)`.
+        limit: Entries to keep, 10 by default; set it with `metric_type(name, Ranking, limit=5)`.
     """
 
     __slots__ = ("_entries",)
@@ -34,25 +34,25 @@ class Ranking(Metrics):
     def __init__(
         self, entity: str, time_bucket: int, score: int | float | None, id: str, label: str = ""
     ) -> None:
-        """Start a ranking with one row.
+        """Start a ranking with a single row.
 
         Args:
             entity: Group of the ranking.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
-            score: What it is ranked by; None: not ranked (filter with `IS NOT NULL` to get the same
-                from SQL).
-            id: Names the row; it decides ties.
-            label: Free text to show beside the row.
+            score: What the row is ranked by; None: not ranked, as in SQL with `IS NOT NULL`.
+            id: Names the row; it breaks ties.
+            label: Text to show beside the row; empty by default.
 
         Raises:
             ValueError: The score is NaN, which has no rank.
         """
         if score != score:  # noqa: PLR0124
             raise ValueError(
-                f"the score of {id!r} in {self.name} is NaN, which has no rank; give a number or None"
+                f"the score of {id!r} in {self.name} is NaN, which has no rank; "
+                "give a number or None"
             )
         self.key = (entity, time_bucket)
-        # Sorted ascending, so the score is negated.
+        # Negated, because `insort` sorts ascending.
         self._entries = [] if score is None else [(-score, id, label)]
 
     @property
@@ -66,12 +66,12 @@ class Ranking(Metrics):
         for entry in other._entries:
             if len(entries) >= limit:
                 if entry >= entries[-1]:
-                    return  # the rest of `other` ranks lower still
+                    return  # the remaining entries of `other` rank even lower
                 entries.pop()
             insort(entries, entry)
 
     def to_rows(self) -> list[Row]:
-        """Return one row of value columns per entry, best first."""
+        """Return a row of value columns per entry, best first."""
         return [tuple(entry) for entry in self.entries]
 
     @classmethod

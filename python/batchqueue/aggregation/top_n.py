@@ -7,7 +7,7 @@ from batchqueue.aggregation.merging import MergingWorker, NextWorker
 
 
 class TopNWorker(MergingWorker):
-    """Merges one-row rankings and hands on the best rows of each group once per period.
+    """Merges rankings of single rows and emits the best rows of each group once per period.
 
     It keeps at most `limit` rows per group and time bucket; the limit belongs to the metric:
     `metric_type("delays.worst", Ranking, limit=10)`.
@@ -24,11 +24,11 @@ class TopNWorker(MergingWorker):
 
         Args:
             next_worker: Takes lists of rankings, e.g. `l2_queue.produce_many`.
-            flush_period_ms: Milliseconds from one handing on to the next.
-            clock: Seconds that only grow.
+            flush_period_ms: Milliseconds between two emissions; 60,000 by default.
+            clock: Returns seconds that never decrease.
         """
         super().__init__(next_worker, flush_period_ms / 1_000, clock)
 
     def on_idle(self) -> None:
-        """Hand on if the period is over."""
+        """Emit the rankings if the period is over."""
         self.flush_if_due()

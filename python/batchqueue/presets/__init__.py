@@ -1,7 +1,16 @@
-"""Ready settings for the usual queues: functions that return a config, every size an argument.
+"""Ready settings for common queues, as functions that return a `BatchQueueConfig`.
 
-A preset returns a plain `BatchQueueConfig`; `dataclasses.replace` changes the settings that have no
-argument here.
+An argument of a preset sets the field of `BatchQueueConfig` with the same name, and means what is
+documented there; a preset has defaults that suit its purpose. Its docstring describes only what the
+config does not: arguments of the preset alone, and why a default differs. `dataclasses.replace`
+changes the settings without an argument.
+
+Example:
+    >>> from batchqueue import BufferStrategy
+    >>> from batchqueue.presets import l1_aggregation
+    >>> config = l1_aggregation(strategy=BufferStrategy.BLOCKING)
+    >>> config.buffer_size, config.max_idle_ms
+    (20000, 50)
 """
 
 from batchqueue.presets.aggregation import (

@@ -1,4 +1,7 @@
-"""Settings of the queues of a metrics aggregation: L1, L2 and TopN."""
+"""Settings of the queues of a metrics aggregation: L1, L2 and TopN.
+
+Partitions are adaptive: each metric type has its own while there are few types.
+"""
 
 from typing import Any
 
@@ -32,21 +35,10 @@ def l1_aggregation(
     balancer: DrainBalancer | None = _BY_THROUGHPUT,
     rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
-    """Return the settings of a queue of `L1AggregateWorker`s.
+    """Return the settings of a queue of `L1AggregateWorker`s, with one drain thread per core.
 
-    While producers never wait, what finds no room is refused and counted; give BLOCKING to make
-    them wait instead.
-
-    Args:
-        threads: Drain threads; default: one per core.
-        partitions: Partitions; default: adaptive, one per metric type while there are few.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
-        balancer: What moves partitions to drain threads with less to do; None: they stay.
-        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on
-            `rebalance()`.
+    Producers never wait: an item that finds its partition full is refused and counted. With
+    `BufferStrategy.BLOCKING` they wait instead, and no item is lost.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -71,18 +63,10 @@ def l2_persistence(
     balancer: DrainBalancer | None = _BY_THROUGHPUT,
     rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
-    """Return the settings of a queue of `L2PersistenceWorker`s. It never drops: while it is full, L1 waits.
+    """Return the settings of a queue of `L2PersistenceWorker`s.
 
-    Args:
-        threads: Drain threads; default: one, and one more per four cores.
-        partitions: Partitions; default: adaptive, one per metric type while there are few.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
-        balancer: What moves partitions to drain threads with less to do; None: they stay.
-        rebalance_interval_ms: Time between two runs of the balancer, in milliseconds; 0: only on
-            `rebalance()`.
+    It has a drain thread, and another per four cores. It never drops a partial: while a partition
+    is full, L1 waits.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -105,15 +89,9 @@ def top_n(
     min_idle_ms: float = 10,
     max_idle_ms: float = 100,
 ) -> BatchQueueConfig[Any]:
-    """Return the settings of a queue of `TopNWorker`s. It never drops: while it is full, producers wait.
+    """Return the settings of a queue of `TopNWorker`s, with one drain thread.
 
-    Args:
-        threads: Drain threads; default: one.
-        partitions: Partitions; default: adaptive, one per metric type while there are few.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+    It never drops an item: while a partition is full, producers wait.
     """
     return BatchQueueConfig(
         threads=threads,

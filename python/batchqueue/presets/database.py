@@ -9,7 +9,7 @@ from batchqueue.handlers import SupportsConsume
 T = TypeVar("T")
 
 
-def sql_batch(
+def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     consumer_factory: Callable[[], SupportsConsume[T]],
     *,
     writers: int = 4,
@@ -21,13 +21,9 @@ def sql_batch(
     """Return the settings of a queue that writes into a database, with one writer per drain thread.
 
     Args:
-        consumer_factory: Makes one writer; called once per drain thread.
-        writers: Drain threads, and partitions. Give 1 where the database takes one writer at a
-            time, as SQLite does.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+        consumer_factory: Makes a writer; called once per drain thread.
+        writers: Drain threads, and as many partitions; 4 by default. Give 1 where the database
+            takes one writer at a time, as SQLite does.
     """
     return BatchQueueConfig(
         threads=ThreadPolicy.fixed(writers),

@@ -1,11 +1,11 @@
-"""Settings of queues whose consumer sends each batch away: to another process, or to another system.
+"""Settings of queues whose consumer sends each batch to another process or system.
 
-Such a consumer mostly waits. A few of these queues have a thread each; where there are many,
-`shared=True` lets all of them drain on the threads of one pool.
+Such a consumer mostly waits. A few of these queues have a thread each; many of them share the
+threads of one pool with `shared=True`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
 from batchqueue.handlers import SupportsConsume
@@ -13,14 +13,14 @@ from batchqueue.handlers import SupportsConsume
 T = TypeVar("T")
 
 IO_POOL = "IO_POOL"
-"""The pool of queues that ask for `shared=True`."""
+"""The pool of queues with `shared=True`."""
 
 _ONE_THREAD = ThreadPolicy.fixed(1)
 _HALF_OF_CORES = ThreadPolicy.cpu_cores(0.5)
 _ONE_PARTITION = PartitionPolicy.fixed(1)
 
 
-def remote_client(
+def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     consumer: SupportsConsume[T] | Callable[[list[T]], Any],
     *,
     shared: bool = False,
@@ -32,24 +32,20 @@ def remote_client(
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
 ) -> BatchQueueConfig[T]:
-    """Return the settings of a queue that forwards items to one other process. Make one queue per peer.
+    """Return the settings of a queue that forwards items to another process. Use a queue per peer.
 
-    It never drops: while the peer is slow and the queue full, producers wait.
+    It never drops an item: while the peer is slow and the queue full, producers wait.
 
     Args:
-        consumer: Sends a batch. It is never entered by two threads at once.
-        shared: Drain on the pool `IO_POOL`, instead of a thread of the queue's own.
-        threads: Drain threads, unless shared. More than one only take turns at one consumer.
-        pool_threads: Threads of the pool, if shared; the first queue that names the pool decides.
-        partitions: Partitions.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+        consumer: Sends a batch. Two threads never enter it concurrently.
+        shared: Drain on the pool `IO_POOL` instead of threads of this queue.
+        threads: Drain threads, unless shared; 1 by default. More threads only take turns at the
+            consumer.
+        pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
+            that names the pool decides.
     """
     return BatchQueueConfig(
-        threads=None if shared else threads,
-        shared_scheduler=(IO_POOL, pool_threads) if shared else None,
+        **_scheduler(shared, threads, pool_threads),
         partitions=partitions,
         consumer=consumer,
         buffer_size=buffer_size,
@@ -59,7 +55,7 @@ def remote_client(
     )
 
 
-def exporter(
+def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     consumer: SupportsConsume[T] | Callable[[list[T]], Any],
     *,
     shared: bool = False,
@@ -71,26 +67,22 @@ def exporter(
     min_idle_ms: float = 1,
     max_idle_ms: float = 200,
 ) -> BatchQueueConfig[T]:
-    """Return the settings of a queue that hands items to another system.
+    """Return the settings of a queue that exports items to another system.
 
-    With BLOCKING, for exports that must be complete, as over gRPC, producers wait for a slow
-    system. Give IF_POSSIBLE where they must not, as with traces or logs for Kafka: what finds no
-    room is refused and counted.
+    With `BufferStrategy.BLOCKING`, for exports that must be complete, as over gRPC, producers wait
+    for a slow system. Give `IF_POSSIBLE` where they must not, as with traces or logs for Kafka: an
+    item that finds the queue full is refused and counted.
 
     Args:
-        consumer: Exports a batch. It is never entered by two threads at once.
-        shared: Drain on the pool `IO_POOL`, instead of a thread of the queue's own.
-        threads: Drain threads, unless shared. More than one only take turns at one consumer.
-        pool_threads: Threads of the pool, if shared; the first queue that names the pool decides.
-        partitions: Partitions.
-        buffer_size: Items per partition.
-        strategy: What a full partition does to its producer.
-        min_idle_ms: Rest after an empty cycle, in milliseconds.
-        max_idle_ms: Longest sleep of an idle drain thread, in milliseconds.
+        consumer: Exports a batch. Two threads never enter it concurrently.
+        shared: Drain on the pool `IO_POOL` instead of threads of this queue.
+        threads: Drain threads, unless shared; 1 by default. More threads only take turns at the
+            consumer.
+        pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
+            that names the pool decides.
     """
     return BatchQueueConfig(
-        threads=None if shared else threads,
-        shared_scheduler=(IO_POOL, pool_threads) if shared else None,
+        **_scheduler(shared, threads, pool_threads),
         partitions=partitions,
         consumer=consumer,
         buffer_size=buffer_size,
@@ -98,3 +90,14 @@ def exporter(
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
     )
+
+
+class _Scheduler(TypedDict):
+    threads: ThreadPolicy | None
+    shared_scheduler: tuple[str, ThreadPolicy] | None
+
+
+def _scheduler(shared: bool, threads: ThreadPolicy, pool_threads: ThreadPolicy) -> _Scheduler:
+    if shared:
+        return {"threads": None, "shared_scheduler": (IO_POOL, pool_threads)}
+    return {"threads": threads, "shared_scheduler": None}
