@@ -1,0 +1,12 @@
+"""The log of the queues under test."""
+
+import logging
+
+import pytest
+
+
+@pytest.fixture
+def lines(caplog):
+    """Return the lines that the queue has logged so far, at any level."""
+    caplog.set_level(logging.DEBUG, "batchqueue")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "batchqueue"]

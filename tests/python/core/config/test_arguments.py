@@ -1,0 +1,182 @@
+"""Arguments of a queue: names, handlers, item types, weights and selectors."""
+
+import pytest
+
+from batchqueue import (
+    BatchQueue,
+    ConfigError,
+    HandlerConsumer,
+    PartitionPolicy,
+    PartitionSelector,
+    ThreadPolicy,
+)
+from core_support.handlers import Recorder
+from core_support.queues import config
+
+ONE = ThreadPolicy.fixed(1)
+
+
+@pytest.mark.parametrize("name", ["", None, 3, b"bytes", "a\0b", "\ud800"])
+def test_a_wrong_name_is_refused(name):
+    with pytest.raises(ConfigError, match="name"):
+        BatchQueue(name, config())
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 1_000, "Zähler-Ω", "with space", "{braces} %s"])
+def test_any_other_name_will_do(make_queue, name):
+    queue = make_queue(name)
+    assert queue.name == name == queue.stats().name
+    assert name in repr(queue) or repr(name) in repr(queue)
+
+
+def test_a_config_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match=r"config is a dict; give a BatchQueueConfig"):
+        BatchQueue("queue", {"threads": 1})
+
+
+class NoConsume:
+    pass
+
+
+class ConsumeIsData:
+    consume = 3
+
+
+class IdleIsData(HandlerConsumer):
+    on_idle = 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (NoConsume(), r"NoConsume cannot be a handler: it has no method consume"),
+        (ConsumeIsData(), r"ConsumeIsData cannot be a handler"),
+        (Recorder, r"the class Recorder.*give an instance"),
+        (IdleIsData(), r"on_idle of IdleIsData is 3; it must be a method"),
+        (None, r"a NoneType cannot be a handler"),
+        (3, r"a int cannot be a handler"),
+    ],
+)
+def test_a_handler_without_consume_is_refused(make_queue, handler, message):
+    queue = make_queue()
+    with pytest.raises(ConfigError, match=message):
+        queue.add_handler(int, handler)
+    assert queue.stats().handlers() == {}
+
+
+@pytest.mark.parametrize("item_type", [None, 3, list[int]])
+def test_an_item_type_that_is_neither_class_nor_tag_is_refused(make_queue, item_type):
+    with pytest.raises(ConfigError, match=r"item_type is .*give a class"):
+        make_queue().add_handler(item_type, Recorder())
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
+def test_a_weight_that_is_not_above_zero_is_refused(make_queue, weight):
+    with pytest.raises(ConfigError, match=r"weight is .*above 0"):
+        make_queue().add_handler(int, Recorder(), weight=weight)
+
+
+def test_a_second_handler_of_a_type_takes_the_place_of_the_first(make_queue):
+    queue = make_queue("orders")
+    first, second = Recorder(), Recorder()
+    queue.add_handler(int, first)
+    queue.produce(1)
+    assert queue.flush(30)
+    queue.add_handler(int, second)
+    assert first.closed == 1
+    queue.produce(2)
+    queue.shutdown(30)
+    assert (first.items, second.items) == ([1], [2])
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_weights_share_partitions(make_queue):
+    queue = make_queue(threads=1, partitions=PartitionPolicy.adaptive())
+    for index in range(20):
+        queue.add_handler(type(f"Rare{index}", (), {}), Recorder(), weight=0.1)
+    assert queue.stats().partition_count == 2
+
+
+@pytest.mark.parametrize("chosen", [3, -1, 2**70, "0", None, 1.0])
+def test_a_custom_selector_is_validated(make_queue, chosen):
+    queue = make_queue(partitions=3, selector=PartitionSelector.custom(lambda item, count: chosen))
+    for put in (queue.produce, lambda item: queue.produce_many([item])):
+        with pytest.raises(ConfigError, match=r"custom selector chose partition .*from 0 to 2"):
+            put(1)
+    assert queue.stats().attempts == 0
+
+
+@pytest.mark.parametrize("key", [None, 1.5, (1, 2), object()])
+def test_a_key_that_no_other_process_would_hash_alike_is_refused(make_queue, key):
+    queue = make_queue(partitions=3, selector=PartitionSelector.by_key(lambda item: key))
+    with pytest.raises(ConfigError, match=r"the key .* of type .*return a str, bytes or int"):
+        queue.produce(1)
+    assert queue.stats().attempts == 0
+
+
+def test_a_selector_that_raises_raises_at_the_producer(make_queue):
+    def select(item, count):
+        raise LookupError("no partition")
+
+    queue = make_queue(selector=PartitionSelector.custom(select))
+    with pytest.raises(LookupError):
+        queue.produce(1)
+    with pytest.raises(LookupError):
+        queue.produce_many([1])
+
+
+def test_keys_go_to_the_same_partition_in_every_process(make_queue):
+    """FNV-1a of the key's bytes, never Python's own hash, which differs from process to process."""
+
+    def fnv1a(data):
+        value = 0xCBF29CE484222325
+        for byte in data:
+            value = (value ^ byte) * 0x100000001B3 % 2**64
+        return value
+
+    queue = make_queue(partitions=16, selector=PartitionSelector.by_key(lambda item: item))
+    expected = [0] * 16
+    for word in ("a", "flight", "ORD", "Zähler"):
+        for key in (word, word.encode()):
+            queue.produce(key)
+            expected[fnv1a(word.encode()) % 16] += 1
+    stats = queue.stats()
+    assert [stats.partition(index).attempts for index in range(16)] == expected
+
+
+def test_the_handler_decorator_takes_functions_and_classes(make_queue):
+    queue = make_queue()
+    seen = []
+
+    @queue.handler(int)
+    def take(batch):
+        seen.extend(batch)
+
+    @queue.handler(str, weight=0.5)
+    class Take:
+        def consume(self, batch):
+            seen.extend(batch)
+
+    assert callable(take)
+    assert isinstance(Take, type)
+    queue.produce_many([1, "a"])
+    queue.shutdown(30)
+    assert sorted(map(str, seen)) == ["1", "a"]
+
+
+def test_a_typed_queue_can_be_made(make_queue):
+    queue = BatchQueue[int]("typed", config())
+    assert queue.shutdown(5) == 0
+
+
+def test_a_subclass_may_call_init_as_usual():
+    class Counting(BatchQueue):
+        def __init__(self, name, config):
+            super().__init__(name, config)
+            self.seen = []
+            self.add_handler(int, self.seen.extend)
+
+    with Counting("counting", config()) as queue:
+        assert queue.produce(1)
+    assert queue.seen == [1]
+    assert queue.name == "counting"
