@@ -189,7 +189,7 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         pause
             .pause(&mut |limit| {
-                partition.wait_for_room(weight, slice(limit, deadline), inside_pool)
+                partition.wait_for_room(weight, slice(limit, deadline), inside_pool);
             })
             .map_err(Refusal::Interrupted)
     }

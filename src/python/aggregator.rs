@@ -5,38 +5,21 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyOverflowError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
-use super::call::{Held, call_handler, release};
-use super::columnar::{batches_of, has_pyarrow, to_pyarrow};
-use super::lifecycle::generation;
-use super::{BatchQueueError, ConfigError, QueueForkedError};
+use super::exceptions::{BatchQueueError, ConfigError, QueueForkedError};
+use super::interpreter::{GuardedRef, generation, guarded_call, release};
+use super::item::{batches_of, has_pyarrow, to_pyarrow};
 use crate::arrow::aggregate::{AggregateError, Aggregation, Aggregator, Measure, Window};
-
-impl From<AggregateError> for PyErr {
-    fn from(error: AggregateError) -> Self {
-        let text = error.to_string();
-        match error {
-            AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
-            AggregateError::TooManyGroups { .. }
-            | AggregateError::TooLarge
-            | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
-            AggregateError::NoColumn { .. }
-            | AggregateError::Type { .. }
-            | AggregateError::Partials(_) => ConfigError::new_err(text),
-        }
-    }
-}
 
 /// The aggregator behind the class, which a drain thread enters without the interpreter.
 ///
 /// The lock is never held by a thread that waits for the interpreter.
 pub(super) struct Aggregating {
     kept: Mutex<KeptGroups>,
-    next_worker: Option<Held>,
+    next_worker: Option<GuardedRef>,
     flush_period: Duration,
     /// Whether partials become batches of pyarrow.
     pyarrow: bool,
@@ -119,11 +102,11 @@ impl Aggregating {
     fn hand_on(
         &self,
         py: Python<'_>,
-        next_worker: &Held,
+        next_worker: &GuardedRef,
         partials: &RecordBatch,
     ) -> PyResult<usize> {
         let args = PyTuple::new(py, [to_pyarrow(py, partials.clone(), self.pyarrow)?])?;
-        let result = call_handler(next_worker.bind(py), &args);
+        let result = guarded_call(next_worker.bind(py), &args);
         release(args.into_any());
         let answer = result?;
         let all = partials.num_rows();
@@ -225,7 +208,7 @@ impl PyAggregator {
             ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less"))
         })?;
         let kept = KeptGroups { aggregator: Aggregator::new(aggregation), due_at, dropped: 0 };
-        let next_worker = next_worker.map(Held::new);
+        let next_worker = next_worker.map(GuardedRef::new);
         let pyarrow = has_pyarrow(py)?;
         let aggregating =
             Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };

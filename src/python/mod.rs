@@ -1,50 +1,39 @@
 //! The bindings: the extension module `batchqueue._core`. They translate, and do nothing else.
 //!
-//! Rules kept here: the interpreter is never attached or detached under a lock of the core, and
-//! Python objects are dropped while attached. Drain threads log between two cycles; a producer and
-//! a shutdown log in their own call, with no lock held.
+//! | room | what |
+//! |---|---|
+//! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
+//! | `produce_arrow` | Arrow data, split into blocks of rows |
+//! | `event_loop` | a queue used from an event loop |
+//! | `process` | the exit of the process and its forks |
+//! | `config` | settings, policies, selectors, balancers |
+//! | `handler` | handlers, and the threads that call them |
+//! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
+//! | `item` | what goes into a queue: objects and rows |
+//! | `errors`, `exceptions` | the errors of the core as exceptions of Python |
+//! | `interpreter` | guarded calls, pauses, forks |
+//!
+//! A room imports only rooms below it. The interpreter is never attached or detached under a lock of
+//! the core, and Python objects are dropped while attached. Drain threads log between two cycles; a
+//! producer and a shutdown log in their own call, with no lock held.
 
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
 
 mod aggregator;
-mod balancer;
-mod bell;
-mod block;
-mod call;
-mod columnar;
+mod config;
+mod errors;
+mod event_loop;
+mod exceptions;
 mod handler;
-mod host;
-mod indexed;
-mod inside;
+mod interpreter;
 mod item;
-mod item_type;
-mod lifecycle;
-mod pause;
-mod policies;
+mod process;
+mod produce_arrow;
 mod queue;
-mod refusal;
-mod registered;
-mod select;
-mod settings;
 mod snapshot;
-mod unblocked;
-mod waiting;
 
 use pyo3::prelude::*;
-
-pyo3::import_exception!(batchqueue.exceptions, BatchQueueError);
-pyo3::import_exception!(batchqueue.exceptions, ConfigError);
-pyo3::import_exception!(batchqueue.exceptions, ProduceTimeoutError);
-pyo3::import_exception!(batchqueue.exceptions, QueueClosedError);
-pyo3::import_exception!(batchqueue.exceptions, QueueForkedError);
-pyo3::import_exception!(batchqueue.exceptions, ReentrantProduceError);
-
-impl From<crate::ConfigError> for PyErr {
-    fn from(error: crate::ConfigError) -> Self {
-        ConfigError::new_err(error.to_string())
-    }
-}
 
 // No GIL is needed: the classes are frozen, what they share is behind locks and atomics of Rust,
 // and no code relies on a thread being the only one that is attached.
@@ -54,19 +43,19 @@ mod _core {
     #[pymodule_export]
     use super::aggregator::PyAggregator;
     #[pymodule_export]
-    use super::bell::Bell;
+    use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
-    use super::inside::Inside;
+    use super::event_loop::handler_call::HandlerCall;
     #[pymodule_export]
-    use super::lifecycle::{after_fork_in_child, close_all, is_exiting};
-    #[pymodule_export]
-    use super::policies::{PartitionPolicy, ThreadPolicy, thread_count};
-    #[pymodule_export]
-    use super::queue::Queue;
-    #[pymodule_export]
-    use super::unblocked::{
+    use super::event_loop::nonblocking::{
         flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many,
     };
     #[pymodule_export]
-    use super::waiting::Waiting;
+    use super::event_loop::pending_item::PyPendingItem;
+    #[pymodule_export]
+    use super::event_loop::room_notifier::RoomNotifier;
+    #[pymodule_export]
+    use super::process::{after_fork_in_child, close_all, is_exiting};
+    #[pymodule_export]
+    use super::queue::Queue;
 }

@@ -2,29 +2,22 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::balancer::{PyAssign, run_for_caller};
-use super::columnar::Columnar;
-use super::host::Interpreter;
-use super::indexed::Indexed;
-use super::item::PyItem;
-use super::item_type::ItemType;
-use super::lifecycle::{generation, is_exiting, register};
-use super::pause::{InterpreterPause, NoPause, deadline_of};
-use super::refusal::{flushed, forked, refused, too_late};
-use super::registered::{CommonCallbacks, Given, Methods, Registered};
-use super::select::Select;
-use super::settings::{CoreSettings, Settings};
+use super::config::{CoreSettings, PyAssign, PySelector, Settings, run_for_caller};
+use super::errors::{flushed, forked, refused, too_late};
+use super::handler::{HandlerMethods, HandlerRegistry, Interpreter};
+use super::interpreter::{InterpreterPause, deadline_of, generation};
+use super::item::{ItemType, PyItem, Sequence};
+use super::process::{is_exiting, register};
+use super::produce_arrow::ArrowProduce;
 use super::snapshot::snapshot;
-use super::{ConfigError, QueueClosedError};
+use crate::BatchQueue;
 use crate::arrow::Buffers;
 use crate::faults::{self, Fault};
-use crate::{AddHandlerError, BatchQueue, HandledType};
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -32,11 +25,10 @@ pub(crate) struct Queue {
     /// Taken out, and leaked, by the destructor in a forked child only.
     core: Option<BatchQueue<PyItem>>,
     generation: u32,
-    pub(super) select: Select,
-    common: CommonCallbacks,
+    pub(super) selector: PySelector,
+    pub(super) registry: HandlerRegistry,
     /// The custom balancer's function, which the core holds.
     assign: Option<Arc<PyAssign>>,
-    pub(super) registered: Mutex<Registered>,
     /// For `produce_arrow`.
     buffers: Buffers,
 }
@@ -52,13 +44,6 @@ impl Queue {
             _ => Err(forked()),
         }
     }
-
-    /// Drops what no type uses any more.
-    pub(super) fn forget_unused(&self) {
-        // Bound first, so that Python objects die after the lock is free.
-        let unused = self.registered.lock().take_unused();
-        drop(unused);
-    }
 }
 
 #[pymethods]
@@ -72,22 +57,19 @@ impl Queue {
         config: Settings<'_>,
         selector: &str,
         select: Option<Py<PyAny>>,
-        consumers: Vec<Methods<'_>>,
+        consumers: Vec<HandlerMethods<'_>>,
         per_thread: bool,
     ) -> PyResult<Self> {
         if is_exiting() {
             return Err(too_late(&name));
         }
-        let select = Select::new(selector, select);
+        let selector = PySelector::new(selector, select);
         let shared_scheduler =
             config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
         let shutdown_timeout = config.shutdown_timeout;
-        let CoreSettings { settings, common, assign } = config.into_core(select.core())?;
-        let mut registered = Registered::default();
-        let consumers = consumers
-            .into_iter()
-            .map(|methods| Ok(registered.handler(Given::new(methods)?, &common)))
-            .collect::<PyResult<Vec<_>>>()?;
+        let CoreSettings { settings, common, assign } = config.into_core(selector.core())?;
+        let registry = HandlerRegistry::new(common);
+        let consumers = registry.add_consumers(consumers)?;
         let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
         if per_thread {
             builder = builder.consumer_per_thread(move |thread| consumers[thread].clone());
@@ -106,10 +88,9 @@ impl Queue {
         Ok(Self {
             core: Some(queue),
             generation: generation(),
-            select,
-            common,
+            selector,
+            registry,
             assign,
-            registered: Mutex::new(registered),
             buffers: Buffers::default(),
         })
     }
@@ -145,7 +126,7 @@ impl Queue {
         let queue = self.core()?;
         let py = item.py();
         let deadline = deadline_of(timeout)?;
-        let given = self.select.given(queue, &item)?;
+        let given = self.selector.given(queue, &item)?;
         match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => Ok(true),
             Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
@@ -177,7 +158,7 @@ impl Queue {
     ) -> PyResult<usize> {
         let queue = self.core()?;
         let deadline = deadline_of(timeout)?;
-        if let Some(items) = Indexed::of(items).filter(|_| !self.select.is_by_caller()) {
+        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
             return items.produce(py, queue, deadline);
         }
         // One by one: an item that was pulled out of an iterator and then refused would be lost to
@@ -185,7 +166,7 @@ impl Queue {
         let mut accepted = 0;
         for item in items.try_iter()? {
             let item = item?;
-            let given = self.select.given(queue, &item)?;
+            let given = self.selector.given(queue, &item)?;
             match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py))
             {
                 Ok(()) => accepted += 1,
@@ -233,10 +214,10 @@ impl Queue {
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        let (registered, buffers) = (&self.registered, &self.buffers);
-        Columnar {
+        let (registry, buffers) = (&self.registry, &self.buffers);
+        ArrowProduce {
             queue,
-            registered,
+            registry,
             buffers,
             type_column,
             deadline,
@@ -294,43 +275,11 @@ impl Queue {
         &self,
         py: Python<'_>,
         item_type: ItemType<'_>,
-        handlers: Vec<Methods<'_>>,
+        handlers: Vec<HandlerMethods<'_>>,
         weight: f64,
         wait: bool,
     ) -> PyResult<()> {
-        let queue = self.core()?;
-        // Before the lock: an attribute may be found by Python code.
-        let handlers = handlers.into_iter().map(Given::new).collect::<PyResult<Vec<_>>>()?;
-        let name = item_type.name()?;
-        let text = format!("queue {:?}: {name}", queue.name());
-        let (key, handlers) = {
-            let mut registered = self.registered.lock();
-            let handlers =
-                handlers.into_iter().map(|given| registered.handler(given, &self.common)).collect();
-            (registered.keep_type(&item_type), handlers)
-        };
-        let handled = HandledType { key, name, weight };
-        let added = if wait {
-            queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
-        } else {
-            queue.add_handler_with(handled, handlers, &mut NoPause).or_else(|refusal| match refusal
-            {
-                // The wait ended before it began.
-                AddHandlerError::Interrupted(()) => Ok(()),
-                AddHandlerError::Closed(closed) => Err(AddHandlerError::Closed(closed)),
-                AddHandlerError::Config(problem) => Err(AddHandlerError::Config(problem)),
-            })
-        };
-        self.forget_unused();
-        added.map_err(|refusal| match refusal {
-            AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
-                "{text} was not registered, the queue is shut down; make a new BatchQueue"
-            )),
-            AddHandlerError::Config(problem) => {
-                ConfigError::new_err(format!("queue {:?}: {problem}", queue.name()))
-            }
-            AddHandlerError::Interrupted(interrupt) => interrupt,
-        })
+        self.registry.add(py, self.core()?, &item_type, handlers, weight, wait)
     }
 
     /// Take a type's handler away: items of the type are unhandled from now on.
@@ -351,10 +300,7 @@ impl Queue {
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     #[pyo3(signature = (item_type: "type | str"))]
     fn remove_handler(&self, py: Python<'_>, item_type: ItemType<'_>) -> PyResult<bool> {
-        let key = item_type.known_to(&self.registered.lock().tags);
-        let removed = self.core()?.remove_handler_with(key, &mut InterpreterPause(py));
-        self.forget_unused();
-        removed
+        self.registry.remove(self.core()?, &item_type, &mut InterpreterPause(py))
     }
 
     /// Run the balancer now, on the time since its last run.
@@ -375,7 +321,7 @@ impl Queue {
     /// The core's snapshot, for the facade's `BatchQueueStats`.
     #[pyo3(signature = () -> "dict[str, Any]")]
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot(py, self.core()?, &self.registered)
+        snapshot(py, self.core()?, &self.registry)
     }
 
     #[pyo3(signature = () -> "tuple[Any, ...]")]
@@ -393,19 +339,12 @@ impl Queue {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let ended = self.generation == generation()
             && self.core.as_ref().is_some_and(BatchQueue::has_ended);
-        if let (true, Some(registered)) = (ended, self.registered.try_lock()) {
-            for (handler, _) in &registered.handlers {
-                handler.traverse(&visit)?;
-            }
-            for class in registered.types.values() {
-                visit.call(class)?;
-            }
-            self.select.traverse(&visit)?;
+        if ended {
+            self.registry.traverse(&visit)?;
+            self.selector.traverse(&visit)?;
             if let Some(assign) = &self.assign {
                 assign.traverse(&visit)?;
             }
-            visit.call(&self.common.error_handler)?;
-            visit.call(&self.common.retry_on)?;
         }
         Ok(())
     }

@@ -1,21 +1,20 @@
 //! The core's statistics as a Python dict, from which the facade makes a `BatchQueueStats`.
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::handler::HandlerRegistry;
 use super::item::PyItem;
-use super::registered::Registered;
 use crate::{BatchQueue, TypeKey};
 
 pub(super) fn snapshot<'py>(
     py: Python<'py>,
     queue: &BatchQueue<PyItem>,
-    registered: &Mutex<Registered>,
+    registry: &HandlerRegistry,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stats = queue.stats();
-    let registered = registered.lock();
-    let type_of = |key: &TypeKey| registered.type_of(py, *key);
+    let entries = registry.lock();
+    let type_of = |key: &TypeKey| entries.type_of(py, *key);
     let partitions: Vec<_> = stats
         .partitions
         .iter()
@@ -41,7 +40,7 @@ pub(super) fn snapshot<'py>(
         .iter()
         .map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64()))
         .collect();
-    drop(registered);
+    drop(entries);
     let snapshot = PyDict::new(py);
     snapshot.set_item("name", queue.name())?;
     snapshot.set_item("buffer_size", stats.buffer_size)?;

@@ -1,29 +1,20 @@
 //! The process around the queues: its exit and its forks.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use super::handler::forget_tokens;
+use super::interpreter::{InterpreterPause, deadline_of, enter_child};
 use super::item::PyItem;
-use super::pause::{InterpreterPause, deadline_of};
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::waits;
 use crate::flow::produce::slice;
 use crate::marks::forget_drain_thread;
 use crate::{Pause, WeakQueue};
-
-/// Counts the forks that this process came out of as the child. A queue remembers the number it was
-/// made under: a look at a flag is cheaper than asking for the process id with every item.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-pub(crate) fn generation() -> u32 {
-    // Relaxed: changed only in a child, before it has a second thread.
-    GENERATION.load(Ordering::Relaxed)
-}
 
 /// What the workers of shared pools and the control thread get to end, when there is no queue any
 /// more.
@@ -85,7 +76,7 @@ fn begin_exit() -> Vec<Live> {
 }
 
 /// Threads that belong to no queue alone: none of them may come back into an interpreter that
-/// finalizes. One that is stuck in a handler is left to the guard in `call.rs`.
+/// finalizes. One that is stuck in a handler is left to the guard in `guarded_call.rs`.
 fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     let deadline = Some(Instant::now() + LAST_STEPS);
     for pool in live_pools() {
@@ -102,7 +93,7 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
 /// In a forked child: the drain threads are not here, and their locks may be held for ever.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    enter_child();
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_pools();
     control_thread::forget();

@@ -1,4 +1,4 @@
-//! `Bell`: how an event loop hears of room, through a file descriptor that it watches.
+//! `RoomNotifier`: how an event loop hears of room, through a file descriptor that it watches.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use super::item::PyItem;
-use super::lifecycle::generation;
-use super::waiting::Waiting;
+use super::pending_item::PyPendingItem;
+use crate::python::interpreter::generation;
+use crate::python::item::PyItem;
 use crate::sync;
 use crate::{Listener, Listening};
 
@@ -36,15 +36,15 @@ impl Listener for Hearing {
 }
 
 /// The partitions of one queue that tasks of one event loop wait for.
-#[pyclass(frozen, module = "batchqueue._core")]
-pub(crate) struct Bell {
+#[pyclass(name = "Bell", frozen, module = "batchqueue._core")]
+pub(crate) struct RoomNotifier {
     hearing: Arc<Hearing>,
     /// Taken out, and leaked, by the destructor in a forked child only.
     listening: Mutex<HashMap<usize, Listening<PyItem>>>,
     generation: u32,
 }
 
-impl Bell {
+impl RoomNotifier {
     /// Whether others than the caller, whose turn it is in the partition `ahead`, wait for this
     /// one.
     pub(super) fn is_awaited(bell: Option<&Self>, ahead: Option<usize>, partition: usize) -> bool {
@@ -63,7 +63,7 @@ impl Bell {
 }
 
 #[pymethods]
-impl Bell {
+impl RoomNotifier {
     #[new]
     fn new() -> PyResult<Self> {
         let (write, read) = UnixStream::pair()?;
@@ -79,7 +79,7 @@ impl Bell {
     }
 
     /// Hear of room in the partition that an item waits for, from now on.
-    fn listen(&self, waiting: &Waiting) -> PyResult<()> {
+    fn listen(&self, waiting: &PyPendingItem) -> PyResult<()> {
         let Some((partition, listening)) = waiting.listen(self.hearing.clone())? else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for RoomNotifier {
     fn drop(&mut self) {
         if self.is_of_parent() {
             // The locks inside may be held by threads that do not exist here.

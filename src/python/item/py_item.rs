@@ -7,9 +7,9 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::block::Block;
-use super::call::release;
+use super::row_block::RowBlock;
 use crate::arrow::Tags;
+use crate::python::interpreter::release;
 use crate::{Item, TypeKey};
 
 /// One queued item, in two words.
@@ -25,7 +25,7 @@ pub(crate) struct PyItem {
 
 union Content {
     object: ManuallyDrop<Py<PyAny>>,
-    rows: ManuallyDrop<Box<Block>>,
+    rows: ManuallyDrop<Box<RowBlock>>,
 }
 
 impl PyItem {
@@ -36,13 +36,13 @@ impl PyItem {
     }
 
     /// Rows. Their key is a tag's, or this is a bug.
-    pub(super) fn rows(block: Block) -> Self {
+    pub(crate) fn rows(block: RowBlock) -> Self {
         let key = block.key;
         assert!(Tags::is_tag(key), "the key of rows is a tag's");
         Self { content: Content { rows: ManuallyDrop::new(Box::new(block)) }, key }
     }
 
-    fn as_ref(&self) -> Result<&Py<PyAny>, &Block> {
+    fn as_ref(&self) -> Result<&Py<PyAny>, &RowBlock> {
         if Tags::is_tag(self.key) {
             // SAFETY: only `rows` gives an item the key of a tag, and it gives it rows.
             Err(unsafe { &self.content.rows })
@@ -54,7 +54,7 @@ impl PyItem {
 
     /// The object or the rows themselves, for the list of a batch.
     #[inline]
-    pub(super) fn into_content(self) -> Result<Py<PyAny>, Box<Block>> {
+    pub(crate) fn into_content(self) -> Result<Py<PyAny>, Box<RowBlock>> {
         let mut item = ManuallyDrop::new(self);
         if Tags::is_tag(item.key) {
             // SAFETY: as in `as_ref`; the item is never looked at or dropped again.
@@ -65,7 +65,7 @@ impl PyItem {
         }
     }
 
-    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.as_ref().map_or(Ok(()), |object| visit.call(object))
     }
 
@@ -76,17 +76,17 @@ impl PyItem {
     }
 
     /// The rows, if it is not an object.
-    pub(super) fn batch(&self) -> Option<RecordBatch> {
-        self.as_ref().err().map(Block::batch)
+    pub(crate) fn batch(&self) -> Option<RecordBatch> {
+        self.as_ref().err().map(RowBlock::batch)
     }
 
     /// Its class, if it is an object.
-    pub(super) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyType>> {
+    pub(crate) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyType>> {
         self.as_ref().ok().map(|object| object.bind(py).get_type())
     }
 
     /// What to call its type in a log line.
-    pub(super) fn type_name(&self, py: Python<'_>) -> String {
+    pub(crate) fn type_name(&self, py: Python<'_>) -> String {
         if let Err(block) = self.as_ref() {
             return block.tag_name();
         }

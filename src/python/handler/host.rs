@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::PyType;
 
-use super::call::{call_handler, release};
-use super::item::PyItem;
+use crate::python::interpreter::log;
+use crate::python::item::PyItem;
 use crate::{Host, TypeKey};
 
 pub(crate) struct Interpreter;
@@ -55,11 +55,11 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn log(&self, line: &str) {
-        say("warn", line);
+        log("warn", line);
     }
 
     fn inform(&self, line: &str) {
-        say("inform", line);
+        log("inform", line);
     }
 
     fn unhandled_hint(
@@ -81,18 +81,4 @@ impl Host<PyItem> for Interpreter {
     fn type_name(&self, item: &PyItem) -> String {
         Python::attach(|py| item.type_name(py))
     }
-}
-
-/// To the logger `batchqueue`. Through the guarded call, because its handlers are the user's code;
-/// what they raise is shown and goes no further.
-fn say(how: &str, line: &str) {
-    Python::try_attach(|py| {
-        let result = py.import("batchqueue._callbacks").and_then(|module| {
-            let args = PyTuple::new(py, [line])?;
-            call_handler(&module.getattr(how)?, &args).map(release)
-        });
-        if let Err(error) = result {
-            error.write_unraisable(py, None);
-        }
-    });
 }

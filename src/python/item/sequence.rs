@@ -6,24 +6,23 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
-use super::item::PyItem;
-use super::pause::InterpreterPause;
-use super::refusal::refused;
-use super::waiting::Tried;
-use crate::BatchQueue;
+use super::py_item::PyItem;
 use crate::flow::bulk::Source;
+use crate::python::errors::refused;
+use crate::python::interpreter::InterpreterPause;
+use crate::{BatchQueue, NotIn};
 
 /// Items that are put in before an event loop gets its next turn: for about a millisecond.
 const TURN: usize = 16_384;
 
 /// A list or a tuple; not of a subclass, whose items are what its methods say.
-pub(super) enum Indexed<'py> {
+pub(crate) enum Sequence<'py> {
     List(Bound<'py, PyList>),
     Tuple(Bound<'py, PyTuple>),
 }
 
-impl<'py> Indexed<'py> {
-    pub(super) fn of(items: &Bound<'py, PyAny>) -> Option<Self> {
+impl<'py> Sequence<'py> {
+    pub(crate) fn of(items: &Bound<'py, PyAny>) -> Option<Self> {
         let Ok(list) = items.cast_exact::<PyList>() else {
             return items.cast_exact().ok().cloned().map(Self::Tuple);
         };
@@ -37,7 +36,7 @@ impl<'py> Indexed<'py> {
     }
 
     /// Puts all items in, up to the first that is refused; how many.
-    pub(super) fn produce(
+    pub(crate) fn produce(
         &self,
         py: Python<'_>,
         queue: &BatchQueue<PyItem>,
@@ -49,16 +48,16 @@ impl<'py> Indexed<'py> {
         result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
     }
 
-    /// Puts the items from `start` on in without waiting, up to the first that is not in at once;
-    /// how many of all are in then.
-    pub(super) fn try_produce(
+    /// Puts the items from `start` on in without waiting, up to the first that is not in
+    /// immediately. Returns how many of all items are in then, and the result of the last try:
+    /// `None` if the loop's turn ended before the items did.
+    pub(crate) fn try_produce(
         &self,
-        py: Python<'_>,
         queue: &BatchQueue<PyItem>,
         start: usize,
         is_awaited: &dyn Fn(usize) -> bool,
         awaits_any: bool,
-    ) -> PyResult<(usize, Tried)> {
+    ) -> (usize, Option<Result<(), NotIn<PyItem>>>) {
         let mut items = self.items(start, start.saturating_add(TURN));
         let result = if awaits_any {
             items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
@@ -66,10 +65,8 @@ impl<'py> Indexed<'py> {
             queue.shared.try_produce_many(&mut items)
         };
         let accepted = items.read - usize::from(result.is_err());
-        if result.is_ok() && accepted < self.len() {
-            return Ok((accepted, Tried::Done(None)));
-        }
-        Ok((accepted, Tried::of(py, result, accepted)?))
+        let turn_ended = result.is_ok() && accepted < self.len();
+        (accepted, (!turn_ended).then_some(result))
     }
 
     fn len(&self) -> usize {
@@ -97,7 +94,7 @@ fn has_gil(py: Python<'_>) -> bool {
 /// The items of a list or a tuple, by index: another thread may change a list while this one waits
 /// for space.
 struct Items<'a, 'py> {
-    from: &'a Indexed<'py>,
+    from: &'a Sequence<'py>,
     /// Items read so far, with those before the first.
     read: usize,
     end: usize,
@@ -112,8 +109,8 @@ impl Iterator for Items<'_, '_> {
             return None;
         }
         let item = match self.from {
-            Indexed::List(list) => list.get_item(self.read),
-            Indexed::Tuple(tuple) => tuple.get_item(self.read),
+            Sequence::List(list) => list.get_item(self.read),
+            Sequence::Tuple(tuple) => tuple.get_item(self.read),
         };
         let item = item.ok()?;
         self.read += 1;

@@ -57,7 +57,7 @@ impl Drop for HangThread {
 }
 
 /// `callable(*args)`.
-pub(crate) fn call_handler<'py>(
+pub(crate) fn guarded_call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -92,15 +92,15 @@ pub(crate) fn release(object: Bound<'_, PyAny>) {
 }
 
 /// A reference to the user's object that is released through the guard, wherever it is dropped.
-pub(crate) struct Held(Option<Py<PyAny>>);
+pub(crate) struct GuardedRef(Option<Py<PyAny>>);
 
-impl Held {
+impl GuardedRef {
     pub(crate) fn new(object: Py<PyAny>) -> Self {
         Self(Some(object))
     }
 }
 
-impl Deref for Held {
+impl Deref for GuardedRef {
     type Target = Py<PyAny>;
 
     fn deref(&self) -> &Py<PyAny> {
@@ -111,7 +111,7 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GuardedRef {
     fn drop(&mut self) {
         if let Some(object) = self.0.take() {
             Python::try_attach(|py| release(object.into_bound(py)));

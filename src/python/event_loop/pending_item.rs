@@ -1,4 +1,4 @@
-//! `Waiting`: an item that found no room, in the hands of a coroutine.
+//! `PendingItem`: an item that found no room, in the hands of a coroutine.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use super::inside::Inside;
-use super::item::PyItem;
-use super::lifecycle::generation;
-use super::refusal::{forked, refused};
+use super::handler_call::HandlerCall;
+use crate::python::errors::{forked, refused};
+use crate::python::interpreter::generation;
+use crate::python::item::PyItem;
 use crate::{Late, Listener, Listening, NotIn};
 
-/// What became of a try, for Python: True, False, None or `Waiting`.
+/// What became of a try, for Python: True, False, None or `PendingItem`.
 #[derive(IntoPyObject)]
-pub(super) enum Tried {
+pub(crate) enum Attempted {
     /// It is in, or it was refused, or there was no time for it.
     Done(Option<bool>),
-    Waits(Waiting),
+    Pending(PyPendingItem),
 }
 
-impl Tried {
+impl Attempted {
     pub(super) fn of(
         py: Python<'_>,
         result: Result<(), NotIn<PyItem>>,
@@ -28,9 +28,10 @@ impl Tried {
     ) -> PyResult<Self> {
         match result {
             Ok(()) => Ok(Self::Done(Some(true))),
-            Err(NotIn::Late(late)) => {
-                Ok(Self::Waits(Waiting { late: Mutex::new(Some(late)), generation: generation() }))
-            }
+            Err(NotIn::Late(late)) => Ok(Self::Pending(PyPendingItem {
+                late: Mutex::new(Some(late)),
+                generation: generation(),
+            })),
             Err(NotIn::Refused(refusal)) => {
                 refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err)
             }
@@ -40,14 +41,14 @@ impl Tried {
 
 /// An item whose partition is full. It is refused when it is given up, at the latest with the end
 /// of this object.
-#[pyclass(frozen, module = "batchqueue._core")]
-pub(crate) struct Waiting {
+#[pyclass(name = "Waiting", frozen, module = "batchqueue._core")]
+pub(crate) struct PyPendingItem {
     /// `None`: it is settled.
     late: Mutex<Option<Late<PyItem>>>,
     generation: u32,
 }
 
-impl Waiting {
+impl PyPendingItem {
     /// Taken out for each use: what a refusal logs may run any code of Python's.
     fn take(&self) -> PyResult<Option<Late<PyItem>>> {
         if self.generation != generation() {
@@ -69,7 +70,7 @@ impl Waiting {
 }
 
 #[pymethods]
-impl Waiting {
+impl PyPendingItem {
     /// The partition that it waits for; None when it is settled.
     #[getter]
     fn partition(&self) -> Option<usize> {
@@ -78,13 +79,13 @@ impl Waiting {
 
     /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still
     /// waits.
-    #[pyo3(signature = (inside: "Inside | None"))]
-    fn again(&self, py: Python<'_>, inside: Option<&Inside>) -> PyResult<Option<bool>> {
+    #[pyo3(signature = (call: "HandlerCall | None"))]
+    fn again(&self, py: Python<'_>, call: Option<&HandlerCall>) -> PyResult<Option<bool>> {
         let Some(late) = self.take()? else { return Ok(Some(false)) };
-        let _inside = Inside::assume(inside);
-        match Tried::of(py, late.try_again(), 0)? {
-            Tried::Done(done) => Ok(done),
-            Tried::Waits(waiting) => {
+        let _assumed = HandlerCall::assume(call);
+        match Attempted::of(py, late.try_again(), 0)? {
+            Attempted::Done(done) => Ok(done),
+            Attempted::Pending(waiting) => {
                 *self.late.lock() = waiting.take()?;
                 Ok(None)
             }
@@ -119,7 +120,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PyPendingItem {
     fn drop(&mut self) {
         if self.generation != generation() {
             // A forked child: the locks inside may be held by threads that do not exist here.

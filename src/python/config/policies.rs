@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::config;
+use crate::python::exceptions::ConfigError;
 
 /// How many drain threads a queue has. Compares by value and pickles.
 #[pyclass(frozen, eq, hash, module = "batchqueue")]
@@ -155,9 +156,7 @@ impl PartitionPolicy {
 
 fn not_negative(name: &str, count: i64) -> PyResult<usize> {
     usize::try_from(count).map_err(|_| {
-        super::ConfigError::new_err(format!(
-            "{name}: {count} is out of range; give a number from 0 up"
-        ))
+        ConfigError::new_err(format!("{name}: {count} is out of range; give a number from 0 up"))
     })
 }
 

@@ -3,26 +3,26 @@
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::ConfigError;
 use crate::TypeKey;
 use crate::arrow::Tags;
+use crate::python::exceptions::ConfigError;
 
 /// What a handler is registered for.
-pub(super) enum ItemType<'py> {
+pub(crate) enum ItemType<'py> {
     Class(Bound<'py, PyType>),
     /// Of Arrow batches.
     Tag(String, Bound<'py, PyAny>),
 }
 
 impl<'py> ItemType<'py> {
-    pub(super) fn object(&self) -> &Bound<'py, PyAny> {
+    pub(crate) fn object(&self) -> &Bound<'py, PyAny> {
         match self {
             Self::Class(class) => class,
             Self::Tag(_, object) => object,
         }
     }
 
-    pub(super) fn name(&self) -> PyResult<String> {
+    pub(crate) fn name(&self) -> PyResult<String> {
         match self {
             Self::Class(class) => Ok(class.qualname()?.to_string()),
             Self::Tag(tag, _) => Ok(format!("{tag:?}")),
@@ -30,7 +30,7 @@ impl<'py> ItemType<'py> {
     }
 
     /// Its key; [`Tags::UNKNOWN`] of a tag that is not registered.
-    pub(super) fn known_to(&self, tags: &Tags) -> TypeKey {
+    pub(crate) fn known_to(&self, tags: &Tags) -> TypeKey {
         match self {
             Self::Class(class) => TypeKey(class.as_ptr() as usize),
             Self::Tag(tag, _) => tags.key(tag),

@@ -4,21 +4,21 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::ConfigError;
-use super::item::PyItem;
+use crate::python::exceptions::ConfigError;
+use crate::python::item::PyItem;
 use crate::{BatchQueue, Selector};
 
 /// How the partition of an item is found.
-pub(super) enum Select {
+pub(crate) enum PySelector {
     ByType,
     RoundRobin,
     ByKey(Py<PyAny>),
     Custom(Py<PyAny>),
 }
 
-impl Select {
+impl PySelector {
     /// From the facade's `PartitionSelector`.
-    pub(super) fn new(kind: &str, function: Option<Py<PyAny>>) -> Self {
+    pub(crate) fn new(kind: &str, function: Option<Py<PyAny>>) -> Self {
         match (kind, function) {
             ("by_key", Some(key)) => Self::ByKey(key),
             ("custom", Some(select)) => Self::Custom(select),
@@ -28,7 +28,7 @@ impl Select {
     }
 
     /// What the core is told.
-    pub(super) fn core(&self) -> Selector {
+    pub(crate) fn core(&self) -> Selector {
         match self {
             Self::ByType => Selector::ByType,
             Self::RoundRobin => Selector::RoundRobin,
@@ -37,11 +37,11 @@ impl Select {
     }
 
     /// Whether Python code must be asked for each item.
-    pub(super) fn is_by_caller(&self) -> bool {
+    pub(crate) fn is_by_caller(&self) -> bool {
         self.core() == Selector::Given
     }
 
-    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Self::ByKey(function) | Self::Custom(function) => visit.call(function),
             Self::ByType | Self::RoundRobin => Ok(()),
@@ -50,7 +50,7 @@ impl Select {
 
     /// The partition that a key or a custom selector names; `None`: the core selects.
     #[inline]
-    pub(super) fn given(
+    pub(crate) fn given(
         &self,
         queue: &BatchQueue<PyItem>,
         item: &Bound<'_, PyAny>,

@@ -1,29 +1,53 @@
-//! What a queue refuses, as exceptions of Python.
+//! The errors of the core as exceptions of Python.
 
 use std::fmt::Display;
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-use super::{
-    BatchQueueError, ProduceTimeoutError, QueueClosedError, QueueForkedError, ReentrantProduceError,
+use super::exceptions::{
+    BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError,
+    ReentrantProduceError,
 };
+use crate::arrow::aggregate::AggregateError;
 use crate::{FlushError, ProduceError};
 
-pub(super) fn forked() -> PyErr {
+impl From<crate::ConfigError> for PyErr {
+    fn from(error: crate::ConfigError) -> Self {
+        ConfigError::new_err(error.to_string())
+    }
+}
+
+impl From<AggregateError> for PyErr {
+    fn from(error: AggregateError) -> Self {
+        let text = error.to_string();
+        match error {
+            AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
+            AggregateError::TooManyGroups { .. }
+            | AggregateError::TooLarge
+            | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
+            AggregateError::NoColumn { .. }
+            | AggregateError::Type { .. }
+            | AggregateError::Partials(_) => ConfigError::new_err(text),
+        }
+    }
+}
+
+pub(crate) fn forked() -> PyErr {
     QueueForkedError::new_err(
         "this queue was made before a fork and its drain threads stayed in the parent process; \
          make a new BatchQueue in the child",
     )
 }
 
-pub(super) fn too_late(name: &str) -> PyErr {
+pub(crate) fn too_late(name: &str) -> PyErr {
     QueueClosedError::new_err(format!(
         "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
     ))
 }
 
 /// What a refusal is in Python: `None`, to be told by the return value, or an exception.
-pub(super) fn refused<T, E: Into<PyErr> + Display>(
+pub(crate) fn refused<T, E: Into<PyErr> + Display>(
     py: Python<'_>,
     refusal: ProduceError<T, E>,
     accepted: usize,
@@ -48,7 +72,7 @@ pub(super) fn refused<T, E: Into<PyErr> + Display>(
     })
 }
 
-pub(super) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
+pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
     result.map_err(|refusal| match refusal {
         FlushError::Interrupted(interrupt) => interrupt,
         FlushError::FromDrainThread => BatchQueueError::new_err(

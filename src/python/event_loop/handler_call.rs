@@ -1,4 +1,4 @@
-//! `Inside`: that a coroutine runs inside a handler, which the loop's thread does not know of
+//! `HandlerCall`: that a coroutine runs inside a handler, which the loop's thread does not know of
 //! itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,23 +9,23 @@ use crate::marks::{Assumed, Marks};
 
 /// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the
 /// coroutine asks of a queue meanwhile is answered as if the drain thread had asked.
-#[pyclass(frozen, module = "batchqueue._core")]
-pub(crate) struct Inside {
+#[pyclass(name = "Inside", frozen, module = "batchqueue._core")]
+pub(crate) struct HandlerCall {
     marks: Marks,
     /// Set by the drain thread before it goes on, or by the coroutine at its end.
     ended: AtomicBool,
 }
 
-impl Inside {
+impl HandlerCall {
     /// While the result lives, the calling thread passes for the drain thread, if the call has not
     /// ended.
-    pub(super) fn assume(inside: Option<&Self>) -> Option<Assumed> {
+    pub(crate) fn assume(inside: Option<&Self>) -> Option<Assumed> {
         inside.filter(|one| one.active()).map(|one| one.marks.assume())
     }
 }
 
 #[pymethods]
-impl Inside {
+impl HandlerCall {
     /// On the drain thread, inside the handler.
     #[new]
     fn new() -> Self {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use super::ConfigError;
 use super::balancer::{BalancerSettings, PyAssign};
 use super::policies::{PartitionPolicy, ThreadPolicy};
-use super::registered::CommonCallbacks;
+use crate::python::exceptions::ConfigError;
+use crate::python::handler::CommonCallbacks;
 use crate::{BufferStrategy, Config, RetryPolicy, Selector};
 
 fn millis(name: &str, value: f64) -> PyResult<Duration> {
@@ -26,9 +26,9 @@ fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
 
 /// The attributes of the facade's `BatchQueueConfig` that the core needs.
 #[derive(FromPyObject)]
-pub(super) struct Settings<'py> {
+pub(crate) struct Settings<'py> {
     threads: Option<PyRef<'py, ThreadPolicy>>,
-    pub(super) shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
+    pub(crate) shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
     partitions: PyRef<'py, PartitionPolicy>,
     buffer_size: i64,
     strategy: Named,
@@ -39,7 +39,7 @@ pub(super) struct Settings<'py> {
     retry: Option<RetrySettings>,
     balancer: Option<BalancerSettings>,
     rebalance_interval_ms: f64,
-    pub(super) shutdown_timeout: Option<f64>,
+    pub(crate) shutdown_timeout: Option<f64>,
 }
 
 /// The facade's `RetryPolicy`.
@@ -70,15 +70,15 @@ struct Named {
 }
 
 /// What became of the settings.
-pub(super) struct CoreSettings {
-    pub(super) settings: Config,
-    pub(super) common: CommonCallbacks,
+pub(crate) struct CoreSettings {
+    pub(crate) settings: Config,
+    pub(crate) common: CommonCallbacks,
     /// The custom balancer in the settings, for the garbage collector.
-    pub(super) assign: Option<Arc<PyAssign>>,
+    pub(crate) assign: Option<Arc<PyAssign>>,
 }
 
 impl Settings<'_> {
-    pub(super) fn into_core(self, selector: Selector) -> PyResult<CoreSettings> {
+    pub(crate) fn into_core(self, selector: Selector) -> PyResult<CoreSettings> {
         let (balancer, assign) = match self.balancer.map(BalancerSettings::core).transpose()? {
             Some((balancer, assign)) => (Some(balancer), assign),
             None => (None, None),

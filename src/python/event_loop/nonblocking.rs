@@ -4,40 +4,40 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use super::bell::Bell;
-use super::indexed::Indexed;
-use super::inside::Inside;
-use super::item::PyItem;
-use super::item_type::ItemType;
-use super::pause::{NoPause, StoppablePause, deadline_of};
-use super::queue::Queue;
-use super::refusal::flushed;
-use super::waiting::Tried;
+use super::handler_call::HandlerCall;
+use super::pending_item::Attempted;
+use super::room_notifier::RoomNotifier;
+use crate::python::errors::flushed;
+use crate::python::interpreter::{NoPause, StoppablePause, deadline_of};
+use crate::python::item::{ItemType, PyItem, Sequence};
+use crate::python::queue::Queue;
 
-/// Put one item in without waiting. A `Waiting` may be tried again.
+/// Put one item in without waiting. A `PendingItem` may be tried again.
 ///
 /// Args:
-///     bell: Which partitions tasks of the loop wait for: there the item waits as well, behind
+///     notifier: Which partitions tasks of the loop wait for: there the item waits as well, behind
 ///     them. ahead: The partition where it is the caller's turn. inside: The handler call that the
 ///     caller belongs to.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", bell: "Bell | None", ahead: "int | None", inside: "Inside | None"
-) -> "bool | Waiting")]
+    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", ahead: "int | None", call: "HandlerCall | None"
+) -> "bool | PendingItem")]
 pub(crate) fn try_produce(
     queue: &Queue,
     item: Bound<'_, PyAny>,
-    bell: Option<&Bell>,
+    notifier: Option<&RoomNotifier>,
     ahead: Option<usize>,
-    inside: Option<&Inside>,
-) -> PyResult<Tried> {
+    call: Option<&HandlerCall>,
+) -> PyResult<Attempted> {
     let core = queue.core()?;
     let py = item.py();
-    let given = queue.select.given(core, &item)?;
-    let _inside = Inside::assume(inside);
-    Tried::of(
+    let given = queue.selector.given(core, &item)?;
+    let _assumed = HandlerCall::assume(call);
+    Attempted::of(
         py,
-        core.try_produce(PyItem::new(item), given, &|one| Bell::is_awaited(bell, ahead, one)),
+        core.try_produce(PyItem::new(item), given, &|partition| {
+            RoomNotifier::is_awaited(notifier, ahead, partition)
+        }),
         0,
     )
 }
@@ -50,30 +50,34 @@ pub(crate) fn try_produce(
 ///     None: its turn is later.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", bell: "Bell | None", ahead: "int | None",
-    inside: "Inside | None"
-) -> "tuple[int, bool | Waiting | None]")]
+    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", notifier: "RoomNotifier | None", ahead: "int | None",
+    call: "HandlerCall | None"
+) -> "tuple[int, bool | PendingItem | None]")]
 pub(crate) fn try_produce_many(
     py: Python<'_>,
     queue: &Queue,
     items: &Bound<'_, PyAny>,
     start: usize,
-    bell: Option<&Bell>,
+    notifier: Option<&RoomNotifier>,
     ahead: Option<usize>,
-    inside: Option<&Inside>,
-) -> PyResult<(usize, Tried)> {
+    call: Option<&HandlerCall>,
+) -> PyResult<(usize, Attempted)> {
     let core = queue.core()?;
-    let Some(items) = Indexed::of(items) else {
+    let Some(items) = Sequence::of(items) else {
         return Err(PyTypeError::new_err("items must be a list or a tuple"));
     };
-    let _inside = Inside::assume(inside);
-    items.try_produce(
-        py,
+    let _assumed = HandlerCall::assume(call);
+    let (accepted, result) = items.try_produce(
         core,
         start,
-        &|one| Bell::is_awaited(bell, ahead, one),
-        Bell::awaits_any(bell, ahead),
-    )
+        &|partition| RoomNotifier::is_awaited(notifier, ahead, partition),
+        RoomNotifier::awaits_any(notifier, ahead),
+    );
+    let attempted = match result {
+        Some(result) => Attempted::of(py, result, accepted)?,
+        None => Attempted::Done(None),
+    };
+    Ok((accepted, attempted))
 }
 
 /// How many items find room in a partition; all that may be when the queue is shut down.
@@ -96,15 +100,15 @@ pub(crate) fn flush_until(
 
 /// `shutdown` in the same way; `inside`: the handler call that asks for it.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any", inside: "Inside | None"))]
+#[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"))]
 pub(crate) fn shutdown_until(
     queue: &Queue,
     timeout: Option<f64>,
     stop: &Bound<'_, PyAny>,
-    inside: Option<&Inside>,
+    call: Option<&HandlerCall>,
 ) -> PyResult<u64> {
     let (core, deadline) = (queue.core()?, deadline_of(timeout)?);
-    let _inside = Inside::assume(inside);
+    let _assumed = HandlerCall::assume(call);
     core.shutdown_with(deadline, &mut StoppablePause(stop))
 }
 
@@ -113,9 +117,6 @@ pub(crate) fn shutdown_until(
 #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
 #[pyo3(signature = (queue: "Queue", item_type: "type | str"))]
 pub(crate) fn remove_handler_soon(queue: &Queue, item_type: ItemType<'_>) -> PyResult<bool> {
-    let key = item_type.known_to(&queue.registered.lock().tags);
     // An error: there was a handler, and it was not waited for.
-    let removed = queue.core()?.remove_handler_with(key, &mut NoPause).unwrap_or(true);
-    queue.forget_unused();
-    Ok(removed)
+    Ok(queue.registry.remove(queue.core()?, &item_type, &mut NoPause).unwrap_or(true))
 }

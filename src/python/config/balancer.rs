@@ -8,8 +8,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::call::{Held, call_handler, release};
-use super::handler::describe;
+use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::{Assign, ConfigError, DrainBalancer};
 
 /// The facade's `DrainBalancer`.
@@ -25,7 +24,7 @@ impl BalancerSettings {
     pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), ConfigError> {
         let balancer = match (self.kind.as_str(), self.function) {
             ("custom", Some(function)) => {
-                let assign = Arc::new(PyAssign(Held::new(function)));
+                let assign = Arc::new(PyAssign(GuardedRef::new(function)));
                 return Ok((DrainBalancer::custom(assign.clone()), Some(assign)));
             }
             ("cost_weighted", _) => DrainBalancer::cost_weighted().with_skip_ratio(self.skip_ratio),
@@ -42,7 +41,7 @@ thread_local! {
 
 /// Runs a balancer on behalf of a Python caller, who gets an interrupt in a custom one, like
 /// `KeyboardInterrupt`.
-pub(super) fn run_for_caller(
+pub(crate) fn run_for_caller(
     py: Python<'_>,
     run: impl FnOnce() -> usize + Send,
 ) -> PyResult<usize> {
@@ -63,10 +62,10 @@ fn keep_interrupt(py: Python<'_>, error: &PyErr) {
 
 /// An assignment written in Python. Called attached, on the control thread or on a thread that
 /// asked for a run.
-pub(super) struct PyAssign(Held);
+pub(crate) struct PyAssign(GuardedRef);
 
 impl PyAssign {
-    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&*self.0)
     }
 }
@@ -91,13 +90,13 @@ impl Assign for PyAssign {
             let (assign, args) = given().map_err(|memory: PyErr| memory.to_string())?;
             // The user's code, and the conversion of what it returns, which may be the user's code
             // as well.
-            let result = call_handler(&assign, &args);
+            let result = guarded_call(&assign, &args);
             release(args.into_any());
             let plan = result.map_err(|error| {
                 keep_interrupt(py, &error);
                 format!(
                     "the custom balancer raised {}",
-                    describe(py, error.into_value(py).into_bound(py).into_any())
+                    describe_error(py, error.into_value(py).into_bound(py).into_any())
                 )
             })?;
             if let Ok(problem) = plan.extract::<String>() {

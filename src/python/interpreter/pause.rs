@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use super::{BatchQueueError, ConfigError};
 use crate::Pause;
 use crate::faults::{self, Fault};
+use crate::python::exceptions::{BatchQueueError, ConfigError};
 
 /// The longest piece of a wait without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);

@@ -3,28 +3,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow_array::{RecordBatch, RecordBatchReader};
-use parking_lot::Mutex;
-use pyo3::exceptions::PyImportError;
+use arrow_array::RecordBatch;
 use pyo3::prelude::*;
-use pyo3_arrow::PyRecordBatch;
-use pyo3_arrow::input::AnyRecordBatch;
 
-use super::block::{Block, Whole};
-use super::item::PyItem;
-use super::pause::InterpreterPause;
-use super::refusal::refused;
-use super::registered::Registered;
-use super::{BatchQueueError, ConfigError};
+use super::errors::refused;
+use super::exceptions::{BatchQueueError, ConfigError};
+use super::handler::HandlerRegistry;
+use super::interpreter::InterpreterPause;
+use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow};
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 
 /// One call of `produce_arrow`.
-pub(super) struct Columnar<'a> {
+pub(super) struct ArrowProduce<'a> {
     pub(super) queue: &'a BatchQueue<PyItem>,
     pub(super) buffers: &'a Buffers,
     pub(super) type_column: &'a str,
-    pub(super) registered: &'a Mutex<Registered>,
+    pub(super) registry: &'a HandlerRegistry,
     pub(super) deadline: Option<Instant>,
     /// Rows accepted so far.
     pub(super) accepted: usize,
@@ -32,9 +27,7 @@ pub(super) struct Columnar<'a> {
     pub(super) is_closed: bool,
 }
 
-pub(super) type Batches = Box<dyn RecordBatchReader + Send>;
-
-impl Columnar<'_> {
+impl ArrowProduce<'_> {
     pub(super) fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let py = data.py();
         if self.queue.selector() == Selector::Given {
@@ -93,15 +86,15 @@ impl Columnar<'_> {
         pyarrow: bool,
     ) -> PyResult<()> {
         // Anew for each chunk: a stream may last.
-        let tags = self.registered.lock().tags.clone();
+        let tags = self.registry.tags();
         let pieces =
             py.detach(|| split(batch, column, &tags, self.buffers)).map_err(|problem| {
                 ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column))
             })?;
-        let whole = Arc::new(Whole::new(pieces.batch, column, pyarrow));
+        let source = Arc::new(SourceBatch::new(pieces.batch, column, pyarrow));
         for piece in pieces.pieces {
             let rows = piece.rows.len();
-            let item = PyItem::rows(Block::new(whole.clone(), piece.rows, piece.key));
+            let item = PyItem::rows(RowBlock::new(source.clone(), piece.rows, piece.key));
             match self.queue.produce_heavy(item, self.deadline, &mut InterpreterPause(py)) {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
@@ -129,44 +122,4 @@ impl Columnar<'_> {
         self.is_closed |= matches!(refusal, ProduceError::Closed(_));
         refused(py, refusal, self.accepted).map_or(Ok(()), Err)
     }
-}
-
-pub(super) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
-    let kind = data.get_type().name()?;
-    for method in ["__arrow_c_array__", "__arrow_c_stream__"] {
-        if data.hasattr(method)? {
-            let batches = data.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader);
-            return batches.map_err(|error| {
-                let problem = ConfigError::new_err(format!(
-                    "batch is a {kind} that is no record batch or table: {error}"
-                ));
-                problem.set_cause(data.py(), Some(error));
-                problem
-            });
-        }
-    }
-    Err(ConfigError::new_err(format!(
-        "batch is a {kind}; give an object with __arrow_c_array__ or __arrow_c_stream__, like a record batch or a table of \
-         pyarrow, polars, DuckDB or nanoarrow"
-    )))
-}
-
-/// Whether handlers can get batches of pyarrow. It is imported here and not by a drain thread.
-pub(super) fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
-    match py.import("pyarrow") {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_instance_of::<PyImportError>(py) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
-/// `__arrow_c_array__`.
-pub(super) fn to_pyarrow(
-    py: Python<'_>,
-    batch: RecordBatch,
-    pyarrow: bool,
-) -> PyResult<Bound<'_, PyAny>> {
-    let batch = PyRecordBatch::new(batch);
-    if pyarrow { batch.into_pyarrow(py) } else { Ok(batch.into_pyobject(py)?.into_any()) }
 }

@@ -1,62 +1,35 @@
 //! A Python handler as the core sees it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
-use super::ConfigError;
-use super::aggregator::Aggregating;
-use super::block::Block;
-use super::call::{Held, call_handler, release};
-use super::item::PyItem;
+use crate::python::aggregator::Aggregating;
+use crate::python::exceptions::ConfigError;
+use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
+use crate::python::item::{PyItem, RowBlock};
 use crate::{Batch, EntryToken, Failure, Handler};
-
-/// The entry tokens of all handler instances of the process, by address. Whoever holds a token
-/// holds the object, so an address is never looked up for another one.
-static TOKENS: Mutex<Option<HashMap<usize, Weak<EntryToken>>>> = Mutex::new(None);
-
-/// The token of `instance`, which is what P1 protects: the same one for every queue and type that
-/// it serves.
-pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
-    let mut tokens = TOKENS.lock();
-    let tokens = tokens.get_or_insert_with(HashMap::new);
-    let address = instance.as_ptr() as usize;
-    if let Some(token) = tokens.get(&address).and_then(Weak::upgrade) {
-        return token;
-    }
-    tokens.retain(|_, token| token.strong_count() > 0);
-    let token = Arc::new(EntryToken::default());
-    tokens.insert(address, Arc::downgrade(&token));
-    token
-}
-
-/// In a forked child: the tokens may be held by threads that do not exist here.
-pub(crate) fn forget_tokens() {
-    std::mem::forget(TOKENS.lock().take());
-}
 
 /// One handler instance on one queue. The methods were looked up when it was registered; `None`:
 /// not defined.
 pub(crate) struct PyHandler {
     /// The object given as the handler.
-    pub(crate) instance: Held,
+    pub(crate) instance: GuardedRef,
     /// Whom no two threads may be in: the handler, or the object that it is a method of.
-    pub(crate) protected: Held,
-    pub(crate) consume: Held,
+    pub(crate) protected: GuardedRef,
+    pub(crate) consume: GuardedRef,
     /// What an aggregator does instead, without the interpreter.
     pub(crate) aggregating: Option<Arc<Aggregating>>,
-    pub(crate) on_idle: Option<Held>,
-    pub(crate) on_error: Option<Held>,
-    pub(crate) on_close: Option<Held>,
+    pub(crate) on_idle: Option<GuardedRef>,
+    pub(crate) on_error: Option<GuardedRef>,
+    pub(crate) on_close: Option<GuardedRef>,
     /// The queue's `error_handler`, for handlers without `on_error`.
-    pub(crate) error_handler: Option<Held>,
+    pub(crate) error_handler: Option<GuardedRef>,
     /// The exceptions that the queue's retry policy is for, as a tuple.
-    pub(crate) retry_on: Option<Held>,
+    pub(crate) retry_on: Option<GuardedRef>,
     /// On an event loop.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
@@ -78,13 +51,13 @@ impl PyHandler {
         Ok(())
     }
 
-    fn call0(method: Option<&Held>) -> Result<(), Failure> {
+    fn call0(method: Option<&GuardedRef>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
         Python::attach(|py| {
             let result =
-                call_handler(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
+                guarded_call(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
             result.map_err(|error| {
-                Failure::new(describe(py, error.into_value(py).into_bound(py).into_any()))
+                Failure::new(describe_error(py, error.into_value(py).into_bound(py).into_any()))
             })
         })
     }
@@ -94,13 +67,13 @@ impl PyHandler {
     fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
-            return Failure::last(describe(py, error));
+            return Failure::last(describe_error(py, error));
         };
         let args = match PyTuple::new(py, [batch.as_any(), &error]) {
             Ok(args) => args,
             Err(memory) => return Failure::last(memory.to_string()),
         };
-        let reported = call_handler(report.bind(py), &args).and_then(refuse_coroutine);
+        let reported = guarded_call(report.bind(py), &args).and_then(refuse_coroutine);
         release(args.into_any());
         match reported {
             Ok(()) => {
@@ -108,8 +81,8 @@ impl PyHandler {
                 Failure { message: String::new(), reported: true, retry: false }
             }
             Err(second) => {
-                let second = describe(py, second.into_value(py).into_bound(py).into_any());
-                let first = describe(py, error);
+                let second = describe_error(py, second.into_value(py).into_bound(py).into_any());
+                let first = describe_error(py, error);
                 Failure::last(format!("{first}\nthen its error handler failed: {second}"))
             }
         }
@@ -126,7 +99,7 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
     }
     // Closed, it does not warn that nobody awaited it.
     let closed =
-        result.getattr("close").and_then(|close| call_handler(&close, &PyTuple::empty(py)));
+        result.getattr("close").and_then(|close| guarded_call(&close, &PyTuple::empty(py)));
     release(result);
     release(closed?);
     Err(ConfigError::new_err(
@@ -158,7 +131,7 @@ fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'p
 }
 
 #[cold]
-fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &Block) -> PyResult<()> {
+fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &RowBlock) -> PyResult<()> {
     list.set_item(index, rows.to_record_batch(list.py())?)
 }
 
@@ -213,7 +186,7 @@ impl Handler<PyItem> for PyHandler {
                     Ok(made) => made,
                     Err(memory) => return Err(Failure::last(memory.to_string())),
                 };
-            let result = match call_handler(self.consume.bind(py), &args).and_then(refuse_coroutine)
+            let result = match guarded_call(self.consume.bind(py), &args).and_then(refuse_coroutine)
             {
                 Ok(()) => {
                     drop(batch.drain());
@@ -252,16 +225,4 @@ impl Handler<PyItem> for PyHandler {
     fn name(&self) -> String {
         self.name.clone()
     }
-}
-
-/// The exception with its traceback, as Python would print it.
-pub(super) fn describe(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
-    let text = py.import("batchqueue._callbacks").and_then(|module| {
-        let args = PyTuple::new(py, [&error])?;
-        let text = call_handler(&module.getattr("describe_error")?, &args)?;
-        release(args.into_any());
-        text.extract()
-    });
-    release(error);
-    text.unwrap_or_else(|cause| format!("an exception that cannot be shown: {cause}"))
 }

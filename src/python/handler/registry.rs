@@ -1,0 +1,240 @@
+//! The types and handlers that a queue was given.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use super::py_handler::PyHandler;
+use super::token::token_of;
+use crate::arrow::Tags;
+use crate::python::aggregator::{Aggregating, aggregating_of};
+use crate::python::exceptions::{ConfigError, QueueClosedError};
+use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
+use crate::python::item::{ItemType, PyItem};
+use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Pause, TypeKey};
+
+/// A handler's methods, in the order of the facade's `HandlerMethods`.
+pub(crate) type HandlerMethods<'py> = (
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Py<PyAny>,
+    Option<Py<PyAny>>,
+    Option<Py<PyAny>>,
+    Option<Py<PyAny>>,
+    bool,
+);
+
+/// A handler on its way in, with the attributes that Python code may have computed.
+struct HandlerSpec<'py> {
+    methods: HandlerMethods<'py>,
+    name: String,
+    aggregating: Option<Arc<Aggregating>>,
+}
+
+impl<'py> HandlerSpec<'py> {
+    fn new(methods: HandlerMethods<'py>) -> PyResult<Self> {
+        let (name, aggregating) = (name_of(&methods.0)?, aggregating_of(&methods.0)?);
+        Ok(Self { methods, name, aggregating })
+    }
+
+    /// Called before the registry is locked: an attribute may be found by Python code.
+    fn all(methods: Vec<HandlerMethods<'py>>) -> PyResult<Vec<Self>> {
+        methods.into_iter().map(Self::new).collect()
+    }
+}
+
+/// What all handlers of a queue share.
+pub(crate) struct CommonCallbacks {
+    /// For handlers without `on_error`.
+    pub(crate) error_handler: Option<Py<PyAny>>,
+    /// The exceptions that the retry policy applies to, as a tuple.
+    pub(crate) retry_on: Option<Py<PyAny>>,
+}
+
+/// The types and handlers of one queue, for identity and for the garbage collector.
+pub(crate) struct HandlerRegistry {
+    common: CommonCallbacks,
+    entries: Mutex<Entries>,
+}
+
+impl HandlerRegistry {
+    pub(crate) fn new(common: CommonCallbacks) -> Self {
+        Self { common, entries: Mutex::default() }
+    }
+
+    /// The consumers of a queue, which get the items of all types.
+    pub(crate) fn add_consumers(
+        &self,
+        consumers: Vec<HandlerMethods<'_>>,
+    ) -> PyResult<Vec<HandlerRef<PyItem>>> {
+        let specs = HandlerSpec::all(consumers)?;
+        let mut entries = self.entries.lock();
+        Ok(specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect())
+    }
+
+    /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
+    /// returns when no thread is inside a handler that the type had before.
+    pub(crate) fn add(
+        &self,
+        py: Python<'_>,
+        queue: &BatchQueue<PyItem>,
+        item_type: &ItemType<'_>,
+        handlers: Vec<HandlerMethods<'_>>,
+        weight: f64,
+        wait: bool,
+    ) -> PyResult<()> {
+        let specs = HandlerSpec::all(handlers)?;
+        let name = item_type.name()?;
+        let text = format!("queue {:?}: {name}", queue.name());
+        let (key, handlers) = {
+            let mut entries = self.entries.lock();
+            let handlers =
+                specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect();
+            (entries.keep_type(item_type), handlers)
+        };
+        let handled = HandledType { key, name, weight };
+        let added = if wait {
+            queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
+        } else {
+            queue.add_handler_with(handled, handlers, &mut NoPause).or_else(|error| match error {
+                // The wait ended before it began.
+                AddHandlerError::Interrupted(()) => Ok(()),
+                AddHandlerError::Closed(closed) => Err(AddHandlerError::Closed(closed)),
+                AddHandlerError::Config(problem) => Err(AddHandlerError::Config(problem)),
+            })
+        };
+        self.forget_unused();
+        added.map_err(|error| match error {
+            AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
+                "{text} was not registered, the queue is shut down; make a new BatchQueue"
+            )),
+            AddHandlerError::Config(problem) => {
+                ConfigError::new_err(format!("queue {:?}: {problem}", queue.name()))
+            }
+            AddHandlerError::Interrupted(interrupt) => interrupt,
+        })
+    }
+
+    /// Returns `false` if the type had no handler.
+    pub(crate) fn remove<P: Pause>(
+        &self,
+        queue: &BatchQueue<PyItem>,
+        item_type: &ItemType<'_>,
+        pause: &mut P,
+    ) -> Result<bool, P::Interrupt> {
+        let key = item_type.known_to(&self.entries.lock().tags);
+        let removed = queue.remove_handler_with(key, pause);
+        self.forget_unused();
+        removed
+    }
+
+    /// Drops the handlers that no type uses any more.
+    fn forget_unused(&self) {
+        // Bound first, so that Python objects die after the lock is free.
+        let unused = self.entries.lock().take_unused();
+        drop(unused);
+    }
+
+    /// The registered tags, as of now.
+    pub(crate) fn tags(&self) -> Arc<Tags> {
+        self.entries.lock().tags.clone()
+    }
+
+    /// The entries, locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock()
+    }
+
+    /// Visits nothing while another thread has the entries locked.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(entries) = self.entries.try_lock() else { return Ok(()) };
+        for (handler, _) in &entries.handlers {
+            handler.traverse(visit)?;
+        }
+        for class in entries.types.values() {
+            visit.call(class)?;
+        }
+        visit.call(&self.common.error_handler)?;
+        visit.call(&self.common.retry_on)
+    }
+}
+
+/// What the queue was given. The types keep their addresses, which are the core's keys, from being
+/// used again.
+#[derive(Default)]
+pub(crate) struct Entries {
+    types: HashMap<TypeKey, Py<PyAny>>,
+    /// The tags among them.
+    tags: Arc<Tags>,
+    handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
+}
+
+impl Entries {
+    /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
+    fn handler(&mut self, spec: HandlerSpec<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
+        let HandlerSpec { methods, name, aggregating } = spec;
+        let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
+        if let Some((_, known)) =
+            self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance))
+        {
+            return known.clone();
+        }
+        let py = instance.py();
+        // An aggregator that hands nothing on has nothing to do when idle.
+        let on_idle = on_idle.filter(|_| aggregating.as_ref().is_none_or(|one| one.hands_on()));
+        let handler = Arc::new(PyHandler {
+            name,
+            works_elsewhere,
+            token: token_of(&protected),
+            protected: GuardedRef::new(protected.unbind()),
+            instance: GuardedRef::new(instance.unbind()),
+            consume: GuardedRef::new(consume),
+            aggregating,
+            on_idle: on_idle.map(GuardedRef::new),
+            on_error: on_error.map(GuardedRef::new),
+            on_close: on_close.map(GuardedRef::new),
+            error_handler: common
+                .error_handler
+                .as_ref()
+                .map(|handler| GuardedRef::new(handler.clone_ref(py))),
+            retry_on: common.retry_on.as_ref().map(|kinds| GuardedRef::new(kinds.clone_ref(py))),
+        });
+        let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
+        self.handlers.push((handler, reference.clone()));
+        reference
+    }
+
+    /// The class or the tag with this key.
+    pub(crate) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
+        self.types.get(&key).map(|one| one.clone_ref(py))
+    }
+
+    /// Remembers a class, for as long as the queue may hold its address, or gives a tag its key.
+    fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
+        let key = item_type.known_to(&self.tags);
+        let key = match item_type {
+            ItemType::Tag(tag, _) if key == Tags::UNKNOWN => Arc::make_mut(&mut self.tags).add(tag),
+            _ => key,
+        };
+        self.types.entry(key).or_insert_with(|| item_type.object().clone().unbind());
+        key
+    }
+
+    /// The handlers that no type uses, or none any more: held here twice, and nowhere else.
+    fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
+        let all = std::mem::take(&mut self.handlers);
+        let (used, unused) =
+            all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);
+        self.handlers = used;
+        unused
+    }
+}
+
+/// A function's own name, or the name of an object's class.
+fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
+    let own = instance.getattr("__qualname__").and_then(|name| name.extract());
+    own.or_else(|_| instance.get_type().qualname()?.extract())
+}
