@@ -1,4 +1,4 @@
-"""Names the command that installs what is missing, where a class needs an optional package."""
+"""Optional packages: checks for them, and the command that installs a missing package."""
 
 from importlib import import_module
 
@@ -20,9 +20,14 @@ def require(module: str, user: str, extra: str) -> None:
         import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise MissingPackageError(f"{user} needs {package} ({error}): {install(extra)}") from error
+        raise MissingPackageError(
+            f"{user} needs {package} ({error}): {install_command(extra)}"
+        ) from error
 
 
-def install(extra: str) -> str:
-    """Return the command that installs batchqueue with an extra."""
-    return f"pip install 'batchqueue[{extra}]'"
+def install_command(extra: str) -> str:
+    """Return the command that installs batchqueue with an extra.
+
+    The distribution is named `batchqueue-rs`: `batchqueue` on the package index is another project.
+    """
+    return f"pip install 'batchqueue-rs[{extra}]'"

@@ -1,6 +1,6 @@
 """Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
 
-from batchqueue._requirements import install
+from batchqueue._requirements import install_command
 from batchqueue.exceptions import MissingPackageError
 
 __all__ = ["MissingPackageError", "require_data_sources"]
@@ -13,7 +13,8 @@ try:
         raise ImportError(f"here is pyspark {pyspark.__version__}")
 except ImportError as error:
     raise MissingPackageError(
-        f"batchqueue.spark needs pyarrow and pyspark 3.5 or later ({error}): {install('spark')}"
+        f"batchqueue.spark needs pyarrow and pyspark 3.5 or later ({error}): "
+        f"{install_command('spark')}"
     ) from error
 
 
@@ -30,6 +31,6 @@ def require_data_sources() -> None:
     except ImportError as error:
         raise MissingPackageError(
             f"register needs pyspark 4.0 or later for batches, and 4.1 for streams ({error}): "
-            f"{install('spark')}, or use MetricsWriter, foreach_batch and for_each_partition, "
+            f"{install_command('spark')}, or use MetricsWriter, foreach_batch and for_each_partition, "
             "which need pyspark 3.5"
         ) from error

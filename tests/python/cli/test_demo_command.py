@@ -184,7 +184,9 @@ def test_missing_packages_are_named_with_the_remedy(
         lambda name: None if name in ("pyspark", "rich") else find_spec(name),
     )
     assert main(["demo", "--output", str(tmp_path / "never")]) == 2
-    assert "pyspark, rich not installed: pip install 'batchqueue[demo]'" in capsys.readouterr().err
+    assert (
+        "pyspark, rich not installed: pip install 'batchqueue-rs[demo]'" in capsys.readouterr().err
+    )
     assert not (tmp_path / "never").exists()
 
 

@@ -76,7 +76,7 @@ def test_demo_in_a_bare_environment_names_the_extra_to_install(bare_python: Path
         check=False,
     )
     assert ended.returncode == 2
-    assert "pip install 'batchqueue[demo]'" in ended.stderr
+    assert "pip install 'batchqueue-rs[demo]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -90,7 +90,7 @@ def test_sink_in_a_bare_environment_names_the_extra_to_install(bare_python: Path
         check=False,
     )
     assert ended.returncode != 0
-    assert "pip install 'batchqueue[spark]'" in ended.stderr
+    assert "pip install 'batchqueue-rs[spark]'" in ended.stderr
 
 
 def test_installed_version_is_the_crates_and_the_first_of_the_changelog():

@@ -211,4 +211,4 @@ def test_without_pyarrow_the_store_says_what_to_install():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert "MissingPackageError: ParquetStore needs pyarrow" in ended.stderr
-    assert "pip install 'batchqueue[parquet]'" in ended.stderr
+    assert "pip install 'batchqueue-rs[parquet]'" in ended.stderr

@@ -291,7 +291,7 @@ def test_without_psycopg_the_store_says_what_to_install_and_others_work():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert "MissingPackageError: PostgresStore needs psycopg" in ended.stderr
-    assert "pip install 'batchqueue[postgres]'" in ended.stderr
+    assert "pip install 'batchqueue-rs[postgres]'" in ended.stderr
 
 
 def test_the_package_of_a_store_is_not_loaded_before_it_is_used():

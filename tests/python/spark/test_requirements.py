@@ -15,14 +15,14 @@ def test_missing_package_is_named_with_the_remedy(package: str) -> None:
         in answer.stderr
     )
     assert package in answer.stderr
-    assert "pip install 'batchqueue[spark]'" in answer.stderr
+    assert "pip install 'batchqueue-rs[spark]'" in answer.stderr
 
 
 def test_pyspark_that_is_too_old_is_named_with_the_remedy() -> None:
     program = "import pyspark; pyspark.__version__ = '3.4.4'; import batchqueue.spark"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (
-        "pyspark 3.5 or later (here is pyspark 3.4.4): pip install 'batchqueue[spark]'"
+        "pyspark 3.5 or later (here is pyspark 3.4.4): pip install 'batchqueue-rs[spark]'"
         in answer.stderr
     )
 

