@@ -1,6 +1,6 @@
 """Turn off one rule after the other and see the tests that guard it go red.
 
-Each row of FAULTS names a rule that `src/faults.rs` can leave out and the tests that must fail
+Each row of RULES names a rule that `src/rules.rs` can leave out and the tests that must fail
 without it. First all of these tests must pass with every rule in place, in the same builds. `make
 faults` runs it, CI a part by turns.
 """
@@ -21,7 +21,7 @@ TIME_LIMIT_S = 120
 TRIES = 3
 """How often a test may stay green without its rule: on real threads it can be lucky, but not three times running."""
 
-FAULTS: dict[str, list[str]] = {
+RULES: dict[str, list[str]] = {
     # loom, unit: a test of the library, with or without loom; without a module it is in
     # `loom_tests`. it: of tests/it. py: a file below tests/python, and options of pytest.
     "EntryToken": [
@@ -34,23 +34,23 @@ FAULTS: dict[str, list[str]] = {
         "it:model::random_actions_keep_every_promise",
     ],
     "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
-    "TakenLate": ["loom:loom_second_put_while_the_owner_takes_the_first"],
-    "TakePlanBack": [
+    "TakenBeforeUnlock": ["loom:loom_second_put_while_the_owner_takes_the_first"],
+    "WithdrawPlan": [
         "loom:loom_second_put_while_the_owner_takes_the_first",
         "loom:loom_close_while_a_producer_adds_to_a_segment",
     ],
     "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
-    "LookAgain": [
+    "CheckBeforeSleep": [
         "loom:loom_put_while_the_owner_goes_to_sleep",
         "loom:loom_pressure_while_the_owner_goes_to_rest",
         "loom:flow::loom_tests::loom_put_while_a_sleep_times_out",
         "loom:flow::bulk::loom_tests::loom_many_while_the_owner_goes_to_sleep",
     ],
-    "PressAwake": [
+    "KeepPressure": [
         "loom:loom_pressure_while_the_owner_goes_to_rest",
         "it:p4_live::pressure_that_met_a_thread_awake_keeps_it_from_resting",
     ],
-    "TellBehindHeavy": ["it:heavy::a_producer_that_waits_behind_one_heavy_item_gets_on"],
+    "NotifyBehindWeighted": ["it:heavy::a_producer_that_waits_behind_one_heavy_item_gets_on"],
     "SmallerPieces": ["it:heavy::lighter_producers_do_not_keep_a_heavy_item_out"],
     "TryNextGate": ["loom:flow::bulk::loom_tests::loom_two_producers_of_many_meet_at_two_gates"],
     "PutFence": [
@@ -67,11 +67,11 @@ FAULTS: dict[str, list[str]] = {
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],
-    "TellFlush": [
+    "NotifyFlush": [
         "loom:loom_flush_while_the_cycle_ends",
         "loom:flow::loom_tests::loom_attached_thread_flushes",
     ],
-    "TellWaiting": [
+    "NotifyWaiting": [
         "loom:loom_space_while_a_producer_goes_to_wait",
         "loom:flow::loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::bulk::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
@@ -79,7 +79,7 @@ FAULTS: dict[str, list[str]] = {
         "py:core/event_loop/test_producers.py -k room",
     ],
     "ListenFence": ["loom:flow::late::loom_tests::loom_space_while_a_loop_begins_to_listen"],
-    "TellClosed": [
+    "NotifyClosed": [
         "loom:loom_close_while_a_producer_waits",
         "loom:flow::late::loom_tests::loom_close_while_a_loop_listens",
         "it:p4_live::a_close_wakes_producers_that_wait",
@@ -90,7 +90,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:loom_close_while_a_handler_produces",
         "it:p2_no_loss::refused_items_are_counted_and_come_back",
     ],
-    "LastLook": [
+    "FinalCheck": [
         "loom:loom_close_while_a_take_stops_at_its_budget",
         "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
@@ -105,17 +105,17 @@ FAULTS: dict[str, list[str]] = {
     ],
     "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
-    "DrawLine": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
+    "CutOff": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
-    "Reentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
-    "TakeWhenWanted": [
+    "RefuseReentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
+    "TakeOnlyWhenOwned": [
         "loom:control::ownership::loom_rules::loom_next_owner_looks_while_the_owner_is_inside",
         "it:p6_handoff::when_the_running_cycle_ends_and_not_before",
         "it:model::random_actions_keep_every_promise",
     ],
     "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
     "CompleteFirst": ["loom:control::ownership::loom_rules::loom_new_owner_overtakes_the_old_one"],
-    "LookForRevoked": [
+    "CheckRevoked": [
         "loom:control::ownership::loom_rules::loom_move_between_the_quiescent_point_and_the_sleep",
     ],
     "RevokeWake": [
@@ -135,39 +135,41 @@ FAULTS: dict[str, list[str]] = {
         "it:p9_retirement::a_removal_waits_for_the_batch_in_hand",
         "it:model::random_actions_keep_every_promise",
     ],
-    "GrowWhileClosing": ["loom:loom_close_while_a_type_is_added"],
-    "RetireInside": [
+    "NoGrowthWhileClosing": ["loom:loom_close_while_a_type_is_added"],
+    "WaitForThreadInside": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_partition_moves_on"
     ],
     "CloseEndsBackOff": [
         "loom:flow::loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
         "it:p2_retry::another_thread_may_enter_the_handler_between_two_tries",
     ],
-    "LeaveForToken": [
+    "LeaveHostForToken": [
         "loom:flow::loom_tests::loom_attached_owners_meet_at_one_handler",
         "loom:flow::loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
     # What broke in the queue that this one follows; failures 4 and 7 are in rows above.
-    "GrowthForgetsOwners": [
+    "GrowthKeepsOwners": [
         "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
     ],
-    "HandoffWhenIdle": [
+    "HandoffUnderLoad": [
         "it:regressions_of_moves::r02_a_handoff_under_load_ends_and_drops_nothing",
         "it:p6_handoff::moves_of_saturated_partitions_end_and_refuse_nothing",
     ],
-    "RebalanceOnDrainThreads": [
+    "RebalanceWhenSaturated": [
         "it:regressions_of_moves::r03_the_balancer_runs_while_all_drain_threads_are_busy"
     ],
-    "ShutdownWaitsForItself": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
-    "GrowthMovesTypes": ["it:regressions::r06_growth_moves_no_type"],
-    "UnvalidatedPlan": [
+    "ShutdownFromHandlerReturns": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
+    "TypesKeepPartitions": ["it:regressions::r06_growth_moves_no_type"],
+    "ValidatePlan": [
         "it:regressions_of_moves::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"
     ],
-    "ChurnOnNoise": ["it:regressions_of_moves::r09_noise_moves_nothing"],
-    "UsageWithoutInFlight": ["it:regressions::r10_items_in_hand_count_as_used"],
-    "StatsWait": ["it:regressions::r11_a_snapshot_waits_for_nobody"],
-    "ConsumerByType": ["it:regressions::r12_one_class_of_items_keeps_four_consumers_busy_at_once"],
-    "NotifiedWhileRunning": [
+    "IgnoreNoise": ["it:regressions_of_moves::r09_noise_moves_nothing"],
+    "UsageCountsInFlight": ["it:regressions::r10_items_in_hand_count_as_used"],
+    "StatsNeverWait": ["it:regressions::r11_a_snapshot_waits_for_nobody"],
+    "SpreadForConsumers": [
+        "it:regressions::r12_one_class_of_items_keeps_four_consumers_busy_at_once"
+    ],
+    "RememberNotification": [
         "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
         "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
     ],
@@ -181,7 +183,7 @@ FAULTS: dict[str, list[str]] = {
         "loom:control::scheduler::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
         "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
-    "StandInForLoop": [
+    "CompensateForLoop": [
         "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_has_another_in_its_place"
     ],
     "ExitGuard": ["py:core/promises/test_p9_exit.py"],
@@ -230,7 +232,7 @@ def build() -> None:
     run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
 
 
-def cargo(kind: str, *args: str, fault: str = "") -> Outcome:
+def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
     """Run cargo for one kind of test."""
     if kind == "loom":
         command = [
@@ -253,24 +255,24 @@ def cargo(kind: str, *args: str, fault: str = "") -> Outcome:
             *(["--lib"] if kind == "unit" else ["--test", "it"]),
         ]
         flags = {}
-    return run([*command, "--features", "faults", *args], fault=fault, **flags)
+    return run([*command, "--features", "faults", *args], rule=rule, **flags)
 
 
-def outcome(test: str, fault: str = "") -> Outcome:
+def outcome(test: str, rule: str = "") -> Outcome:
     """Run one test."""
     kind, name = test.split(":", 1)
     if kind == "loom" and "::" not in name:
         name = f"loom_tests::{name}"
     if kind in ("loom", "unit", "it"):
-        return cargo(kind, "--", "--exact", name, fault=fault)
+        return cargo(kind, "--", "--exact", name, rule=rule)
     path, *options = name.split()
     pytest = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/python/{path}", *options]
-    return run(pytest, fault=fault, PYTHONPATH=str(SITE))
+    return run(pytest, rule=rule, PYTHONPATH=str(SITE))
 
 
-def run(command: list[str], *, fault: str = "", check: bool = False, **variables: str) -> Outcome:
+def run(command: list[str], *, rule: str = "", check: bool = False, **variables: str) -> Outcome:
     """Run a command quietly, within the time limit unless it must succeed."""
-    environment = {**os.environ, **variables, "BATCHQUEUE_FAULT": fault}
+    environment = {**os.environ, **variables, "BATCHQUEUE_RULE_OFF": rule}
     limit = None if check or "--no-run" in command else TIME_LIMIT_S
     try:
         done = subprocess.run(
@@ -292,28 +294,28 @@ def run(command: list[str], *, fault: str = "", check: bool = False, **variables
 
 
 def main() -> int:
-    """Print one line per fault and test; 0 if every test is green with its rule and red without."""
+    """Print one line per rule and test; 0 if every test is green with its rule and red without."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which faults (all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which rules (all)")
     parser.add_argument(
         "--part",
         default="1/1",
         help="of these one in so many, as in 2/4: the second, the sixth ...",
     )
     args = parser.parse_args()
-    if unknown := sorted(set(args.names) - set(FAULTS)):
-        parser.error(f"fault {', '.join(unknown)} is not known: give some of {', '.join(FAULTS)}")
+    if unknown := sorted(set(args.names) - set(RULES)):
+        parser.error(f"rule {', '.join(unknown)} is not known: give some of {', '.join(RULES)}")
     part, _, parts = args.part.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(FAULTS)):
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(RULES)):
         parser.error(
-            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(FAULTS)}, as in 2/4"
+            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(RULES)}, as in 2/4"
         )
     chosen = {
-        name: FAULTS[name] for name in (args.names or list(FAULTS))[int(part) - 1 :: int(parts)]
+        name: RULES[name] for name in (args.names or list(RULES))[int(part) - 1 :: int(parts)]
     }
-    print(f"faults: {len(chosen)} of {len(FAULTS)}: {' '.join(chosen)}", flush=True)
+    print(f"faults: {len(chosen)} of {len(RULES)}: {' '.join(chosen)}", flush=True)
     build()
     wrong = 0
     tests = sorted({test for guards in chosen.values() for test in guards})
@@ -322,13 +324,11 @@ def main() -> int:
         if not whole.passed:
             wrong += 1
             print(f"{test}: RED with every rule in place\n{whole.output}", flush=True)
-    for fault, guards in chosen.items():
+    for rule, guards in chosen.items():
         for test in guards:
-            red = any(not outcome(test, fault).passed for _ in range(TRIES))
+            red = any(not outcome(test, rule).passed for _ in range(TRIES))
             wrong += not red
-            print(
-                f"{fault:16} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True
-            )
+            print(f"{rule:26} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
     total = sum(map(len, chosen.values()))
     print(f"{total + len(tests) - wrong} passed, {wrong} failed")
     return 1 if wrong else 0

@@ -54,7 +54,7 @@
 //! | `shared` | what the threads of one queue share, with who writes what |
 //! | `marks` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
-//! | `faults` | switches that turn one rule off, to see its tests go red |
+//! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `python` | the bindings; they translate and do nothing else |
 
@@ -64,13 +64,13 @@ mod builder;
 mod config;
 mod control;
 mod error;
-mod faults;
 mod flow;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod marks;
 mod observe;
 mod queue;
+mod rules;
 mod shared;
 mod sync;
 

@@ -21,7 +21,6 @@ use crate::control::grow::Growth;
 use crate::control::ownership::Handoffs;
 use crate::control::retire::Retirements;
 use crate::control::scheduler::{Pool, Waker};
-use crate::faults::{self, Fault};
 use crate::flow::dispatch::DispatchLog;
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandlerRef, Item};
@@ -30,6 +29,7 @@ use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Registered, Route};
 use crate::marks::drained_queue;
 use crate::observe::ThreadTally;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence,
     wait_for,
@@ -232,7 +232,7 @@ impl<T: Item> Shared<T> {
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or
         // it sees the put.
-        if !faults::off(Fault::PutFence) {
+        if !rule_off(Rule::PutFence) {
             fence(Ordering::SeqCst);
         }
         // The thread inside, not the one that will be: it is the one that can do something about it
@@ -337,7 +337,7 @@ impl<T: Item> Shared<T> {
 
     /// At a quiescent point, after the fence.
     pub(crate) fn tell_flush(&self) {
-        if self.flush_waits() && !faults::off(Fault::TellFlush) {
+        if self.flush_waits() && !rule_off(Rule::NotifyFlush) {
             let (lock, progress) = &self.flushed;
             let _guard = lock.lock();
             progress.notify_all();

@@ -3,12 +3,12 @@
 
 use crate::control::balance::control_thread;
 use crate::control::waits::WaitForEnd;
-use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::Item;
 use crate::flow::partition::Partition;
 use crate::flow::produce::{Pause, slice};
 use crate::marks::drained_queue;
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
 
@@ -57,7 +57,7 @@ impl<T: Item> Shared<T> {
         let waits =
             drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
         let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
-        if (may_wait || faults::off(Fault::ShutdownWaitsForItself))
+        if (may_wait || rule_off(Rule::ShutdownFromHandlerReturns))
             && let Ok(_standing_in) = self.stand_in()
         {
             while !self.running.is_none() {

@@ -8,10 +8,10 @@ use crate::config::{Config, MAX_PARTITIONS, PartitionPolicy, Selector};
 use crate::control::ownership::{Handoffs, Owner};
 use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
-use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
 use crate::flow::route::{Registered, Route};
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::Arc;
 
@@ -111,7 +111,7 @@ impl<T: Item> Shared<T> {
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
         check_numbers(item_type, handlers.len()).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
-        if control.access != Access::Open && !faults::off(Fault::GrowWhileClosing) {
+        if control.access != Access::Open && !rule_off(Rule::NoGrowthWhileClosing) {
             return Err(AddHandlerError::Closed(Closed));
         }
         let route = &self.route;
@@ -142,7 +142,7 @@ impl<T: Item> Shared<T> {
         let (config, threads, spread) =
             (&self.config, self.threads.len(), registered.handlers.len());
         self.check_spread(&item_type.name, spread).map_err(AddHandlerError::Config)?;
-        if faults::off(Fault::GrowthForgetsOwners) {
+        if rule_off(Rule::GrowthKeepsOwners) {
             self.forget_moves(&mut control);
         }
         let partitions = control.growth.place(route, config, threads, item_type.weight, spread);

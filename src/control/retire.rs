@@ -11,11 +11,11 @@
 //! | `pending` | the same, under `list`'s lock | drain threads at their quiescent point and before they sleep |
 
 use crate::control::ownership::Owner;
-use crate::faults::{self, Fault};
 use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::partition::Signal;
 use crate::flow::produce::{Pause, slice};
 use crate::flow::route::{Registered, TypeRoute};
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
@@ -37,7 +37,7 @@ impl Retired {
 
     /// Waits for the end. Not on a drain thread, which might have to pass for it.
     pub(crate) fn wait_for_end<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
-        while !self.is_ended() && !faults::off(Fault::WaitForRetired) {
+        while !self.is_ended() && !rule_off(Rule::WaitForRetired) {
             pause.pause(&mut |limit| self.wait(slice(limit, None)))?;
         }
         Ok(())
@@ -144,7 +144,7 @@ impl<T: Item> Shared<T> {
         } else {
             let owners = partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load());
             let inside =
-                if faults::off(Fault::RetireInside) { Owner::wanted } else { Owner::inside };
+                if rule_off(Rule::WaitForThreadInside) { Owner::wanted } else { Owner::inside };
             owners.map(inside).collect()
         };
         let retired = Arc::new(Retired::new());

@@ -7,12 +7,12 @@
 
 use crate::config::Selector;
 use crate::error::ProduceError;
-use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Pause;
 use crate::flow::run::Run;
 use crate::marks::on_drain_thread;
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 
@@ -195,13 +195,13 @@ impl<'a, T: Item> Runs<'a, T> {
         let place = partition.index % HELD;
         if !self.held[place].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
             self.end(place);
-            let tried = if faults::off(Fault::TryNextGate) {
+            let tried = if rule_off(Rule::TryNextGate) {
                 None
             } else {
                 partition.try_run(self.inside_pool)
             };
             let run = tried.unwrap_or_else(|| {
-                if !faults::off(Fault::TryNextGate) {
+                if !rule_off(Rule::TryNextGate) {
                     self.end_all();
                 }
                 partition.run(self.inside_pool)

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rustc_hash::FxHashMap;
 
 use crate::config::Selector;
-use crate::faults::{self, Fault};
 use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey, weight_of};
 use crate::flow::route::{Registered, Route, Target};
 use crate::flow::spares::{KEPT_CAPACITY, Spares};
 use crate::flow::take::Segments;
 use crate::marks::Holding;
 use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
 
@@ -258,7 +258,7 @@ impl<T: Item> Dispatcher<'_, T> {
             }
         };
         let outcome = match &result {
-            Err(_) if !faults::off(Fault::CountFailed) => Outcome::Failed,
+            Err(_) if !rule_off(Rule::CountFailed) => Outcome::Failed,
             _ => Outcome::Consumed,
         };
         if self.tally.settle(outcome, items) {
@@ -309,7 +309,7 @@ impl<T: Item> Dispatcher<'_, T> {
     }
 
     fn give_up(&mut self, batch: &Batch<T>) {
-        if faults::off(Fault::CountUnhandled) {
+        if rule_off(Rule::CountUnhandled) {
             return;
         }
         let shared = self.shared;
@@ -333,7 +333,7 @@ impl<T: Item> Dispatcher<'_, T> {
 
 /// Calls into a handler; a panic fails the call and not the drain thread.
 pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    if faults::off(Fault::CatchPanic) {
+    if rule_off(Rule::CatchPanic) {
         return body();
     }
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {

@@ -11,13 +11,13 @@
 use crate::config::Selector;
 use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
-use crate::faults::{self, Fault};
 use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
 use crate::flow::handler::Item;
 use crate::flow::ready::ready_after;
 use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
 use crate::flow::spares::Spares;
 use crate::flow::take::Segments;
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared, ThreadSlot};
 use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
 
@@ -93,7 +93,7 @@ impl<T: Item> DrainTask<T> {
         // Acquire: pairs with the Release of the closer, after which every gate is closed.
         let closing = self.shared.closing.load(Ordering::Acquire);
         // Only for a switched-off rule: the types that are known before the cycle takes anything.
-        let known = if faults::off(Fault::RouteAfterTake) {
+        let known = if rule_off(Rule::RouteAfterTake) {
             self.shared.route.types().count()
         } else {
             usize::MAX
@@ -240,7 +240,7 @@ impl<T: Item> DrainTask<T> {
         let shared = self.shared.clone();
         let complete =
             || served.iter().for_each(|&partition| shared.route.partition(partition).complete());
-        if !faults::off(Fault::CompleteFirst) {
+        if !rule_off(Rule::CompleteFirst) {
             complete();
         }
         // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at
@@ -255,10 +255,10 @@ impl<T: Item> DrainTask<T> {
         if closing {
             self.finish_partitions();
         }
-        if served.is_empty() || !faults::off(Fault::HandoffWhenIdle) {
+        if served.is_empty() || !rule_off(Rule::HandoffUnderLoad) {
             shared.complete_handoffs(&here);
         }
-        if faults::off(Fault::CompleteFirst) {
+        if rule_off(Rule::CompleteFirst) {
             complete();
         }
         self.retire_handlers();
@@ -309,7 +309,7 @@ impl<T: Item> DrainTask<T> {
         // Not without pressure: the look takes every gate, mostly from a producer.
         self.is_pressed =
             (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
-        if !faults::off(Fault::LookAgain) && self.has_reason_to_stay_awake(kind) {
+        if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
             return None;
         }
         Some((attempt, limit))
@@ -326,7 +326,7 @@ impl<T: Item> DrainTask<T> {
         if shared.is_over()
             || shared.is_closing_with_work_for(self.index)
             // Relaxed: ordered by the fence in `Sleeper::prepare`.
-            || (self.slot().asked_to_hand_over.load(Ordering::Relaxed) && !faults::off(Fault::LookForRevoked))
+            || (self.slot().asked_to_hand_over.load(Ordering::Relaxed) && !rule_off(Rule::CheckRevoked))
             || shared.retirements.wait_for(self.index)
         {
             return true;
@@ -407,7 +407,7 @@ fn to_take<T: Item>(
 
 fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     let owner = shared.route.owner(partition).load();
-    if faults::off(Fault::TakeWhenWanted) {
+    if rule_off(Rule::TakeOnlyWhenOwned) {
         owner.wanted() == index
     } else {
         owner == Owner::Owned(index)

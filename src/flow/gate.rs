@@ -1,7 +1,7 @@
 //! What the gate of a partition guards: the open segment, the bound, the access, and the plan of
 //! the next puts.
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 
 /// Slots of the channel of the largest buffers, 24 bytes and a stamp each.
 const MOST_SEGMENTS: usize = 8_192;
@@ -88,7 +88,7 @@ impl<T> Gate<T> {
     }
 
     pub(super) fn take_plan_back(&mut self) {
-        if !faults::off(Fault::TakePlanBack) {
+        if !rule_off(Rule::WithdrawPlan) {
             self.plain_until = 0;
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::faults::{self, Fault};
 use crate::flow::take::Segments;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
 
 /// The type of an item: items with the same key go to the same handler.
@@ -281,7 +281,7 @@ impl EntryToken {
     /// Takes the token if nobody holds it.
     pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
         let mut door = self.door.lock();
-        if std::mem::replace(&mut door.held, true) && !faults::off(Fault::EntryToken) {
+        if std::mem::replace(&mut door.held, true) && !rule_off(Rule::EntryToken) {
             return None;
         }
         Some(Entered(self))

@@ -3,11 +3,11 @@
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
-use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::flow::produce::Pause;
 use crate::marks::on_drain_thread;
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
 
@@ -37,7 +37,7 @@ impl<T: Item> Shared<T> {
             let Some((rest, stop)) = rest else { return Ok(()) };
             attempt = Attempt::Again;
             let least = rest.weight().min(piece);
-            if !faults::off(Fault::SmallerPieces) {
+            if !rule_off(Rule::SmallerPieces) {
                 piece = piece.div_ceil(2);
             }
             if let Err(refusal) =
@@ -68,7 +68,7 @@ impl<T: Item> Partition<T> {
         let was_empty = self.is_empty(&mut gate);
         let (room, weight) =
             ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
-        let (put, rest) = if weight <= room || faults::off(Fault::Bound) {
+        let (put, rest) = if weight <= room || rule_off(Rule::Bound) {
             (Some(item), None)
         } else if room >= least.max(1) {
             let (put, rest) = item.cut(room);

@@ -17,11 +17,11 @@
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
-use crate::faults::{self, Fault};
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
 use crate::flow::space::Space;
 use crate::flow::spares::SparePool;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
     SegmentChannel,
@@ -111,7 +111,7 @@ impl<T> Partition<T> {
 
     /// From now on items of a second type may come, and of any more.
     pub(crate) fn mix(&self) {
-        if !self.is_mixed() && !faults::off(Fault::MarkMixed) {
+        if !self.is_mixed() && !rule_off(Rule::MarkMixed) {
             self.mixed.store(true, Ordering::Relaxed);
         }
     }
@@ -247,7 +247,7 @@ impl<T> Partition<T> {
 
     /// Counts `items` attempts that gave up.
     pub(crate) fn refuse(&self, items: usize) {
-        if !faults::off(Fault::CountRefused) {
+        if !rule_off(Rule::CountRefused) {
             let _gate = self.gate.lock();
             add(&self.slow.refused, items);
         }
@@ -257,12 +257,12 @@ impl<T> Partition<T> {
     #[inline]
     pub(super) fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
         let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
-        if gate.access > limit && !faults::off(Fault::ClosedFlag) {
+        if gate.access > limit && !rule_off(Rule::ClosedFlag) {
             return Err(Stop::Closed);
         }
         if gate.queued() >= gate.buffer_size as usize {
             self.look_at_taken(gate);
-            if gate.queued() >= gate.buffer_size as usize && !faults::off(Fault::Bound) {
+            if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
                 return Err(Stop::Full);
             }
         }
@@ -367,7 +367,7 @@ impl<T> Partition<T> {
         gate.access = gate.access.max(access);
         gate.take_plan_back();
         drop(gate);
-        if !faults::off(Fault::TellClosed) {
+        if !rule_off(Rule::NotifyClosed) {
             self.space.tell();
         }
     }

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
-use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::marks::on_drain_thread;
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering};
 
@@ -127,7 +127,7 @@ impl<T: Item> Shared<T> {
     pub(super) fn select(&self, key: TypeKey) -> &Partition<T> {
         match self.config.selector {
             Selector::ByType => self.route.partition_for(key),
-            _ if faults::off(Fault::ConsumerByType) => self.route.partition_for(key),
+            _ if rule_off(Rule::SpreadForConsumers) => self.route.partition_for(key),
             // Relaxed: any spread will do.
             _ => {
                 let next = self.next_partition.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl<T: Item> Shared<T> {
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
         }
-        if self.would_wait_for_itself() && !faults::off(Fault::Reentrant) {
+        if self.would_wait_for_itself() && !rule_off(Rule::RefuseReentrant) {
             return Err(Refusal::Reentrant);
         }
         Ok(())

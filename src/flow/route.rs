@@ -17,7 +17,6 @@ use std::fmt;
 
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
-use crate::faults::{self, Fault};
 use crate::flow::gate::segment_size;
 use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::Partition;
@@ -25,6 +24,7 @@ use crate::flow::place::{Place, Places};
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::flow::spares::SparePool;
 use crate::observe::HandlerTally;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
 /// The handler, or the handlers, of one type.
@@ -139,7 +139,7 @@ impl<T> Route<T> {
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.places.find(key) {
             Some(place) if place.is_spread => self.next_of(place),
-            Some(place) if !faults::off(Fault::GrowthMovesTypes) => &place.partition,
+            Some(place) if !rule_off(Rule::TypesKeepPartitions) => &place.partition,
             _ => self.partition_of_a_stranger(key),
         }
     }
@@ -222,7 +222,7 @@ impl<T> Route<T> {
     ) -> Option<Target<T>> {
         let place = self.places.find(key).filter(|place| place.type_number() < known_before)?;
         let type_route = self.type_route(place);
-        if selector != Selector::ByType || faults::off(Fault::GrowthMovesTypes) {
+        if selector != Selector::ByType || rule_off(Rule::TypesKeepPartitions) {
             return type_route.registered().map(Target::only);
         }
         if !place.is_spread {

@@ -1,8 +1,8 @@
 //! A run: puts into one partition that follow each other under one hold of its gate.
 
-use crate::faults::{self, Fault};
 use crate::flow::gate::Gate;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
 
 impl<T> Partition<T> {
@@ -59,7 +59,7 @@ impl<T> Run<'_, T> {
         self.partition.seal_full(&mut self.gate);
         self.partition.check(&mut self.gate, self.inside_pool)?;
         let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
-        let room = if faults::off(Fault::Bound) { usize::MAX } else { room };
+        let room = if rule_off(Rule::Bound) { usize::MAX } else { room };
         self.plain_until =
             self.gate.open.len().saturating_add(room).min(self.gate.segment_size.into());
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
 /// Hears of space in full partitions in place of a thread that waits, for callers that must not
@@ -88,7 +88,7 @@ impl Space {
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `tell_waiting`, as that in `wait` does.
-        if !faults::off(Fault::ListenFence) {
+        if !rule_off(Rule::ListenFence) {
             fence(Ordering::SeqCst);
         }
     }
@@ -112,7 +112,7 @@ impl Space {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !faults::off(Fault::TellWaiting) {
+        if self.waiting.load(Ordering::Relaxed) > 0 && !rule_off(Rule::NotifyWaiting) {
             self.tell();
         }
     }

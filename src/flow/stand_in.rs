@@ -5,10 +5,10 @@
 //! need one.
 
 use crate::control::scheduler::{Compensation, Limit};
-use crate::faults::{self, Fault};
 use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
 use crate::flow::route::{Registered, TypeRoute};
 use crate::marks::held_token;
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, Duration, Instant, Ordering, wait_for};
 
@@ -56,7 +56,7 @@ impl<T: Item> Shared<T> {
             let _standing_in = self.stand_in_without_limit();
             entered = Some(token.enter());
         };
-        if faults::off(Fault::LeaveForToken) {
+        if rule_off(Rule::LeaveHostForToken) {
             wait();
         } else {
             self.host.leave(&mut wait);
@@ -72,7 +72,7 @@ impl<T: Item> Shared<T> {
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();
         // Acquire: pairs with the Release in `close`.
-        while !self.closing.load(Ordering::Acquire) || faults::off(Fault::CloseEndsBackOff) {
+        while !self.closing.load(Ordering::Acquire) || rule_off(Rule::CloseEndsBackOff) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -83,7 +83,7 @@ impl<T: Item> Shared<T> {
 
     /// Before a call into a handler that works elsewhere, for which the calling thread only waits.
     pub(crate) fn stand_in_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
-        let only_waits = handler.handler.works_elsewhere() && !faults::off(Fault::StandInForLoop);
+        let only_waits = handler.handler.works_elsewhere() && !rule_off(Rule::CompensateForLoop);
         if only_waits { self.stand_in_without_limit() } else { None }
     }
 

@@ -5,11 +5,11 @@
 
 use smallvec::SmallVec;
 
-use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::{Item, weight_of};
 use crate::flow::partition::Partition;
 use crate::flow::spares::{KEPT_CAPACITY, Spares};
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
 /// What a take found in the open segment's place.
@@ -44,7 +44,7 @@ impl<T: Item> Partition<T> {
                     if !open.is_empty() {
                         // Relaxed: as in `weight_of`.
                         if self.has_heavy.load(Ordering::Relaxed)
-                            && !faults::off(Fault::TellBehindHeavy)
+                            && !rule_off(Rule::NotifyBehindWeighted)
                         {
                             self.space.tell_waiting();
                         }
@@ -74,7 +74,7 @@ impl<T: Item> Partition<T> {
         }
         // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and
         // set no bit.
-        if !faults::off(Fault::BudgetBit) {
+        if !rule_off(Rule::BudgetBit) {
             self.ready.set();
         }
         taken
@@ -86,7 +86,7 @@ impl<T: Item> Partition<T> {
         // Relaxed: only the thread inside touches it.
         gate.sealed -= self.inside.received.load(Ordering::Relaxed);
         self.inside.received.store(0, Ordering::Relaxed);
-        if gate.sealed > 0 && !faults::off(Fault::SealedFirst) {
+        if gate.sealed > 0 && !rule_off(Rule::SealedFirst) {
             return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() {
@@ -98,7 +98,7 @@ impl<T: Item> Partition<T> {
         gate.take_plan_back();
         // Before the gate opens: a put that then still saw the old `taken` would find the partition
         // not empty, and set no bit.
-        if faults::off(Fault::TakenLate) {
+        if rule_off(Rule::TakenBeforeUnlock) {
             drop(gate);
         }
         self.store_taken(self.weight_of(&open));
@@ -140,7 +140,7 @@ impl<T: Item> Partition<T> {
             return false;
         }
         let mut gate = self.gate.lock();
-        let empty = self.is_empty(&mut gate) || faults::off(Fault::LastLook);
+        let empty = self.is_empty(&mut gate) || rule_off(Rule::FinalCheck);
         let done = gate.access == Access::Closed && empty;
         if done {
             self.inside.finished.store(true, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! snapshot see them whole, and to let a shutdown that ran out of time draw the line between
 //! *handled* and *abandoned*.
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
 /// Weight of the newest batch in the moving average of the time per item.
@@ -66,7 +66,7 @@ impl ThreadTally {
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();
         counts.calling = None;
-        if counts.expired && !faults::off(Fault::DrawLine) {
+        if counts.expired && !rule_off(Rule::CutOff) {
             return false;
         }
         match outcome {

@@ -3,9 +3,9 @@
 use rustc_hash::FxHashMap;
 
 use crate::control::balance::Balancing;
-use crate::faults::{self, Fault};
 use crate::flow::handler::{Item, TypeKey};
 use crate::observe::{Calling, DrainThreadStats, HandlerStats, PartitionStats, Stats};
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Duration, Instant, Ordering};
 
@@ -99,7 +99,7 @@ impl<T: Item> Shared<T> {
             } else {
                 (counts.pushed - counts.taken, counts.taken - counts.completed)
             };
-            if faults::off(Fault::UsageWithoutInFlight) {
+            if rule_off(Rule::UsageCountsInFlight) {
                 in_flight = 0;
             }
             stats.queued += queued;

@@ -17,7 +17,7 @@ use super::produce_arrow::ArrowProduce;
 use super::snapshot::snapshot;
 use crate::BatchQueue;
 use crate::arrow::Buffers;
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -36,9 +36,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(super) fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
         match &self.core {
-            Some(queue)
-                if self.generation == generation() || faults::off(Fault::ForkGeneration) =>
-            {
+            Some(queue) if self.generation == generation() || rule_off(Rule::ForkGeneration) => {
                 Ok(queue)
             }
             _ => Err(forked()),

@@ -88,7 +88,7 @@ fn a_factory_may_be_replaced_by_as_many_or_by_one() {
     let (queue, (first, handlers)) = (start(config(2)), factory(2));
     queue.add_handlers(key(0), handlers).unwrap();
     let put = |from: usize| {
-        (from..from + 100).for_each(|number| queue.produce(sent(0, 0, number)).unwrap())
+        (from..from + 100).for_each(|number| queue.produce(sent(0, 0, number)).unwrap());
     };
     put(0);
     let (second, handlers) = factory(2);

@@ -108,7 +108,7 @@ fn a_handler_that_flushes_is_refused() {
     let queue = with_act(
         config(1),
         Box::new(|queue| {
-            assert_eq!(queue.flush(None, &mut Wait), Err(FlushError::FromDrainThread))
+            assert_eq!(queue.flush(None, &mut Wait), Err(FlushError::FromDrainThread));
         }),
     );
     queue.produce(sent(0, 0, 0)).unwrap();

@@ -211,7 +211,7 @@ mod tests {
             match interner.value(number) {
                 Some(Value::Code(code)) => assert_eq!(Some(code), *row),
                 Some(Value::Bytes(text)) => {
-                    assert_eq!(Some(text), value.as_deref().map(str::as_bytes))
+                    assert_eq!(Some(text), value.as_deref().map(str::as_bytes));
                 }
                 None => assert_eq!(None, *row),
             }

@@ -7,9 +7,9 @@
 //! |---|---|---|
 //! | `agenda` | queues that start, ask, or end; the control thread | the same |
 
-use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::Item;
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{
     Arc, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, Weak, spawn, wait_for,
@@ -28,7 +28,7 @@ trait Controlled: Send + Sync {
 impl<T: Item> Controlled for Shared<T> {
     fn balance(self: Arc<Self>) {
         let is_saturated = || self.threads.iter().all(|slot| slot.tally.counts().calling.is_some());
-        if !(faults::off(Fault::RebalanceOnDrainThreads) && is_saturated()) {
+        if !(rule_off(Rule::RebalanceWhenSaturated) && is_saturated()) {
             self.rebalance();
         }
         release(self);

@@ -8,9 +8,9 @@ use crate::control::balance::DrainBalancer;
 use crate::control::balance::control_thread;
 use crate::control::balance::meter::{Evidence, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
-use crate::faults::{self, Fault};
 use crate::flow::handler::Item;
 use crate::observe::{STUCK_AFTER, Throttle};
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Mutex, thread_local};
 
@@ -73,7 +73,7 @@ impl Balancing {
     }
 
     pub(crate) fn figures(&self) -> BalanceFigures {
-        if faults::off(Fault::StatsWait) {
+        if rule_off(Rule::StatsNeverWait) {
             drop(self.meter.lock());
         }
         *self.figures.lock()
@@ -147,11 +147,11 @@ impl<T: Item> Shared<T> {
             self.ask_custom(balancing, &load, &owner)
         } else {
             match reading.evidence(&owner, threads) {
-                Evidence::TooLittle if !faults::off(Fault::ChurnOnNoise) => {
+                Evidence::TooLittle if !rule_off(Rule::IgnoreNoise) => {
                     meter.keep(reading);
                     return None;
                 }
-                Evidence::Even if !faults::off(Fault::ChurnOnNoise) => {
+                Evidence::Even if !rule_off(Rule::IgnoreNoise) => {
                     meter.begin_anew(reading);
                     return None;
                 }

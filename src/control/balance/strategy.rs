@@ -7,7 +7,7 @@ use super::lpt::lpt;
 use super::plan::{extremes, load_ratio, thread_loads, validate};
 use super::sticky::sticky;
 use crate::error::ConfigError;
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::sync::Arc;
 
 /// Threads this close, largest to smallest, are balanced enough.
@@ -127,7 +127,7 @@ impl DrainBalancer {
             }
             Self::Custom(assign) => {
                 let plan = assign.assign(&load, owner, threads)?;
-                if let Some(plan) = plan.as_ref().filter(|_| !faults::off(Fault::UnvalidatedPlan)) {
+                if let Some(plan) = plan.as_ref().filter(|_| !rule_off(Rule::ValidatePlan)) {
                     validate(plan, load.len(), threads)?;
                 }
                 Ok(plan)
@@ -137,7 +137,7 @@ impl DrainBalancer {
 }
 
 fn weighted(load: &[f64], owner: &[usize], threads: usize, skip_ratio: f64) -> Option<Vec<usize>> {
-    if faults::off(Fault::ChurnOnNoise) {
+    if rule_off(Rule::IgnoreNoise) {
         return Some(lpt(load, threads));
     }
     let today = thread_loads(load, owner, threads);

@@ -13,10 +13,10 @@
 use rustc_hash::FxHashMap;
 
 use crate::control::ownership::Owner;
-use crate::faults::{self, Fault};
 use crate::flow::gate::Access;
 use crate::flow::handler::Item;
 use crate::flow::partition::Signal;
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Duration, Instant, Ordering, fence};
 
@@ -88,7 +88,7 @@ impl<T: Item> Shared<T> {
                 // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark
                 // finds the word.
                 slot.asked_to_hand_over.store(true, Ordering::Release);
-                if !faults::off(Fault::RevokeWake) {
+                if !rule_off(Rule::RevokeWake) {
                     // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the
                     // mark, or it is woken.
                     fence(Ordering::SeqCst);
@@ -141,7 +141,7 @@ impl<T: Item> Shared<T> {
         control.handoffs.under_way.retain(|&partition, since| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if now < *since + TAKE_BACK_AFTER || faults::off(Fault::TakeBack) {
+            if now < *since + TAKE_BACK_AFTER || rule_off(Rule::TakeBack) {
                 return true;
             }
             // Else it was handed over just now, or there is a new handoff with a time of its own.
@@ -173,7 +173,7 @@ impl<T: Item> Shared<T> {
 
     /// After a change of the owner word: the thread that may take now hears of what waits there.
     fn announce_owner(&self, partition: usize, owner: usize) {
-        if faults::off(Fault::AssignWake) {
+        if rule_off(Rule::AssignWake) {
             return;
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,

@@ -1,6 +1,6 @@
 //! The owner word of one partition.
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::sync::{AtomicU64, Ordering};
 
 const REVOKED: u64 = 1 << 63;
@@ -76,7 +76,7 @@ impl OwnerWord {
 
     /// Changes `seen` into `next`; `Err`: somebody was faster, and this is what the word is now.
     pub(crate) fn exchange(&self, seen: Owner, next: Owner) -> Result<(), Owner> {
-        if faults::off(Fault::CompareExchange) {
+        if rule_off(Rule::CompareExchange) {
             let now = self.load();
             if now != seen {
                 return Err(now);

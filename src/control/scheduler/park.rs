@@ -10,8 +10,8 @@
 //! sleep again. So only then has it to look how full its partitions are, each under its gate.
 
 use crate::control::scheduler::TaskHandle;
-use crate::faults::{self, Fault};
 use crate::flow::partition::Signal;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 
 const AWAKE: u8 = 0;
@@ -135,7 +135,7 @@ impl Waker {
                 .state
                 .compare_exchange(SLEEPING, AWAKE, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok(),
-            (Signal::Pressure, AWAKE) if faults::off(Fault::PressAwake) => false,
+            (Signal::Pressure, AWAKE) if rule_off(Rule::KeepPressure) => false,
             (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
                 self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
             }

@@ -12,7 +12,7 @@ use std::{fmt, io};
 
 use super::tasks::{After, PoolTask, TaskId, Tasks, Turn};
 use super::worker::{spawn_worker, works_for};
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::shared::Running;
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for};
 
@@ -136,7 +136,7 @@ impl Pool {
         let mut state = self.state.lock();
         // Without this worker there are still enough, when one has come back and none has left for
         // it yet.
-        let enough = state.has_surplus(self.size) || faults::off(Fault::Compensate);
+        let enough = state.has_surplus(self.size) || rule_off(Rule::Compensate);
         if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
         }
@@ -232,7 +232,7 @@ impl Pool {
     /// What a worker does last before it turns away from the queue: if it leaves tasks behind, or a
     /// timer that nobody wakes for, another one must look.
     fn pass_on(&self, state: &State) {
-        if (state.tasks.has_queued() || state.lacks_keeper()) && !faults::off(Fault::PassOn) {
+        if (state.tasks.has_queued() || state.lacks_keeper()) && !rule_off(Rule::PassOn) {
             self.tell_one(state);
         }
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Deadline, Duration};
 
 /// One drain task. The pool never runs `step` of one task on two workers at once.
@@ -110,11 +110,11 @@ impl Tasks {
                 self.queue.push_back(id);
                 true
             }
-            State::Running if faults::off(Fault::OneWorkerPerTask) => {
+            State::Running if rule_off(Rule::OneWorkerPerTask) => {
                 self.queue.push_back(id);
                 true
             }
-            State::Running if faults::off(Fault::NotifiedWhileRunning) => false,
+            State::Running if rule_off(Rule::RememberNotification) => false,
             State::Running | State::RunningNotified => {
                 entry.state = State::RunningNotified;
                 false

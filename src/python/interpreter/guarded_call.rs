@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::faults::{self, Fault};
+use crate::rules::{Rule, rule_off};
 
 type Call = unsafe extern "C-unwind" fn(
     *mut ffi::PyObject,
@@ -61,7 +61,7 @@ pub(crate) fn guarded_call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if faults::off(Fault::ExitGuard) {
+    if rule_off(Rule::ExitGuard) {
         return callable.call1(args);
     }
     let guard = HangThread;

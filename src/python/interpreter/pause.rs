@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 
 use crate::Pause;
-use crate::faults::{self, Fault};
 use crate::python::exceptions::{BatchQueueError, ConfigError};
+use crate::rules::{Rule, rule_off};
 
 /// The longest piece of a wait without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ impl Pause for InterpreterPause<'_> {
 
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> PyResult<()> {
         self.0.detach(|| wait(Some(SLICE)));
-        if faults::off(Fault::CheckSignals) {
+        if rule_off(Rule::CheckSignals) {
             return Ok(());
         }
         self.0.check_signals()

@@ -97,7 +97,7 @@ impl World {
         self.accepted.lock().unwrap().extend(&items[..accepted]);
         match result {
             Ok(()) if accepted < items.len() => {
-                self.violation("items were left behind without an error")
+                self.violation("items were left behind without an error");
             }
             Ok(()) => {}
             Err(refused) => {

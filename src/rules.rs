@@ -1,0 +1,144 @@
+//! Switches that turn one rule off, so that its tests can be seen red.
+//!
+//! In a build without the feature `faults`, [`rule_off`] is the constant `false` and costs nothing.
+//! With it, the rule named by the environment variable `BATCHQUEUE_RULE_OFF` is left out. `make
+//! faults` runs every test that guards a rule with that rule off and fails if the test stays green.
+
+/// A rule that can be turned off. The names are the values of `BATCHQUEUE_RULE_OFF`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // The names are only read with the feature on.
+pub(crate) enum Rule {
+    /// P1: `dispatch` enters a handler only with its entry token.
+    EntryToken,
+    /// P3: a take receives the sealed segments before it swaps the open one out.
+    SealedFirst,
+    /// P5: a put compares with the bound.
+    Bound,
+    /// P2: a refusal is counted.
+    CountRefused,
+    /// P2: the batch of a handler that failed counts as failed.
+    CountFailed,
+    /// P2: an item without a handler is counted.
+    CountUnhandled,
+    /// P4: space in a full partition is announced to the producers that wait for it.
+    NotifyWaiting,
+    /// P4: a listener fences between its registration and its check for space.
+    ListenFence,
+    /// P4: waiting producers are notified of room behind weighted items, each of which may fill an
+    /// open segment alone.
+    NotifyBehindWeighted,
+    /// P4: a weighted item halves the piece that it waits for with each try, so that lighter
+    /// producers cannot keep it out.
+    SmallerPieces,
+    /// P4: a sleeper checks for work once more after it has announced that it sleeps.
+    CheckBeforeSleep,
+    /// P4: pressure that meets an awake drain thread is kept until the thread prepares to sleep.
+    KeepPressure,
+    /// P4: a put fences between its append and its read of the sleep state.
+    PutFence,
+    /// P2: a take that stops at its budget sets the ready bit again.
+    BudgetBit,
+    /// P2: a put checks the closed flag.
+    ClosedFlag,
+    /// P2: a drain thread leaves only after a final check under the lock, not on the closing mark.
+    FinalCheck,
+    /// P9: producers that wait are notified of the close.
+    NotifyClosed,
+    /// P2: `taken` is stored before the gate is unlocked.
+    TakenBeforeUnlock,
+    /// P2: taking the open segment, or closing the gate, withdraws the plan by which a put skips
+    /// its checks.
+    WithdrawPlan,
+    /// P2: a batch that returns after the cut-off of an expired shutdown is not counted again.
+    CutOff,
+    /// P2: the route for dispatch is read after the cycle's last take.
+    RouteAfterTake,
+    /// P2: a partition is marked before items of a second type can arrive.
+    MarkMixed,
+    /// P4: a flush is notified of a quiescent point.
+    NotifyFlush,
+    /// P4: a producer of many items only tries further gates while it holds one.
+    TryNextGate,
+    /// P9: a handler is refused a wait for space that only its own drain thread can make.
+    RefuseReentrant,
+    /// P9: a forced unwind at the end of the interpreter meets a guard before Rust frames.
+    ExitGuard,
+    /// P9: a forked child recognises the parent's queue as foreign.
+    ForkGeneration,
+    /// P9: a wait checks for signals.
+    CheckSignals,
+    /// P1: a drain thread takes only from partitions that it owns, not from one on its way to it.
+    TakeOnlyWhenOwned,
+    /// P1: the owner word changes by compare-exchange, not by a load and a store.
+    CompareExchange,
+    /// P4: a quiescent point stores `completed` before it hands partitions over.
+    CompleteFirst,
+    /// P6: a drain thread that prepares to sleep checks for partitions that were revoked from it.
+    CheckRevoked,
+    /// P1: a removal waits until the owner has passed a quiescent point.
+    WaitForRetired,
+    /// P1: a removal waits for the thread inside a partition, not for its next owner.
+    WaitForThreadInside,
+    /// P6: a revoke wakes the partition's owner.
+    RevokeWake,
+    /// P6: an assign wakes the new owner, and a take-back the old one, if items wait.
+    AssignWake,
+    /// P6: a partition is taken back from a thread that does not return to hand it over.
+    TakeBack,
+    /// P2: no type and no partition is added while the queue closes.
+    NoGrowthWhileClosing,
+    /// P9: a close ends the wait between two tries of a batch.
+    CloseEndsBackOff,
+    /// P9: a drain thread leaves its host while it waits for an entry token.
+    LeaveHostForToken,
+    /// P9: a panic in a handler fails its batch and not its drain thread.
+    CatchPanic,
+    /// P2: a task that is notified while it runs remembers it.
+    RememberNotification,
+    /// P1: a task that is notified while it runs is not given to a second worker.
+    OneWorkerPerTask,
+    /// P4: a worker that takes a task passes the timers and the other tasks on.
+    PassOn,
+    /// P9: another worker takes the place of one that blocks.
+    Compensate,
+    /// P9: another worker takes the place of one whose handler works on an event loop.
+    CompensateForLoop,
+
+    // What broke in the queue that this one follows; the tests are in `tests/it/regressions.rs`.
+    /// P4: growth keeps the owners that partitions got by moves.
+    GrowthKeepsOwners,
+    /// P6: a partition is handed over at every quiescent point, also of a saturated thread.
+    HandoffUnderLoad,
+    /// P4: the balancer runs while all drain threads are busy.
+    RebalanceWhenSaturated,
+    /// P9: a handler that shuts its queue down does not wait for its own end.
+    ShutdownFromHandlerReturns,
+    /// P3: a type keeps its partitions, however many are added.
+    TypesKeepPartitions,
+    /// P4: the result of a custom balancer is validated.
+    ValidatePlan,
+    /// P6: partitions stay where they are while the difference is noise.
+    IgnoreNoise,
+    /// P5: what drain threads have in hand counts as used.
+    UsageCountsInFlight,
+    /// P4: a snapshot does not wait for the balancer's run.
+    StatsNeverWait,
+    /// P1: the items of one class are spread over all partitions where the selector says so.
+    SpreadForConsumers,
+}
+
+/// Whether `rule` is switched off.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::inline_always)] // It must vanish from the path of an item.
+pub(crate) const fn rule_off(_rule: Rule) -> bool {
+    false
+}
+
+#[cfg(feature = "faults")]
+pub(crate) fn rule_off(rule: Rule) -> bool {
+    use std::sync::OnceLock;
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    NAME.get_or_init(|| std::env::var("BATCHQUEUE_RULE_OFF").ok()).as_deref()
+        == Some(&format!("{rule:?}"))
+}
