@@ -12,13 +12,13 @@ from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.conflicts import admit_job, admit_query, check_gap, check_shards
-from batchqueue.spark.commit.epoch_summary import epoch_summary, in_words
+from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
 from batchqueue.spark.commit.retries import with_retries
 from batchqueue.spark.commit.totals import latest_totals, with_totals
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.stage.process import CpuMeter, rare_collections
+from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary, check_size
@@ -62,7 +62,7 @@ class Commit:
     options: SinkOptions
     messages: Sequence[Partials]
 
-    def epoch(self, batch_id: int) -> dict[str, Any]:
+    def apply_epoch(self, batch_id: int) -> dict[str, Any]:
         """Apply one epoch of a stream, unless the ledger has it.
 
         A driver that dies between this commit and Spark's own note of it replays the epoch, under
@@ -88,7 +88,7 @@ class Commit:
 
         return self._once(epoch.query_id, batch_id, prepare)
 
-    def batch(self, *, overwrite: bool) -> dict[str, Any]:
+    def apply_batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write; if it has a txnId, unless the ledger has that.
 
         Args:
@@ -144,7 +144,7 @@ class Commit:
                     self._apply(transaction, query_id, batch_id, marked=marked), before
                 )
                 transaction.record(query_id, batch_id, summary, marked=marked)
-            _log.info("sink %s: %s", sink_id, in_words(query_id, summary))
+            _log.info("sink %s: %s", sink_id, log_line(query_id, summary))
             return {**summary, "applied": True}
 
         return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", run)
@@ -177,7 +177,7 @@ class Commit:
 
         with_retries(self.job.store_retry, f"opening {self.job.store!r}", check)
 
-    @rare_collections()
+    @infrequent_gc()
     def _apply(
         self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
     ) -> dict[str, Any]:

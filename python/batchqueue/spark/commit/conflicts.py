@@ -9,7 +9,7 @@ from typing import Any
 from batchqueue.outputs import StoreTransaction
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.fingerprint import describe, differences, moved_metrics
+from batchqueue.spark.job.fingerprint import describe, differences, incompatible_metrics
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.context import EpochId
 
@@ -84,7 +84,7 @@ def admit_job(transaction: StoreTransaction, job: AggregationJob, options: SinkO
         return
     check_shards(options, before)
     changes = differences(before, now) if before is not None else []
-    if before is not None and (moved := moved_metrics(before, now)):
+    if before is not None and (moved := incompatible_metrics(before, now)):
         raise SinkError(
             f"sink {options.sink_id!r} has other columns: {'; '.join(moved)}. What is stored "
             "cannot be merged with that: give the metric another name, or this job another sinkId"

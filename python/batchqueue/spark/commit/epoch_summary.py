@@ -63,7 +63,7 @@ def l1_ratio(rows: int, items: int, partials: int) -> float:
     return round((items or rows) / max(partials, 1), 2)
 
 
-def in_words(query_id: str, summary: Mapping[str, Any]) -> str:
+def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     """Put an epoch's entry into one line for the log."""
     stages = summary["stages"]
     counts = {

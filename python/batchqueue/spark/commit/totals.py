@@ -20,7 +20,7 @@ _KEY = "totals"
 
 
 @dataclass(frozen=True)
-class Totals:
+class SinkTotals:
     """Sums over the epochs of a sink. They never fall, also when an overwrite deletes what was stored.
 
     Attributes:
@@ -50,7 +50,7 @@ class Totals:
     )
 
     @classmethod
-    def of_summary(cls, summary: Mapping[str, Any]) -> Self:
+    def from_summary(cls, summary: Mapping[str, Any]) -> Self:
         """Return what one epoch adds. What an older version, or somebody else, left out counts as 0."""
         stages = summary.get("stages", {})
 
@@ -78,42 +78,44 @@ class Totals:
         )
 
     @classmethod
-    def up_to(cls, summary: Mapping[str, Any]) -> "Totals | None":
+    def carried_by(cls, summary: Mapping[str, Any]) -> "SinkTotals | None":
         """Return the totals that a summary carries; None if its writer kept none."""
         kept = summary.get(_KEY)
         return None if kept is None else cls(**{one.name: kept[one.name] for one in fields(cls)})
 
     @classmethod
-    def sum(cls, totals: Iterable["Totals"]) -> "Totals":
+    def sum(cls, totals: Iterable["SinkTotals"]) -> "SinkTotals":
         """Add up, for instance over the shards of a sink."""
-        return reduce(Totals.__add__, totals, Totals())
+        return reduce(SinkTotals.__add__, totals, SinkTotals())
 
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(**_added(asdict(self), asdict(other)))
+    def __add__(self, other: "SinkTotals") -> "SinkTotals":
+        return SinkTotals(**_added(asdict(self), asdict(other)))
 
 
-def with_totals(summary: Mapping[str, Any], before: Totals) -> dict[str, Any]:
+def with_totals(summary: Mapping[str, Any], before: SinkTotals) -> dict[str, Any]:
     """Return the summary of an epoch with the totals up to its end.
 
     Args:
         summary: See `epoch_summary`.
         before: The totals before the epoch.
     """
-    return {**summary, _KEY: asdict(before + Totals.of_summary(summary))}
+    return {**summary, _KEY: asdict(before + SinkTotals.from_summary(summary))}
 
 
-def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> Totals:
+def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> SinkTotals:
     """Return the totals of a sink as of its last epoch.
 
     Args:
         summaries: Reads the newest summaries, so many, or with None all that are kept.
     """
     newest = summaries(1)
-    if newest and Totals.up_to(newest[0].summary) is None:
+    if newest and SinkTotals.carried_by(newest[0].summary) is None:
         newest = summaries(None)
-    total = Totals()
+    total = SinkTotals()
     for epoch in newest:
-        total = Totals.up_to(epoch.summary) or total + Totals.of_summary(epoch.summary)
+        total = SinkTotals.carried_by(epoch.summary) or total + SinkTotals.from_summary(
+            epoch.summary
+        )
     return total
 
 

@@ -26,4 +26,4 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""
-        Commit(self._job, self._options, attempts(messages)).batch(overwrite=self._overwrite)
+        Commit(self._job, self._options, attempts(messages)).apply_batch(overwrite=self._overwrite)

@@ -22,7 +22,7 @@ def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
     """Make the data source of one job."""
     # A class that only this process has is pickled by value, and the job with it.
     return cast(
-        type[AggregationDataSource], type("Registered", (AggregationDataSource,), {"job": job})
+        type[AggregationDataSource], type("JobDataSource", (AggregationDataSource,), {"job": job})
     )
 
 

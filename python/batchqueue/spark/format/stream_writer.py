@@ -48,4 +48,4 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Merge the results of all tasks into the store, once per epoch."""
-        Commit(self._job, self._options, attempts(messages)).epoch(batchId)
+        Commit(self._job, self._options, attempts(messages)).apply_epoch(batchId)

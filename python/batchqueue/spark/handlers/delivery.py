@@ -12,10 +12,10 @@ from pyspark import TaskContext
 from batchqueue import BatchQueueConfig, ConfigError
 from batchqueue.spark.errors import DeliveryError
 from batchqueue.spark.handlers.summary import PartitionSummary
-from batchqueue.spark.stage.process import rare_collections
-from batchqueue.spark.stage.stage import Handler, Loss, Stage
+from batchqueue.spark.stage.process import infrequent_gc
+from batchqueue.spark.stage.stage import Handler, LossMessage, Stage
 from batchqueue.spark.stage.stage_summary import StageSummary
-from batchqueue.spark.task.arrow import strangers
+from batchqueue.spark.task.arrow import unknown_tags
 from batchqueue.spark.task.context import BATCH_ID, QUERY_ID
 
 _ELEMENTS_AT_ONCE = 1_000
@@ -47,7 +47,7 @@ class TaskInfo:
     attempt: str
 
 
-HandlersOf = Callable[[TaskInfo], Mapping[Any, Handler]]
+MakeHandlers = Callable[[TaskInfo], Mapping[Any, Handler]]
 """Makes the handlers of one attempt, by item type or by tag."""
 
 _Put = Callable[[Stage, Mapping[Any, Handler], Any], object]
@@ -68,14 +68,14 @@ class Delivery:
         epoch: None: what Spark says in the task.
     """
 
-    handlers: HandlersOf
+    handlers: MakeHandlers
     items: Callable[[pa.RecordBatch], Iterable[Any]] | None
     type_column: str | None
     config: BatchQueueConfig[Any]
     query_id: str | None
     epoch: int | None
 
-    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def deliver_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deliver the rows of one partition, in its task; for `DataFrame.mapInArrow`.
 
         Returns:
@@ -89,12 +89,12 @@ class Delivery:
         parts = ((batch, batch.num_rows) for batch in batches if batch.num_rows)
         yield self._run(parts, put).to_batch()
 
-    def of_elements(self, elements: Iterator[Any]) -> Iterator[PartitionSummary]:
+    def deliver_elements(self, elements: Iterator[Any]) -> Iterator[PartitionSummary]:
         """Deliver the elements of one partition, in its task; for `RDD.mapPartitions`. The rest is as above."""
         lists = iter(lambda: list(islice(elements, _ELEMENTS_AT_ONCE)), [])
         yield self._run(((some, len(some)) for some in lists), self._put_elements)
 
-    @rare_collections()
+    @infrequent_gc()
     def _run(self, parts: Iterator[tuple[Any, int]], put: _Put) -> PartitionSummary:
         context = TaskContext.get()
         if context is None:
@@ -154,7 +154,7 @@ class Delivery:
         assert self.type_column is not None
         # The queue only counts rows that nobody wants; here the tag can be named, and nothing of
         # the batch is sent.
-        if unknown := strangers(batch, self.type_column, handlers):
+        if unknown := unknown_tags(batch, self.type_column, handlers):
             raise DeliveryError(
                 f"column {self.type_column!r} has a row with {unknown[0]!r}, and there are handlers for "
                 f"{_names(handlers)} only: add one, or leave such rows out with df.where(...)"
@@ -166,8 +166,8 @@ class Delivery:
         stage.produce_many(elements)
 
 
-def _loss(task: TaskInfo, handlers: Mapping[Any, Handler]) -> Loss:
-    return Loss(
+def _loss(task: TaskInfo, handlers: Mapping[Any, Handler]) -> LossMessage:
+    return LossMessage(
         DeliveryError,
         f"partition {task.partition} is not delivered, though what handlers took before stays with them",
         f"every class of items needs a handler, and there are those for {_names(handlers)}",

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, ThreadPolicy
 from batchqueue.spark.handlers.checks import check_columns, check_delivery
-from batchqueue.spark.handlers.delivery import Delivery, HandlersOf
+from batchqueue.spark.handlers.delivery import Delivery, MakeHandlers
 from batchqueue.spark.handlers.summary import DeliverySummary, PartitionSummary
 from batchqueue.spark.task.arrow import map_in_arrow
 
@@ -32,7 +32,7 @@ _CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
 
 
 def foreach_batch(
-    handlers: HandlersOf,
+    handlers: MakeHandlers,
     *,
     items: Items | None = None,
     type_column: str | None = None,
@@ -103,7 +103,7 @@ def foreach_batch(
 
 def for_each_partition(
     data: "DataFrame | RDD[Any]",
-    handlers: HandlersOf,
+    handlers: MakeHandlers,
     *,
     items: Items | None = None,
     type_column: str | None = None,
@@ -162,10 +162,10 @@ def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySumma
     began = time.monotonic()
     if _is_dataframe(data):
         check_columns(delivery, columns, data.columns)
-        rows = map_in_arrow(data, delivery.of_batches, PartitionSummary.SCHEMA).collect()
+        rows = map_in_arrow(data, delivery.deliver_batches, PartitionSummary.SCHEMA).collect()
         partitions = [PartitionSummary.parse(row["summary"]) for row in rows]
     else:
-        partitions = data.mapPartitions(delivery.of_elements).collect()
+        partitions = data.mapPartitions(delivery.deliver_elements).collect()
     seconds = time.monotonic() - began
     summary = DeliverySummary.total(partitions, seconds, delivery.query_id, delivery.epoch)
     _log.info(

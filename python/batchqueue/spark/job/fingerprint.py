@@ -38,7 +38,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [*_of_metrics(before["metrics"], now["metrics"]), *_of_aggregations(before, now)]
 
 
-def moved_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def incompatible_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the metrics that have other tables or columns than before, which no store could merge."""
     pairs = (
         (name, one, now["metrics"].get(name, one))

@@ -9,10 +9,10 @@ import pyarrow as pa
 from batchqueue import ConfigError, SupportsConsume
 from batchqueue.aggregation import Aggregation, Metrics
 
-HandOn = Callable[[list[Metrics]], None]
+Emit = Callable[[list[Metrics]], None]
 """Where an L1 handler leaves its partials, at the latest in `on_close`."""
 
-HandlerFactory = Callable[[HandOn], SupportsConsume[Any]]
+HandlerFactory = Callable[[Emit], SupportsConsume[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchqueue.spark.commit.epoch_summary import l1_ratio
-from batchqueue.spark.commit.totals import STAGES, Totals
+from batchqueue.spark.commit.totals import STAGES, SinkTotals
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.stage.stage_summary import StageSummary
 
@@ -17,13 +17,13 @@ class NewEpoch(NamedTuple):
 
     Attributes:
         batch_id: Its number.
-        summary: See `epoch_summary`; of several shards added up, as far as `in_words` needs it.
+        summary: See `epoch_summary`; of several shards added up, as far as `log_line` needs it.
         totals: Of the sink, or of all shards, up to here.
     """
 
     batch_id: int
     summary: Mapping[str, Any]
-    totals: Totals
+    totals: SinkTotals
 
 
 class EpochWatch:
@@ -46,7 +46,7 @@ class EpochWatch:
         self._last = after
         self._found: dict[int, dict[str, dict[str, Any]]] = {}
 
-    def look(self) -> list[NewEpoch]:
+    def poll(self) -> list[NewEpoch]:
         """Return the epochs that are new, in their order.
 
         Raises:
@@ -70,7 +70,9 @@ class EpochWatch:
 
 
 def _joined(batch_id: int, summaries: Sequence[Mapping[str, Any]]) -> NewEpoch:
-    totals = Totals.sum(Totals.up_to(one) or Totals.of_summary(one) for one in summaries)
+    totals = SinkTotals.sum(
+        SinkTotals.carried_by(one) or SinkTotals.from_summary(one) for one in summaries
+    )
     if len(summaries) == 1:
         return NewEpoch(batch_id, summaries[0], totals)
     sums = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from batchqueue.spark.commit.epoch_summary import in_words
+from batchqueue.spark.commit.epoch_summary import log_line
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.monitoring.ledger_watch import EpochWatch
 
@@ -69,13 +69,13 @@ class LedgerListener(StreamingQueryListener):
             )
             self._watches[query_id] = watch
         try:
-            new = self._watches[query_id].look()
+            new = self._watches[query_id].poll()
         except Exception as error:  # it would end up in Spark's log, as an error of Spark's
             _log.warning("sink %s: its ledger cannot be read: %s", self._name, error)
             return
         for epoch in new:
             self._is_ours.add(query_id)
-            _log.info("sink %s: %s", self._name, in_words(query_id, epoch.summary))
+            _log.info("sink %s: %s", self._name, log_line(query_id, epoch.summary))
 
     def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:
         """Log the end of a query that has written to this sink."""

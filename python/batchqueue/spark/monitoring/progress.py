@@ -95,7 +95,7 @@ class _Follower:
     def _begin(self) -> None:
         """Leave out what the ledger has already. A store that does not exist yet has nothing."""
         try:
-            self._watch.look()
+            self._watch.poll()
         except StoreUnavailableError as error:
             self._reason = str(error)
         except StoreError:
@@ -108,10 +108,10 @@ class _Follower:
             self._begin()
             return
         try:
-            new = self._watch.look()
+            new = self._watch.poll()
         except StoreError as error:
             if str(error) != self._reason:
-                display.tell(f"the ledger cannot be read: {error}")
+                display.print_line(f"the ledger cannot be read: {error}")
             self._reason = str(error)
             return
         self._reason = None

@@ -63,11 +63,11 @@ class ProgressDisplay:
         if self._last_line_at is None or now - self._last_line_at >= self._line_interval_s:
             self._last_line_at = now
             self._unprinted = None
-            self.tell(line)
+            self.print_line(line)
         else:
             self._unprinted = line
 
-    def tell(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line, at once."""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -112,7 +112,7 @@ class ProgressDisplay:
     ) -> None:
         self._bar.stop()
         if self._unprinted is not None:
-            self.tell(self._unprinted)
+            self.print_line(self._unprinted)
             self._unprinted = None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
 from batchqueue.outputs import Epoch, StoreUnavailableError
-from batchqueue.spark.commit.totals import Totals, latest_totals
+from batchqueue.spark.commit.totals import SinkTotals, latest_totals
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.monitoring.metric_names import SinkMetric
 
@@ -117,7 +117,7 @@ def samples_of(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
         yield from _gauges(epoch)
 
 
-def _counters(totals: Totals) -> Iterator[Sample]:
+def _counters(totals: SinkTotals) -> Iterator[Sample]:
     yield SinkMetric.EPOCHS, (), totals.epochs
     yield SinkMetric.ROWS, (), totals.rows
     yield SinkMetric.ITEMS, (), totals.items

@@ -76,7 +76,7 @@ _setting = _Setting()
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def infrequent_gc() -> Iterator[None]:
     """Collect garbage less often while the context is open, in one thread or in several."""
     _setting.change()
     try:

@@ -14,7 +14,7 @@ from batchqueue.spark.stage.stage_summary import StageSummary
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossMessage:
     """What a stage says when it did not handle all of its items.
 
     Attributes:
@@ -28,7 +28,7 @@ class Loss:
     unhandled: str
 
 
-_OF_THE_SINK = Loss(
+_OF_THE_SINK = LossMessage(
     SinkError,
     "nothing of this epoch is committed",
     "every type that `items` makes must be in the job's metrics or handlers, and every tag in one of `arrow`",
@@ -59,7 +59,7 @@ class Stage:
         name: str,
         config: BatchQueueConfig[Any],
         handlers: Mapping[type | str, Any] | None = None,
-        loss: Loss = _OF_THE_SINK,
+        loss: LossMessage = _OF_THE_SINK,
     ) -> None:
         """Start the queue.
 
@@ -119,7 +119,7 @@ class Stage:
         # over.
         self._queue.shutdown()
         stats = self._queue.stats()
-        self.summary = StageSummary.of(stats, self._peak_used_percent)
+        self.summary = StageSummary.from_stats(stats, self._peak_used_percent)
         self.thread_items = tuple(thread.items for thread in stats.drain_threads)
         self.drain_cpu_s = sum(thread.cpu_s for thread in stats.drain_threads)
         if error is None:

@@ -24,7 +24,7 @@ class StageSummary:
     peak_used_percent: float
 
     @classmethod
-    def of(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
+    def from_stats(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
         """Take the counts of a queue that is shut down."""
         return cls(
             produced=stats.produced,

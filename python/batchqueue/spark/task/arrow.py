@@ -48,7 +48,7 @@ def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(columns))
 
 
-def strangers(batch: pa.RecordBatch, type_column: str, tags: Container[str]) -> list[Any]:
+def unknown_tags(batch: pa.RecordBatch, type_column: str, tags: Container[str]) -> list[Any]:
     """Return what a column has that is none of its tags, each value once; null is none."""
     values = batch.column(type_column).unique().to_pylist()
     return [value for value in values if value is None or str(value) not in tags]

@@ -8,14 +8,14 @@ import pyarrow as pa
 from batchqueue.aggregation import Metrics
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.stage.process import CpuMeter, rare_collections
+from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.l1 import L1
-from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_size, message_of
+from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_size, encode_message
 
 
-@rare_collections()
+@infrequent_gc()
 def aggregate(
     job: AggregationJob, batches: Iterable[pa.RecordBatch]
 ) -> tuple[list[Metrics], AttemptSummary]:
@@ -52,6 +52,6 @@ def run_attempt(
         SinkError: An item was lost, a partial cannot be encoded, or there are too many of them.
     """
     partials, summary = aggregate(job, batches)
-    message = message_of(partials, job, summary, epoch)
+    message = encode_message(partials, job, summary, epoch)
     check_size(message.size, options)
     return message

@@ -9,16 +9,16 @@ from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, HandlerFactory, HandOn
+from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
-from batchqueue.spark.task.arrow import strangers
+from batchqueue.spark.task.arrow import unknown_tags
 
 
 class CollectingWorker:
     """L1 in an attempt: merges until the attempt ends. No `on_idle`: nobody waits for early results."""
 
-    def __init__(self, hand_on: HandOn) -> None:
-        self._hand_on = hand_on
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self._buffer = MergeBuffer()
 
     def consume(self, batch: list[Metrics]) -> None:
@@ -27,7 +27,7 @@ class CollectingWorker:
 
     def on_close(self) -> None:
         """Hand on one partial per key."""
-        self._hand_on(self._buffer.drain())
+        self._emit(self._buffer.drain())
 
 
 class L1:
@@ -100,7 +100,7 @@ def _need_known_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[s
     Raises:
         SinkError: There is one.
     """
-    if unknown := strangers(batch, type_column, tags):
+    if unknown := unknown_tags(batch, type_column, tags):
         raise SinkError(
             f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have {', '.join(sorted(tags))} "
             "only, so nothing of this epoch is committed: name every tag in one of `arrow`"

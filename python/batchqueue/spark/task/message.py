@@ -8,7 +8,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.stage.process import CpuSummary, rare_collections
+from batchqueue.spark.stage.process import CpuSummary, infrequent_gc
 from batchqueue.spark.stage.stage_summary import StageSummary
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.partials import decode, encode
@@ -31,7 +31,7 @@ class AttemptSummary:
     cpu: CpuSummary
 
     @classmethod
-    def nothing(cls, rows: int = 0) -> Self:
+    def without_queue(cls, rows: int = 0) -> Self:
         """Return the summary of an L1 that had no queue."""
         return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0))
 
@@ -60,8 +60,8 @@ class AttemptMessage:
         return decode(self.partials, job.metrics)
 
 
-@rare_collections()
-def message_of(
+@infrequent_gc()
+def encode_message(
     partials: Iterable[Metrics], job: AggregationJob, summary: AttemptSummary, epoch: EpochId | None
 ) -> AttemptMessage:
     """Encode partials.
@@ -72,9 +72,9 @@ def message_of(
     return AttemptMessage(epoch, encode(partials, job.metrics), summary)
 
 
-def nothing(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
+def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
     """Return the message of a task without rows, for an epoch without tasks: Spark takes it for done as well."""
-    return message_of([], job, AttemptSummary.nothing(), epoch)
+    return encode_message([], job, AttemptSummary.without_queue(), epoch)
 
 
 def check_size(size: int, options: SinkOptions) -> None:

@@ -19,8 +19,8 @@ from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.arrow import map_in_arrow
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import QUERY_ID, EpochId
-from batchqueue.spark.task.message import AttemptMessage, nothing
-from batchqueue.spark.writer.pushdown import Groups, collect_groups, declared_steps
+from batchqueue.spark.task.message import AttemptMessage, empty_message
+from batchqueue.spark.writer.pushdown import SqlPartials, collect_partials, pushdown_steps
 from batchqueue.spark.writer.shards import ShardedWrite
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class MetricsWriter:
         if l1 not in ("tasks", "spark"):
             raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
         if l1 == "spark":
-            declared_steps(job)
+            pushdown_steps(job)
         if shards is not None:
             _check_shards(shards, job)
         job.check_pickles()
@@ -113,7 +113,7 @@ class MetricsWriter:
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
         if self._options.shards is None:
-            Commit(self._job, self._options, self._results(df, epoch)).epoch(batch_id)
+            Commit(self._job, self._options, self._results(df, epoch)).apply_epoch(batch_id)
         else:
             self._write_shards(df, self._options, epoch)
 
@@ -150,7 +150,7 @@ class MetricsWriter:
                 "applied": any(one["applied"] for one in summaries),
                 "shards": summaries,
             }
-        return Commit(self._job, options, self._results(df, None)).batch(overwrite=overwrite)
+        return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> None:
         self._job.check_columns(df.columns)
@@ -165,14 +165,14 @@ class MetricsWriter:
         overwrite: bool = False,
     ) -> list[dict[str, Any]]:
         write = ShardedWrite.of(df.sparkSession, self._job, options, epoch)
-        partials = (
-            write.partials_of_spark(df) if self._l1 == "spark" else write.partials_of_tasks(df)
-        )
+        partials = write.plan_in_spark(df) if self._l1 == "spark" else write.plan_in_tasks(df)
         return write.commit(partials, overwrite=overwrite)
 
-    def _results(self, df: "DataFrame", epoch: EpochId | None) -> Sequence[AttemptMessage | Groups]:
+    def _results(
+        self, df: "DataFrame", epoch: EpochId | None
+    ) -> Sequence[AttemptMessage | SqlPartials]:
         if self._l1 == "spark":
-            return [collect_groups(df, self._job, epoch)]
+            return [collect_partials(df, self._job, epoch)]
         job, options = self._job, self._options
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -182,7 +182,7 @@ class MetricsWriter:
             )
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
-        return [pickle.loads(row.message) for row in rows] or [nothing(job, epoch)]
+        return [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:

@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-_ROWS, _STRANGERS, _VALUES = "batchqueue rows", "batchqueue strangers", "batchqueue values of "
+_ROWS, _UNKNOWN_TAGS, _VALUES = (
+    "batchqueue rows",
+    "batchqueue unknown tags",
+    "batchqueue values of ",
+)
 """Columns beside the measures: rows, rows with an unknown tag, values behind each sum."""
 
 
 @dataclass(frozen=True)
-class Groups:
+class SqlPartials:
     """What Spark SQL made of one batch, in place of the messages of its tasks.
 
     Attributes:
@@ -56,7 +60,7 @@ class Groups:
 
     def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
         """Turn groups into partials."""
-        return self.metrics_of(declared_steps(job))
+        return self.metrics_of(pushdown_steps(job))
 
     def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
         """Turn groups into partials; a table for each step."""
@@ -66,7 +70,7 @@ class Groups:
                 yield from step.metrics(batch)
 
 
-def declared_steps(job: AggregationJob) -> list[ArrowAggregation]:
+def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
     """Return the steps of a job that Spark SQL can do as a whole.
 
     Raises:
@@ -95,48 +99,50 @@ def declared_steps(job: AggregationJob) -> list[ArrowAggregation]:
     return steps
 
 
-def collect_groups(df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None) -> Groups:
+def collect_partials(
+    df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None
+) -> SqlPartials:
     """Run the aggregations of a job in Spark and fetch the groups.
 
     Raises:
-        ConfigError: See `declared_steps`.
+        ConfigError: See `pushdown_steps`.
         SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
         ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a
             Py4JJavaError.
     """
-    steps = declared_steps(job)
-    return groups_from([to_arrow(one) for one in plans(df, steps)], steps, steps, epoch)
+    steps = pushdown_steps(job)
+    return checked_partials([to_arrow(one) for one in plan_groups(df, steps)], steps, steps, epoch)
 
 
-def groups_from(
+def checked_partials(
     tables: Sequence[pa.Table],
     of_steps: Sequence[ArrowAggregation],
     steps: Sequence[ArrowAggregation],
     epoch: EpochId | None,
-) -> Groups:
+) -> SqlPartials:
     """Check what Spark SQL made of planned steps.
 
     Args:
-        tables: Results of `plans`, whole or in pieces.
+        tables: Results of `plan_groups`, whole or in pieces.
         of_steps: The step of each.
         steps: All steps.
         epoch: For the result.
 
     Raises:
-        SinkError: See `collect_groups`.
+        SinkError: See `collect_partials`.
     """
     counting = _counting_rows(steps)
     pairs = list(zip(tables, of_steps, strict=True))
     rows = sum(
         sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting
     )
-    return Groups(
-        epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.nothing(rows)
+    return SqlPartials(
+        epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.without_queue(rows)
     )
 
 
-def plans(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
-    """Plan each step as a `groupBy`: its keys, window and measures, and what `groups_from` checks."""
+def plan_groups(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
+    """Plan each step as a `groupBy`: its keys, window and measures, and what `checked_partials` checks."""
     return [_plan(df, step, _tags_beside(step, steps)) for step in steps]
 
 
@@ -178,7 +184,7 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
             measures.append(fn.count(_quoted(measure.column)).alias(_VALUES + name))
     if step.type_column is not None:
         known = fn.col(_quoted(step.type_column)).isin(*step.tags)
-        measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_STRANGERS))
+        measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
     return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(_ROWS), *measures)
 
 
@@ -254,11 +260,13 @@ def _quoted(column: str) -> str:
 
 def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
     """Refuse what the tasks would refuse, and leave the columns of `Aggregator.result`."""
-    strangers = sum(table.column(_STRANGERS).to_pylist()) if _STRANGERS in table.column_names else 0
-    if strangers:
+    unknown_tags = (
+        sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
+    )
+    if unknown_tags:
         raise SinkError(
-            f"{strangers} rows have a value of {step.type_column!r} that is not in the step's tags, so nothing of this "
-            "epoch is committed; every tag must be in one of `arrow`"
+            f"{unknown_tags} rows have a value of {step.type_column!r} that is not in the step's "
+            "tags, so nothing of this epoch is committed; every tag must be in one of `arrow`"
         )
     for name, measure in step.aggregation.measures.items():
         if isinstance(measure, Sum) and table.column(name).null_count:

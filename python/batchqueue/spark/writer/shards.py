@@ -27,15 +27,15 @@ from batchqueue.spark.task.message import (
     AttemptMessage,
     AttemptSummary,
     check_size,
-    message_of,
-    nothing,
+    empty_message,
+    encode_message,
 )
-from batchqueue.spark.writer.pushdown import declared_steps, groups_from, plans
+from batchqueue.spark.writer.pushdown import checked_partials, plan_groups, pushdown_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PARTIALS = "shard int, place int, message binary"
+_PARTIALS = "shard int, shuffle_key int, message binary"
 _RESULTS = "shard int, summary string"
 
 
@@ -47,13 +47,13 @@ class ShardedWrite:
         job: What is written.
         options: How; `shards` is set.
         epoch: None in a batch write.
-        places: See `places_of`.
+        shuffle_keys: See `shuffle_keys_of`.
     """
 
     job: AggregationJob
     options: SinkOptions
     epoch: EpochId | None
-    places: Sequence[int]
+    shuffle_keys: Sequence[int]
 
     @classmethod
     def of(
@@ -68,11 +68,11 @@ class ShardedWrite:
         Raises:
             SinkError: The sink has another number of shards.
         """
-        write = cls(job, options, epoch, places_of(session, options.shards or 1))
+        write = cls(job, options, epoch, shuffle_keys_of(session, options.shards or 1))
         write._commit_of(0, []).check_shards()
         return write
 
-    def partials_of_tasks(self, df: "DataFrame") -> "DataFrame":
+    def plan_in_tasks(self, df: "DataFrame") -> "DataFrame":
         """Plan an L1 in the tasks, whose partials are split by shard."""
 
         def attempt(batches: Batches) -> Batches:
@@ -81,23 +81,23 @@ class ShardedWrite:
 
         return map_in_arrow(df, attempt, _PARTIALS)
 
-    def partials_of_spark(self, df: "DataFrame") -> "DataFrame":
+    def plan_in_spark(self, df: "DataFrame") -> "DataFrame":
         """Plan an L1 in Spark SQL, whose groups are split by shard."""
-        steps = declared_steps(self.job)
+        steps = pushdown_steps(self.job)
 
         def split(step: ArrowAggregation) -> Callable[[Batches], Batches]:
             def groups(batches: Batches) -> Batches:
                 for batch in batches:
                     if not batch.num_rows:
                         continue
-                    result = groups_from(
+                    result = checked_partials(
                         [pa.Table.from_batches([batch])], [step], steps, self.epoch
                     )
                     yield self._split(result.metrics_of([step]), result.summary)
 
             return groups
 
-        planned = zip(plans(df, steps), steps, strict=True)
+        planned = zip(plan_groups(df, steps), steps, strict=True)
         return reduce(
             lambda one, other: one.unionByName(other),
             (map_in_arrow(groups, split(step), _PARTIALS) for groups, step in planned),
@@ -113,13 +113,15 @@ class ShardedWrite:
         Returns:
             The summary of each shard's commit, by shard.
         """
-        shards = len(self.places)
+        shards = len(self.shuffle_keys)
         # Every shard commits every epoch, also when no partial came to it.
-        place = f"element_at(array({', '.join(map(str, self.places))}), int(id) + 1) place"
+        place = (
+            f"element_at(array({', '.join(map(str, self.shuffle_keys))}), int(id) + 1) shuffle_key"
+        )
         every = partials.sparkSession.range(shards).selectExpr(
             "int(id) shard", place, "CAST(NULL AS binary) message"
         )
-        merged = partials.unionByName(every).repartition(shards, "place")
+        merged = partials.unionByName(every).repartition(shards, "shuffle_key")
 
         def commit(batches: Batches) -> Batches:
             return self._commit(batches, overwrite=overwrite)
@@ -130,10 +132,10 @@ class ShardedWrite:
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
         by_shard: dict[int, list[Metrics]] = {0: []}  # which takes the summary of the attempt
         for partial in partials:
-            by_shard.setdefault(shard_of(partial, len(self.places)), []).append(partial)
+            by_shard.setdefault(shard_of(partial, len(self.shuffle_keys)), []).append(partial)
         messages = [
-            message_of(
-                of_shard, self.job, AttemptSummary.nothing() if shard else summary, self.epoch
+            encode_message(
+                of_shard, self.job, AttemptSummary.without_queue() if shard else summary, self.epoch
             )
             for shard, of_shard in by_shard.items()
         ]
@@ -141,7 +143,9 @@ class ShardedWrite:
         return pa.RecordBatch.from_pydict(
             {
                 "shard": pa.array(by_shard, pa.int32()),
-                "place": pa.array([self.places[shard] for shard in by_shard], pa.int32()),
+                "shuffle_key": pa.array(
+                    [self.shuffle_keys[shard] for shard in by_shard], pa.int32()
+                ),
                 "message": pa.array([pickle.dumps(message) for message in messages], pa.binary()),
             }
         )
@@ -155,10 +159,14 @@ class ShardedWrite:
                     messages.append(pickle.loads(row["message"]))
         for shard, messages in received.items():
             one, epoch = (
-                self._commit_of(shard, messages or [nothing(self.job, self.epoch)]),
+                self._commit_of(shard, messages or [empty_message(self.job, self.epoch)]),
                 self.epoch,
             )
-            summary = one.batch(overwrite=overwrite) if epoch is None else one.epoch(epoch.batch_id)
+            summary = (
+                one.apply_batch(overwrite=overwrite)
+                if epoch is None
+                else one.apply_epoch(epoch.batch_id)
+            )
             yield pa.RecordBatch.from_pydict(
                 {"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]}
             )
@@ -174,16 +182,16 @@ def shard_of(metric: Metrics, shards: int) -> int:
     return zlib.crc32(f"{metric.name}\0{entity}\0{time_bucket}".encode()) % shards
 
 
-_places: dict[int, list[int]] = {}
+_shuffle_keys: dict[int, list[int]] = {}
 
 
-def places_of(session: "SparkSession", shards: int) -> list[int]:
+def shuffle_keys_of(session: "SparkSession", shards: int) -> list[int]:
     """Return a number for each shard, such that Spark's shuffle by it brings no two of them to one task.
 
     By their own numbers they would meet: of eight tasks, Spark's hash would leave three without
     any.
     """
-    if shards not in _places:
+    if shards not in _shuffle_keys:
         # With 20 numbers for each task, the chance that one of 10,000 gets none is 2e-5, and then
         # two shards share one.
         numbers = session.range(20 * shards + 100)
@@ -191,5 +199,5 @@ def places_of(session: "SparkSession", shards: int) -> list[int]:
             "int(id) number", f"pmod(hash(int(id)), {shards}) task"
         ).collect()
         of_tasks = {row.task: row.number for row in hashed}
-        _places[shards] = [of_tasks.get(task, task) for task in range(shards)]
-    return _places[shards]
+        _shuffle_keys[shards] = [of_tasks.get(task, task) for task in range(shards)]
+    return _shuffle_keys[shards]

@@ -58,7 +58,7 @@ def summaries(store: SqliteStore) -> list[Any]:
 def test_epoch_reaches_the_store_and_its_summary_the_ledger(
     flights: Path, store: SqliteStore
 ) -> None:
-    Commit(flight_job(store), OPTIONS, attempts(flights, store)).epoch(0)
+    Commit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
     rows = FILES * ROWS_PER_FILE
     assert departures(store) == rows
     ((query_id, batch_id, summary),) = summaries(store)
@@ -90,10 +90,10 @@ def test_epoch_is_applied_once_however_often_it_is_committed(
     first = attempts(flights, store)
     again = attempts(flights, store)
     for messages in (first, first, again):
-        Commit(flight_job(store), OPTIONS, messages).epoch(0)
+        Commit(flight_job(store), OPTIONS, messages).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
-    Commit(flight_job(store), OPTIONS, at(again, 1)).epoch(1)
+    Commit(flight_job(store), OPTIONS, at(again, 1)).apply_epoch(1)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -106,7 +106,7 @@ def test_epoch_committed_twice_at_the_same_time_is_applied_once(
 
     def commit() -> None:
         together.wait()
-        Commit(flight_job(store), OPTIONS, messages).epoch(0)
+        Commit(flight_job(store), OPTIONS, messages).apply_epoch(0)
 
     with ThreadPoolExecutor() as pool:
         for future in [pool.submit(commit), pool.submit(commit)]:
@@ -132,7 +132,7 @@ def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore)
         attempts(flights, store, None),
     ):
         with pytest.raises(SinkError, match="Spark commits epoch 0"):
-            Commit(flight_job(store), OPTIONS, wrong).epoch(0)
+            Commit(flight_job(store), OPTIONS, wrong).apply_epoch(0)
     assert not store.path.exists()
 
 
@@ -140,10 +140,10 @@ def test_epoch_that_comes_again_with_other_rows_is_left_out_and_told(
     flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, messages = flight_job(store), attempts(flights, store)
-    Commit(job, OPTIONS, messages).epoch(0)
-    Commit(job, OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).apply_epoch(0)
+    Commit(job, OPTIONS, messages).apply_epoch(0)
     assert [one for one in caplog.records if one.levelname == "WARNING"] == []
-    Commit(job, OPTIONS, messages[:1]).epoch(0)
+    Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
     (warning,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
     assert (
         f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
@@ -157,9 +157,9 @@ def test_batch_with_a_txn_id_is_applied_once_and_without_one_each_time(
     messages = attempts(flights, store, query_id=None)
     named = SinkOptions("flights", None, "load-1", 1_000_000)
     for options, times in ((named, 1), (named, 1), (OPTIONS, 2), (OPTIONS, 3)):
-        Commit(flight_job(store), options, messages).batch(overwrite=False)
+        Commit(flight_job(store), options, messages).apply_batch(overwrite=False)
         assert departures(store) == times * FILES * ROWS_PER_FILE
-    Commit(flight_job(store), OPTIONS, messages).batch(overwrite=True)
+    Commit(flight_job(store), OPTIONS, messages).apply_batch(overwrite=True)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
 
@@ -168,16 +168,16 @@ def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
     flights: Path, store: SqliteStore
 ) -> None:
     job = flight_job(store)
-    Commit(job, OPTIONS, attempts(flights, store, "old")).epoch(0)
+    Commit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
     before = stored(store)
     new = attempts(flights, store, "new")
     with pytest.raises(SinkError, match=r"query new is new, but sink 'flights'.*onNewQuery"):
-        Commit(job, OPTIONS, new).epoch(0)
+        Commit(job, OPTIONS, new).apply_epoch(0)
     assert stored(store) == before
-    Commit(job, SinkOptions("flights", "append", None, 1_000_000), new).epoch(0)
+    Commit(job, SinkOptions("flights", "append", None, 1_000_000), new).apply_epoch(0)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     newest = attempts(flights, store, "newest")
-    Commit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).epoch(0)
+    Commit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).apply_epoch(0)
     assert stored(store) == before
     assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
 
@@ -188,9 +188,9 @@ def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
 ) -> None:
     job = flight_job(store)
     options = replace(OPTIONS, txn_id=txn_id)
-    Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+    Commit(job, options, attempts(flights, store, query_id=None)).apply_batch(overwrite=False)
     with pytest.raises(SinkError, match=r"query q1 is new, but sink 'flights'"):
-        Commit(job, OPTIONS, attempts(flights, store)).epoch(0)
+        Commit(job, OPTIONS, attempts(flights, store)).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
@@ -198,7 +198,7 @@ def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteS
     job = flight_job(store)
     named = replace(OPTIONS, txn_id="load-1")
     for options in (OPTIONS, named, OPTIONS, OPTIONS):
-        Commit(job, options, attempts(flights, store, query_id=None)).batch(overwrite=False)
+        Commit(job, options, attempts(flights, store, query_id=None)).apply_batch(overwrite=False)
     with store.transaction("flights") as transaction:
         assert transaction.known_queries() == {"unmarked", "batch:load-1"}
     assert len(summaries(store)) == 4
@@ -212,23 +212,23 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
     with pytest.raises(
         SinkError, match=r"epoch 7 of query q1 meets a store that has none.*Restore the store"
     ):
-        Commit(job, OPTIONS, at(messages, 7)).epoch(7)
+        Commit(job, OPTIONS, at(messages, 7)).apply_epoch(7)
     assert departures(store) == 0
     for on_new_query in (
         "append",
         "replace",
     ):  # which is about another checkpoint, and may stay in the start command
         with pytest.raises(SinkError, match="onMissingEpochs=accept for one start"):
-            Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).epoch(7)
+            Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).apply_epoch(7)
     accepting = replace(OPTIONS, on_missing_epochs="accept")
-    Commit(job, accepting, at(messages, 7)).epoch(7)
-    Commit(job, OPTIONS, at(messages, 8)).epoch(8)
+    Commit(job, accepting, at(messages, 7)).apply_epoch(7)
+    Commit(job, OPTIONS, at(messages, 8)).apply_epoch(8)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
-        Commit(job, OPTIONS, at(messages, 10)).epoch(10)
+        Commit(job, OPTIONS, at(messages, 10)).apply_epoch(10)
     # Epochs may be missed, but it is a question of its own whether another query may add to these.
     with pytest.raises(SinkError, match="query q2 is new"):
-        Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).epoch(3)
+        Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).apply_epoch(3)
 
 
 def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
@@ -236,22 +236,24 @@ def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
 ) -> None:
     job, replacing = flight_job(store), replace(OPTIONS, on_new_query="replace")
     one, other = attempts(flights, store, "one"), attempts(flights, store, "other")
-    Commit(job, replacing, one).epoch(0)
-    Commit(job, replacing, other).epoch(0)
+    Commit(job, replacing, one).apply_epoch(0)
+    Commit(job, replacing, other).apply_epoch(0)
     with pytest.raises(
         SinkError, match="epoch 1 of query one meets a store that has none of this query"
     ):
-        Commit(job, replacing, at(one, 1)).epoch(1)
+        Commit(job, replacing, at(one, 1)).apply_epoch(1)
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
 def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:
     for sink_id in ("flights", "others"):
         options = SinkOptions(sink_id, None, None, 1_000_000)
-        Commit(flight_job(store), options, attempts(flights, store, f"query of {sink_id}")).epoch(0)
+        Commit(
+            flight_job(store), options, attempts(flights, store, f"query of {sink_id}")
+        ).apply_epoch(0)
     assert stored(store) == stored(store, "others")
     replacing = SinkOptions("others", "replace", None, 1_000_000)
-    Commit(flight_job(store), replacing, attempts(flights, store, "new")[:1]).epoch(0)
+    Commit(flight_job(store), replacing, attempts(flights, store, "new")[:1]).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert stored(store) != stored(store, "others")
 
@@ -307,7 +309,7 @@ def test_handler_of_the_users_fails_the_attempt_wherever_it_raises(
     flights: Path, store: SqliteStore, handler: type[HandlerConsumer[Any]]
 ) -> None:
     with pytest.raises(SinkError, match="first error: OSError: the disk is gone"):
-        attempts(flights, store, handlers={DEPARTURES: lambda hand_on: handler()})
+        attempts(flights, store, handlers={DEPARTURES: lambda emit: handler()})
 
 
 def test_items_of_a_type_without_a_handler_fail_the_attempt(
@@ -332,8 +334,8 @@ def test_error_in_items_fails_the_attempt(flights: Path, store: SqliteStore) -> 
 class CarrierCounter:
     """A handler of the user's for items that are no metrics: str to departures."""
 
-    def __init__(self, hand_on: Callable[[list[Any]], None]) -> None:
-        self.hand_on = hand_on
+    def __init__(self, emit: Callable[[list[Any]], None]) -> None:
+        self.emit = emit
         self.counts: dict[str, int] = {}
 
     def consume(self, batch: list[str]) -> None:
@@ -341,7 +343,7 @@ class CarrierCounter:
             self.counts[carrier] = self.counts.get(carrier, 0) + 1
 
     def on_close(self) -> None:
-        self.hand_on([DEPARTURES(carrier, 0, count) for carrier, count in self.counts.items()])
+        self.emit([DEPARTURES(carrier, 0, count) for carrier, count in self.counts.items()])
 
 
 def test_items_of_the_users_own_go_to_the_users_handler(flights: Path, store: SqliteStore) -> None:
@@ -350,7 +352,9 @@ def test_items_of_the_users_own_go_to_the_users_handler(flights: Path, store: Sq
         "handlers": {str: CarrierCounter},
         "metrics": [DEPARTURES],
     }
-    Commit(flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)).epoch(0)
+    Commit(flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)).apply_epoch(
+        0
+    )
     assert departures(store) == FILES * ROWS_PER_FILE
     assert {one.entity for one in store.read(DEPARTURES, "flights")} == {"A", "B", "C"}
 
@@ -382,7 +386,7 @@ def test_partials_larger_than_max_commit_bytes_are_refused(
     with pytest.raises(
         SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"
     ):
-        Commit(job, enough_for_one, messages).epoch(0)
+        Commit(job, enough_for_one, messages).apply_epoch(0)
     assert summaries(store) == []
 
 
@@ -406,7 +410,7 @@ def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
     messages = attempts(flights, store, items=items, metrics=metrics)
     message = r'persist.*failed.*first error: ConfigError: "no table\'s name" cannot be'
     with pytest.raises(SinkError, match=message):
-        Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).epoch(0)
+        Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).apply_epoch(0)
     assert store.read(DEPARTURES, "flights") == []
     assert summaries(store) == []
 
@@ -419,7 +423,7 @@ def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: 
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(SinkError, match=r"failed in 2 tries: .*locked"):
-        Commit(job, OPTIONS, messages).epoch(0)
+        Commit(job, OPTIONS, messages).apply_epoch(0)
     other.close()
-    Commit(job, OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE

@@ -103,7 +103,7 @@ def test_store_that_comes_back_gets_the_epoch_once(
     messages = attempts(flights, job)
     away.away = [place, place]
     with caplog.at_level(logging.WARNING, "batchqueue.spark"):
-        Commit(job, OPTIONS, messages).epoch(0)
+        Commit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(away) == ROWS
     assert len(away.summaries("flights")) == 1
     said = [
@@ -122,7 +122,7 @@ def test_batch_write_without_a_name_that_is_tried_again_counts_once(
     messages = [replace(one, epoch=None) for one in attempts(flights, job)]
     for times in (1, 2):
         away.away = [place, place]
-        assert Commit(job, OPTIONS, messages).batch(overwrite=False)["applied"]
+        assert Commit(job, OPTIONS, messages).apply_batch(overwrite=False)["applied"]
         assert departures(away) == times * ROWS
         assert len(away.summaries("flights")) == times
 
@@ -138,10 +138,10 @@ def test_store_that_stays_away_fails_the_epoch_with_the_reason_and_it_can_be_rep
         SinkError,
         match=r"failed in 3 tries: .*(the server is|connection was lost).*Start the query",
     ):
-        Commit(job, OPTIONS, messages).epoch(0)
+        Commit(job, OPTIONS, messages).apply_epoch(0)
     assert away.away == []
     assert away.summaries("flights") == []
-    Commit(job, OPTIONS, messages).epoch(0)
+    Commit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(away) == ROWS
 
 
@@ -158,12 +158,12 @@ def test_other_errors_of_the_store_are_not_tried_again(flights: Path, away: Away
     store = FullStore(away.path)
     job = flight_job(store, store_retry=AT_ONCE)
     with pytest.raises(StoreError, match="the disk is full"):
-        Commit(job, OPTIONS, attempts(flights, job)).epoch(0)
+        Commit(job, OPTIONS, attempts(flights, job)).apply_epoch(0)
     assert FullStore.tries == 1
 
 
 def write(flights: Path, job: AggregationJob, batch_id: int, **options: Any) -> None:
-    Commit(job, replace(OPTIONS, **options), attempts(flights, job, batch_id)).epoch(batch_id)
+    Commit(job, replace(OPTIONS, **options), attempts(flights, job, batch_id)).apply_epoch(batch_id)
 
 
 NEW = metric_type("new", SumMetrics, columns={"total": int})
@@ -268,9 +268,9 @@ def test_overwrite_and_replace_forget_the_job(flights: Path, store: SqliteStore)
     write(flights, job, 0)
     changed = replace(job, metrics=METRICS[:1])
     messages = [replace(one, epoch=None) for one in attempts(flights, changed)]
-    Commit(changed, OPTIONS, messages).batch(overwrite=True)
+    Commit(changed, OPTIONS, messages).apply_batch(overwrite=True)
     assert departures(store) == ROWS
-    Commit(job, replace(OPTIONS, on_new_query="replace"), attempts(flights, job)).epoch(0)
+    Commit(job, replace(OPTIONS, on_new_query="replace"), attempts(flights, job)).apply_epoch(0)
     assert departures(store) == ROWS
 
 

@@ -80,8 +80,8 @@ BAD_ROW = 777_777
 class Adding(HandlerConsumer[int]):
     """Counts and sums by the last digit."""
 
-    def __init__(self, hand_on: Callable[[list[Metrics]], None]) -> None:
-        self.hand_on = hand_on
+    def __init__(self, emit: Callable[[list[Metrics]], None]) -> None:
+        self.emit = emit
         self.rows: dict[int, tuple[int, int]] = {}
 
     def consume(self, batch: list[int]) -> None:
@@ -91,7 +91,7 @@ class Adding(HandlerConsumer[int]):
 
     def on_close(self) -> None:
         for digit, (count, total) in self.rows.items():
-            self.hand_on([DEPARTURES(str(digit), 0, count), DISTANCE(str(digit), 0, total)])
+            self.emit([DEPARTURES(str(digit), 0, count), DISTANCE(str(digit), 0, total)])
 
 
 class AddingButOne(Adding):
@@ -150,12 +150,12 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
             threading.Event().wait()
 
     class Hanging(HandlerConsumer[Metrics]):
-        def __init__(self, hand_on: Callable[[list[Metrics]], None]) -> None:
-            self.hand_on = hand_on
+        def __init__(self, emit: Callable[[list[Metrics]], None]) -> None:
+            self.emit = emit
 
         def consume(self, batch: list[Metrics]) -> None:
             hang_in_the_second_epoch()
-            self.hand_on(batch)
+            self.emit(batch)
 
     def hanging_items(batch: pa.RecordBatch) -> Iterator[Metrics]:
         yield from items(batch)

@@ -98,7 +98,7 @@ def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteS
 
     counts = Aggregation(keys=["carrier"], measures={"n": Count()})
     job = flight_job(
-        store, handlers={WORST: lambda hand_on: Converting(counts, fail, flush_period_ms=60_000)}
+        store, handlers={WORST: lambda emit: Converting(counts, fail, flush_period_ms=60_000)}
     )
     batch = pa.RecordBatch.from_pylist(
         [{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}]

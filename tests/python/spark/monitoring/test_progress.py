@@ -17,7 +17,7 @@ from batchqueue import ConfigError
 from batchqueue.outputs import Epoch, SqliteStore, StoreUnavailableError
 from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
 from batchqueue.spark.commit.epoch_summary import epoch_summary
-from batchqueue.spark.commit.totals import Totals, latest_totals, with_totals
+from batchqueue.spark.commit.totals import SinkTotals, latest_totals, with_totals
 from batchqueue.spark.monitoring.ledger_watch import EpochWatch, NewEpoch
 from batchqueue.spark.monitoring.progress_display import ProgressDisplay
 from batchqueue.spark.stage.process import CpuSummary
@@ -130,10 +130,10 @@ def test_an_epoch_of_shards_is_shown_when_all_have_it(store: SqliteStore) -> Non
 
     watch = EpochWatch(store, sinks, "q")
     ahead()
-    (epoch,) = watch.look()
-    assert watch.look() == []
+    (epoch,) = watch.poll()
+    assert watch.poll() == []
     record(store, 1, 60, "s/1", failed=1)
-    (second,) = watch.look()
+    (second,) = watch.poll()
     assert (epoch.batch_id, epoch.summary["rows"], epoch.totals.rows) == (0, 200, 200)
     assert epoch.summary["stages"]["l1"]["peak_used_percent"] == 50
     assert epoch.summary["l1_ratio"] == 6.0
@@ -214,7 +214,7 @@ class Clock:
 
 def new_epoch(batch_id: int, rows_so_far: int, rows: int) -> NewEpoch:
     return NewEpoch(
-        batch_id, summary(batch_id, rows), Totals(epochs=batch_id + 1, rows=rows_so_far)
+        batch_id, summary(batch_id, rows), SinkTotals(epochs=batch_id + 1, rows=rows_so_far)
     )
 
 

@@ -40,13 +40,13 @@ def commit_epoch(
     rows = pq.read_table(flights / f"part-{batch_id % FILES}.parquet").to_batches()
     chosen = replace(OPTIONS, **options)
     message = run_attempt(job, chosen, rows, EpochId(query_id, batch_id))
-    Commit(job, chosen, [message]).epoch(batch_id)
+    Commit(job, chosen, [message]).apply_epoch(batch_id)
 
 
 def commit_batch(store: SqliteStore, flights: Path, *, overwrite: bool) -> None:
     job = flight_job(store)
     message = run_attempt(job, OPTIONS, pq.read_table(flights / "part-0.parquet").to_batches())
-    Commit(job, OPTIONS, [message]).batch(overwrite=overwrite)
+    Commit(job, OPTIONS, [message]).apply_batch(overwrite=overwrite)
 
 
 def scraped(collector: LedgerCollector) -> Scrape:

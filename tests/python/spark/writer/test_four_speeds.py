@@ -31,7 +31,7 @@ from batchqueue.spark import (
     MetricsWriter,
     SinkError,
 )
-from batchqueue.spark.job.steps import HandOn
+from batchqueue.spark.job.steps import Emit
 from spark_support.flight_job import (
     ARROW,
     DECLARED,
@@ -56,8 +56,8 @@ from spark_support.pyspark_version import needs_stream_sink
 class MergingHandler:
     """A handler of one's own on Arrow."""
 
-    def __init__(self, hand_on: HandOn) -> None:
-        self._hand_on = hand_on
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self._buffer = MergeBuffer()
 
     def consume(self, batches: list[pa.RecordBatch]) -> None:
@@ -65,7 +65,7 @@ class MergingHandler:
             self._buffer.accept_all(items(batch))
 
     def on_close(self) -> None:
-        self._hand_on(self._buffer.drain())
+        self._emit(self._buffer.drain())
 
 
 ALL_ROWS: dict[str, Any] = {"type_column": None, "tags": ()}
