@@ -6,7 +6,7 @@ use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper
 use crate::error::ConfigError;
 use crate::flow::handler::{HandlerRef, Item, TypeKey};
 use crate::flow::host::{Host, NoHost};
-use crate::flow::route::Registered;
+use crate::flow::route::TypeHandlers;
 use crate::queue::BatchQueue;
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, Mutex};
@@ -115,9 +115,10 @@ impl<T: Item> Builder<T> {
             }
         }
         if queue.shared.balancing.is_some() {
-            control_thread::enlist(&queue.shared, queue.shared.config.rebalance_interval).map_err(
-                |cause| ConfigError(format!("cannot start the control thread: {cause}")),
-            )?;
+            control_thread::register(&queue.shared, queue.shared.config.rebalance_interval)
+                .map_err(|cause| {
+                    ConfigError(format!("cannot start the control thread: {cause}"))
+                })?;
         }
         Ok(queue)
     }
@@ -139,6 +140,6 @@ impl<T: Item> Builder<T> {
     }
 }
 
-fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<Registered<T>> {
-    Arc::new(Registered::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
+fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<TypeHandlers<T>> {
+    Arc::new(TypeHandlers::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
 }

@@ -52,7 +52,7 @@
 //! | `control::{grow, retire, close}` | new types and handlers; handlers on their way out; the end |
 //! | `observe` | counts, snapshots, and what is logged once per minute |
 //! | `shared` | what the threads of one queue share, with who writes what |
-//! | `marks` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
+//! | `thread_context` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
@@ -67,12 +67,12 @@ mod error;
 mod flow;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod marks;
 mod observe;
 mod queue;
 mod rules;
 mod shared;
 mod sync;
+mod thread_context;
 
 #[cfg(feature = "python")]
 mod python;
@@ -87,7 +87,7 @@ pub use flow::handler::{
     Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey,
 };
 pub use flow::host::{Host, NoHost};
-pub use flow::late::{Late, Listening, NotIn};
+pub use flow::pending::{Listening, PendingItem, TryProduceError};
 pub use flow::produce::{Pause, Wait};
 pub use flow::space::Listener;
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};

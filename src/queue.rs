@@ -8,13 +8,13 @@ use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
-use crate::flow::late::NotIn;
 use crate::flow::partition::Partition;
+use crate::flow::pending::TryProduceError;
 use crate::flow::produce::{Pause, Wait, slice};
-use crate::marks::on_drain_thread;
 use crate::observe::Stats;
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak};
+use crate::thread_context::on_drain_thread;
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their
 /// type's handler.
@@ -155,7 +155,7 @@ impl<T: Item> BatchQueue<T> {
 
     /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in
     /// how to wait. The item counts as one: what weighs more goes in by
-    /// [`produce_heavy`](Self::produce_heavy).
+    /// [`produce_weighted`](Self::produce_weighted).
     ///
     /// # Errors
     /// As [`produce`](Self::produce); also the deadline has passed, or `pause` ended the wait.
@@ -180,13 +180,13 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with).
-    pub fn produce_heavy<P: Pause>(
+    pub fn produce_weighted<P: Pause>(
         &self,
         item: T,
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        self.shared.produce_heavy(item, deadline, pause)
+        self.shared.produce_weighted(item, deadline, pause)
     }
 
     /// Puts items in, in order, up to the first that is refused; the rest stays in `items`. Each
@@ -204,7 +204,7 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
-    /// [`Late`](crate::Late). Where `is_awaited` says that others wait for the item's partition, it
+    /// [`Late`](crate::PendingItem). Where `is_awaited` says that others wait for the item's partition, it
     /// is late at once, so that it does not overtake them.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl<T: Item> BatchQueue<T> {
         item: T,
         partition: Option<usize>,
         is_awaited: &dyn Fn(usize) -> bool,
-    ) -> Result<(), NotIn<T>> {
+    ) -> Result<(), TryProduceError<T>> {
         self.shared.try_produce(item, partition, is_awaited)
     }
 
@@ -226,7 +226,10 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Errors
     /// As [`try_produce`](Self::try_produce), for that item.
-    pub fn try_produce_many(&self, items: &mut std::vec::IntoIter<T>) -> Result<(), NotIn<T>> {
+    pub fn try_produce_many(
+        &self,
+        items: &mut std::vec::IntoIter<T>,
+    ) -> Result<(), TryProduceError<T>> {
         self.shared.try_produce_many(items)
     }
 
@@ -253,8 +256,11 @@ impl<T: Item> BatchQueue<T> {
         }
         let shared = &self.shared;
         // Read under each gate: an item whose produce returned before this call is counted.
-        let goals: Vec<_> =
-            shared.route.partitions().map(|one| (one, Partition::pushed_under_gate(one))).collect();
+        let goals: Vec<_> = shared
+            .route
+            .partitions()
+            .map(|partition| (partition, Partition::pushed_under_gate(partition)))
+            .collect();
         let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
         let expired = || shared.expired.load(Ordering::Acquire);
         shared.begin_flush();

@@ -26,23 +26,23 @@ use crate::flow::gate::Access;
 use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::host::Host;
 use crate::flow::partition::{Partition, Signal};
-use crate::flow::route::{Registered, Route};
-use crate::marks::drained_queue;
+use crate::flow::route::{Route, TypeHandlers};
 use crate::observe::ThreadTally;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, fence,
     wait_for,
 };
+use crate::thread_context::drained_queue;
 
 /// Who handles batches.
 pub(crate) enum Consumption<T> {
     /// The handler of each type.
     ByHandler,
     /// One for all types.
-    OneConsumer(Arc<Registered<T>>),
+    OneConsumer(Arc<TypeHandlers<T>>),
     /// One per drain thread, for all types.
-    PerThread(Vec<Arc<Registered<T>>>),
+    PerThread(Vec<Arc<TypeHandlers<T>>>),
 }
 
 /// What others see of one drain thread.
@@ -110,11 +110,11 @@ impl Running {
     }
 
     /// Counts a thread in, before it starts.
-    pub(crate) fn one_starts(&self) {
+    pub(crate) fn count_in(&self) {
         *self.threads.lock() += 1;
     }
 
-    pub(crate) fn one_ended(&self) {
+    pub(crate) fn count_out(&self) {
         *self.threads.lock() -= 1;
         self.changed.notify_all();
     }
@@ -263,7 +263,7 @@ impl<T: Item> Shared<T> {
         if self.expired.load(Ordering::Acquire) {
             return true;
         }
-        // Acquire: pairs with the AcqRel in `one_finished`; all handlers' writes are visible before
+        // Acquire: pairs with the AcqRel in `finish_partition`; all handlers' writes are visible before
         // `on_close`.
         self.closing.load(Ordering::Acquire) && self.unfinished.load(Ordering::Acquire) == 0
     }
@@ -272,7 +272,10 @@ impl<T: Item> Shared<T> {
     pub(crate) fn is_closing_with_work_for(&self, index: usize) -> bool {
         let inside = |partition: usize| self.route.owner(partition).load().inside() == index;
         self.closing.load(Ordering::Acquire)
-            && self.route.partitions().any(|one| inside(one.index) && !one.is_finished())
+            && self
+                .route
+                .partitions()
+                .any(|partition| inside(partition.index) && !partition.is_finished())
     }
 
     /// Whether items of one type may be in the hands of any drain thread, and not only of those
@@ -281,7 +284,7 @@ impl<T: Item> Shared<T> {
         self.config.selector != Selector::ByType
     }
 
-    pub(crate) fn one_finished(&self) {
+    pub(crate) fn finish_partition(&self) {
         // AcqRel: whoever counts the last one down has seen what the others did before theirs.
         if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake_all();
@@ -293,8 +296,8 @@ impl<T: Item> Shared<T> {
     pub(crate) fn next_to_close(&self) -> Option<HandlerRef<T>> {
         let mut to_close = self.to_close.lock();
         let left = to_close.get_or_insert_with(|| {
-            let instances = self.route.instances().into_iter().map(|one| one.handler);
-            instances.filter(|one| !self.consumes_all(one)).collect()
+            let instances = self.route.instances().into_iter().map(|idle| idle.handler);
+            instances.filter(|handler| !self.consumes_all(handler)).collect()
         });
         let free = left.iter().position(|handler| !handler.token.is_held());
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
@@ -303,7 +306,7 @@ impl<T: Item> Shared<T> {
     // ---- close and flush
     // -------------------------------------------------------------------------------------
 
-    pub(crate) fn flush_waits(&self) -> bool {
+    pub(crate) fn flush_is_waiting(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.flush_waiting.load(Ordering::Relaxed) > 0
     }
@@ -329,15 +332,15 @@ impl<T: Item> Shared<T> {
     }
 
     /// After `closing` was set.
-    pub(crate) fn tell_closed(&self) {
+    pub(crate) fn notify_closed(&self) {
         let (lock, told) = &self.closed;
         let _guard = lock.lock();
         told.notify_all();
     }
 
     /// At a quiescent point, after the fence.
-    pub(crate) fn tell_flush(&self) {
-        if self.flush_waits() && !rule_off(Rule::NotifyFlush) {
+    pub(crate) fn notify_progress(&self) {
+        if self.flush_is_waiting() && !rule_off(Rule::NotifyFlush) {
             let (lock, progress) = &self.flushed;
             let _guard = lock.lock();
             progress.notify_all();

@@ -2,15 +2,15 @@
 //! `ownership/README.md`.
 
 use crate::control::balance::control_thread;
-use crate::control::waits::WaitForEnd;
+use crate::control::shutdown_waits::WaitForEnd;
 use crate::flow::gate::Access;
 use crate::flow::handler::Item;
 use crate::flow::partition::Partition;
 use crate::flow::produce::{Pause, slice};
-use crate::marks::drained_queue;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
+use crate::thread_context::drained_queue;
 
 impl<T: Item> Shared<T> {
     /// Narrows who may put items in. No growth from here.
@@ -38,9 +38,9 @@ impl<T: Item> Shared<T> {
             // every gate closed.
             self.closing.store(true, Ordering::Release);
             self.wake_all();
-            self.tell_closed();
+            self.notify_closed();
             if self.balancing.is_some() {
-                control_thread::strike_off(self);
+                control_thread::unregister(self);
             }
         }
     }
@@ -58,7 +58,7 @@ impl<T: Item> Shared<T> {
             drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
         let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
         if (may_wait || rule_off(Rule::ShutdownFromHandlerReturns))
-            && let Ok(_standing_in) = self.stand_in()
+            && let Ok(_compensation) = self.compensate()
         {
             while !self.running.is_none() {
                 let over = self.expired.load(Ordering::Acquire);
@@ -86,7 +86,7 @@ impl<T: Item> Shared<T> {
         let abandoned = control.abandoned;
         drop(control);
         self.wake_all();
-        self.tell_flush();
+        self.notify_progress();
         self.retirements.give_up();
         if abandoned == 0 && !self.running.is_none() {
             let name = &self.name;

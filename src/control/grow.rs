@@ -10,7 +10,7 @@ use crate::control::retire::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::gate::Access;
 use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
-use crate::flow::route::{Registered, Route};
+use crate::flow::route::{Route, TypeHandlers};
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::Arc;
@@ -31,15 +31,15 @@ impl Growth {
         &mut self,
         route: &Route<T>,
         partitions: &[usize],
-        before: Option<&Registered<T>>,
-        now: Option<&Registered<T>>,
+        before: Option<&TypeHandlers<T>>,
+        now: Option<&TypeHandlers<T>>,
     ) {
         self.hosted_types.resize(route.partition_count(), 0);
         for &partition in partitions {
             let hosted = &mut self.hosted_types[partition];
-            *hosted = *hosted + usize::from(now.is_some_and(Registered::needs_host))
-                - usize::from(before.is_some_and(Registered::needs_host));
-            route.partition(partition).set_hostless(*hosted == 0);
+            *hosted = *hosted + usize::from(now.is_some_and(TypeHandlers::needs_host))
+                - usize::from(before.is_some_and(TypeHandlers::needs_host));
+            route.partition(partition).set_host_free(*hosted == 0);
         }
     }
 
@@ -118,7 +118,7 @@ impl<T: Item> Shared<T> {
         let known = route.find(item_type.key);
         let number = known.map_or(route.type_count(), |known| known.number);
         let registered =
-            Arc::new(Registered::new(item_type.key, number, &item_type.name, handlers));
+            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers));
         if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
@@ -135,7 +135,7 @@ impl<T: Item> Shared<T> {
                 before.as_deref(),
                 Some(&registered),
             );
-            route.add_idlers(&registered, &known.partitions);
+            route.add_idle_handlers(&registered, &known.partitions);
             known.publish(Some(registered));
             return Ok(before.map(|before| self.retire(before, &known.partitions)));
         }
@@ -147,7 +147,7 @@ impl<T: Item> Shared<T> {
         }
         let partitions = control.growth.place(route, config, threads, item_type.weight, spread);
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
-        route.add_idlers(&registered, &partitions);
+        route.add_idle_handlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)
     }

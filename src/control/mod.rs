@@ -6,4 +6,4 @@ pub(crate) mod grow;
 pub(crate) mod ownership;
 pub(crate) mod retire;
 pub(crate) mod scheduler;
-pub(crate) mod waits;
+pub(crate) mod shutdown_waits;

@@ -14,7 +14,7 @@ use crate::control::ownership::Owner;
 use crate::flow::handler::{HandlerRef, Item};
 use crate::flow::partition::Signal;
 use crate::flow::produce::{Pause, slice};
-use crate::flow::route::{Registered, TypeRoute};
+use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
@@ -58,7 +58,7 @@ impl Retired {
 
 /// One handler, or one factory's handlers, on the way out.
 pub(crate) struct Retirement<T> {
-    registered: Arc<Registered<T>>,
+    registered: Arc<TypeHandlers<T>>,
     /// The drain threads that have not passed a quiescent point since.
     waiting: Vec<usize>,
     /// The instances whose last call is next; known when nobody is waited for any more.
@@ -68,7 +68,7 @@ pub(crate) struct Retirement<T> {
 
 impl<T> Retirement<T> {
     fn has(&self, handler: &HandlerRef<T>) -> bool {
-        self.registered.handlers.iter().any(|one| one.is(handler))
+        self.registered.handlers.iter().any(|instance| instance.is(handler))
     }
 
     /// After `on_close`, when nothing of it is held any more.
@@ -93,7 +93,7 @@ impl<T> Retirements<T> {
     pub(crate) fn wait_for(&self, thread: usize) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
         self.pending.load(Ordering::Relaxed) > 0
-            && self.list.lock().iter().any(|one| one.waiting.contains(&thread))
+            && self.list.lock().iter().any(|retirement| retirement.waiting.contains(&thread))
     }
 
     /// At a quiescent point of `thread`. Whether some retirement waits for nobody any more.
@@ -104,9 +104,9 @@ impl<T> Retirements<T> {
         }
         let mut list = self.list.lock();
         for retirement in &mut *list {
-            retirement.waiting.retain(|&one| one != thread);
+            retirement.waiting.retain(|&waiting| waiting != thread);
         }
-        list.iter().any(|one| one.waiting.is_empty())
+        list.iter().any(|retirement| retirement.waiting.is_empty())
     }
 
     /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from
@@ -122,19 +122,19 @@ impl<T: Item> Shared<T> {
     /// After the type was published without `registered`, under the control lock.
     pub(crate) fn retire(
         &self,
-        registered: Arc<Registered<T>>,
+        registered: Arc<TypeHandlers<T>>,
         partitions: &[usize],
     ) -> Arc<Retired> {
         let gone: Vec<HandlerRef<T>> =
-            registered.handlers.iter().filter(|one| !self.serves(one)).cloned().collect();
+            registered.handlers.iter().filter(|handler| !self.serves(handler)).cloned().collect();
         let homes: Vec<usize> = self
             .route
-            .idlers()
+            .idle_handlers()
             .iter()
-            .filter(|one| gone.iter().any(|gone| gone.is(&one.handler)))
-            .map(|one| one.home)
+            .filter(|idle| gone.iter().any(|gone| gone.is(&idle.handler)))
+            .map(|idle| idle.home)
             .collect();
-        self.route.drop_idlers(&gone);
+        self.route.drop_idle_handlers(&gone);
         // SeqCst: pairs with the fence of a take, between its look at the owner word and its look
         // at the handler. A thread that becomes the owner after this looks at the word finds the
         // handler gone.
@@ -142,7 +142,10 @@ impl<T: Item> Shared<T> {
         let mut waiting: Vec<usize> = if self.any_thread_delivers() {
             (0..self.threads.len()).collect()
         } else {
-            let owners = partitions.iter().chain(&homes).map(|&one| self.route.owner(one).load());
+            let owners = partitions
+                .iter()
+                .chain(&homes)
+                .map(|&partition| self.route.owner(partition).load());
             let inside =
                 if rule_off(Rule::WaitForThreadInside) { Owner::wanted } else { Owner::inside };
             owners.map(inside).collect()
@@ -152,10 +155,10 @@ impl<T: Item> Shared<T> {
             let mut list = self.retirements.list.lock();
             // Of an instance that lost another type just now: its batches may still be in hand
             // elsewhere.
-            let related = list
-                .iter()
-                .filter(|one| registered.handlers.iter().any(|handler| one.has(handler)));
-            waiting.extend(related.flat_map(|one| &one.waiting));
+            let related = list.iter().filter(|retirement| {
+                registered.handlers.iter().any(|handler| retirement.has(handler))
+            });
+            waiting.extend(related.flat_map(|retirement| &retirement.waiting));
             waiting.sort_unstable();
             waiting.dedup();
             let (waiting, retired) = (waiting.clone(), retired.clone());
@@ -181,15 +184,15 @@ impl<T: Item> Shared<T> {
         let _control = self.control.lock();
         let mut list = self.retirements.list.lock();
         let (mut ended, left): (Vec<_>, Vec<_>) =
-            list.drain(..).partition(|one| one.waiting.is_empty());
+            list.drain(..).partition(|retirement| retirement.waiting.is_empty());
         *list = left;
         // Relaxed: who has to see it takes the lock.
         self.retirements.pending.store(list.len(), Ordering::Relaxed);
         let mut closed: Vec<HandlerRef<T>> = Vec::new();
         for retirement in &mut ended {
             for handler in &retirement.registered.handlers {
-                let elsewhere = list.iter().any(|one| one.has(handler))
-                    || closed.iter().any(|one| one.is(handler));
+                let elsewhere = list.iter().any(|retirement| retirement.has(handler))
+                    || closed.iter().any(|other| other.is(handler));
                 if !elsewhere && !self.serves(handler) {
                     closed.push(handler.clone());
                     retirement.to_close.push(handler.clone());
@@ -201,8 +204,9 @@ impl<T: Item> Shared<T> {
 
     /// Whether a handler instance still serves some type of this queue.
     pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
-        let has =
-            |registered: Arc<Registered<T>>| registered.handlers.iter().any(|one| one.is(handler));
+        let has = |registered: Arc<TypeHandlers<T>>| {
+            registered.handlers.iter().any(|other| other.is(handler))
+        };
         self.consumes_all(handler) || self.route.types().filter_map(TypeRoute::registered).any(has)
     }
 
@@ -212,7 +216,7 @@ impl<T: Item> Shared<T> {
             Consumption::ByHandler => false,
             Consumption::OneConsumer(consumer) => consumer.handlers[0].is(handler),
             Consumption::PerThread(consumers) => {
-                consumers.iter().any(|one| one.handlers[0].is(handler))
+                consumers.iter().any(|consumer| consumer.handlers[0].is(handler))
             }
         }
     }

@@ -11,16 +11,16 @@ use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Pause;
 use crate::flow::run::Run;
-use crate::marks::on_drain_thread;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
+use crate::thread_context::on_drain_thread;
 
 /// Gates held at once; a power of two.
 const HELD: usize = 16;
 
 /// Types whose partitions are remembered at once: as many as a word has bits.
-const KNOWN: usize = u64::BITS as usize;
+const TYPE_SLOTS: usize = u64::BITS as usize;
 
 /// Items put in before all gates are let go: some microseconds.
 const PUTS: usize = 1_024;
@@ -77,8 +77,8 @@ impl<T: Item> Shared<T> {
             let mut runs = Runs::new(self);
             for item in items.by_ref().take(PUTS) {
                 let run = runs.of(item.type_key());
-                if let Err(stop) = run.look() {
-                    run.count_late();
+                if let Err(stop) = run.check() {
+                    run.count_delayed();
                     return Some((item, run.partition, stop));
                 }
                 run.put(item);
@@ -98,8 +98,8 @@ impl<T: Item> Shared<T> {
             let mut run = partition.run(on_drain_thread());
             let mut stopped = None;
             for item in items.by_ref().take(share) {
-                if let Err(stop) = run.look() {
-                    run.count_late();
+                if let Err(stop) = run.check() {
+                    run.count_delayed();
                     stopped = Some((item, partition, stop));
                     break;
                 }
@@ -114,31 +114,32 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// The gates that are held, each where the index of its partition says, and the types whose items
-/// go through them.
+/// The gates that are held, each at the position that the index of its partition gives, and the
+/// types whose items go through them.
 struct Runs<'a, T: Item> {
     shared: &'a Arc<Shared<T>>,
     inside_pool: bool,
     held: [Option<Run<'a, T>>; HELD],
     /// By type, as long as the run is held.
-    known: [Known; KNOWN],
-    /// Which of these go to the run in each place, as bits.
-    known_of: [u64; HELD],
+    slots: [TypeSlot; TYPE_SLOTS],
+    /// Which of these lead to the run at each position, as bits.
+    slots_of: [u64; HELD],
 }
 
 /// Where the next items of a type go.
 #[derive(Clone, Copy)]
-struct Known {
+struct TypeSlot {
     key: TypeKey,
-    /// Of the run.
-    place: usize,
-    /// How many of them: 0 is nobody, [`ALL`](Self::ALL) that the type is not spread.
+    /// The position of the run in `held`.
+    position: usize,
+    /// How many of them: 0 says that the slot is free, [`ALL`](Self::ALL) that the type is not
+    /// spread.
     left: usize,
 }
 
-impl Known {
+impl TypeSlot {
     const ALL: usize = usize::MAX;
-    const NOBODY: Self = Self { key: TypeKey(0), place: 0, left: 0 };
+    const FREE: Self = Self { key: TypeKey(0), position: 0, left: 0 };
 }
 
 impl<'a, T: Item> Runs<'a, T> {
@@ -147,54 +148,54 @@ impl<'a, T: Item> Runs<'a, T> {
             shared,
             inside_pool: on_drain_thread(),
             held: [const { None }; HELD],
-            known: [Known::NOBODY; KNOWN],
-            known_of: [0; HELD],
+            slots: [TypeSlot::FREE; TYPE_SLOTS],
+            slots_of: [0; HELD],
         }
     }
 
     /// The run of the partition that the next item of a type goes to.
     #[inline]
     fn of(&mut self, key: TypeKey) -> &mut Run<'a, T> {
-        let known = &self.known[slot_of(key)];
-        let place = if known.key == key && known.left == Known::ALL {
-            known.place
+        let slot = &self.slots[slot_of(key)];
+        let position = if slot.key == key && slot.left == TypeSlot::ALL {
+            slot.position
         } else {
             self.look_up(key)
         };
-        match &mut self.held[place % HELD] {
+        match &mut self.held[position % HELD] {
             Some(run) => run,
             None => unreachable!("it is held"),
         }
     }
 
-    /// The same for a type that is not where it is looked for first: it is new, or spread, or
+    /// The same for a type that is not in its first slot: it is new, or spread, or in the slot
     /// beside that.
     #[inline(never)]
     fn look_up(&mut self, key: TypeKey) -> usize {
-        let first = &self.known[slot_of(key)];
-        let slot =
+        let first = &self.slots[slot_of(key)];
+        let number =
             if first.key == key || first.left == 0 { slot_of(key) } else { slot_of(key) ^ 1 };
-        let known = &mut self.known[slot];
-        if known.key == key && known.left > 0 {
-            if known.left < Known::ALL {
-                known.left -= 1;
+        let slot = &mut self.slots[number];
+        if slot.key == key && slot.left > 0 {
+            if slot.left < TypeSlot::ALL {
+                slot.left -= 1;
             }
-            return known.place;
+            return slot.position;
         }
         let partition = self.shared.select(key);
-        let place = self.hold(partition);
-        let left = if self.shared.route.is_spread(key) { SPREAD_RUN - 1 } else { Known::ALL };
-        let before = std::mem::replace(&mut self.known[slot], Known { key, place, left });
-        self.known_of[before.place] &= !(1 << slot);
-        self.known_of[place] |= 1 << slot;
-        place
+        let position = self.hold(partition);
+        let left = if self.shared.route.is_spread(key) { SPREAD_RUN - 1 } else { TypeSlot::ALL };
+        let before = std::mem::replace(&mut self.slots[number], TypeSlot { key, position, left });
+        self.slots_of[before.position] &= !(1 << number);
+        self.slots_of[position] |= 1 << number;
+        position
     }
 
-    /// Takes a partition's gate, if it is not held: the place of the run.
+    /// Takes a partition's gate, unless it is held. Returns the position of the run.
     fn hold(&mut self, partition: &'a Partition<T>) -> usize {
-        let place = partition.index % HELD;
-        if !self.held[place].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
-            self.end(place);
+        let position = partition.index % HELD;
+        if !self.held[position].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
+            self.end(position);
             let tried = if rule_off(Rule::TryNextGate) {
                 None
             } else {
@@ -206,17 +207,17 @@ impl<'a, T: Item> Runs<'a, T> {
                 }
                 partition.run(self.inside_pool)
             });
-            self.held[place] = Some(run);
+            self.held[position] = Some(run);
         }
-        place
+        position
     }
 
-    fn end(&mut self, place: usize) {
-        if let Some(run) = self.held[place].take() {
-            let mut known = std::mem::take(&mut self.known_of[place]);
-            while known != 0 {
-                self.known[known.trailing_zeros() as usize] = Known::NOBODY;
-                known &= known - 1;
+    fn end(&mut self, position: usize) {
+        if let Some(run) = self.held[position].take() {
+            let mut slots = std::mem::take(&mut self.slots_of[position]);
+            while slots != 0 {
+                self.slots[slots.trailing_zeros() as usize] = TypeSlot::FREE;
+                slots &= slots - 1;
             }
             let partition = run.partition;
             self.shared.wake_inside(partition, run.end());
@@ -224,16 +225,16 @@ impl<'a, T: Item> Runs<'a, T> {
     }
 
     fn end_all(&mut self) {
-        (0..HELD).for_each(|place| self.end(place));
+        (0..HELD).for_each(|position| self.end(position));
     }
 }
 
-/// Fibonacci hashing, as in `place.rs`: the uppermost bits of the product.
+/// Fibonacci hashing, as in `type_table.rs`: the uppermost bits of the product.
 #[inline]
 fn slot_of(key: TypeKey) -> usize {
     let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    #[allow(clippy::cast_possible_truncation)] // it is below KNOWN
-    let slot = (hash >> (u64::BITS - KNOWN.trailing_zeros())) as usize;
+    #[allow(clippy::cast_possible_truncation)] // it is below TYPE_SLOTS
+    let slot = (hash >> (u64::BITS - TYPE_SLOTS.trailing_zeros())) as usize;
     slot
 }
 

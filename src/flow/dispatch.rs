@@ -7,14 +7,14 @@ use rustc_hash::FxHashMap;
 
 use crate::config::Selector;
 use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey, weight_of};
-use crate::flow::route::{Registered, Route, Target};
-use crate::flow::spares::{KEPT_CAPACITY, Spares};
+use crate::flow::route::{Route, Target, TypeHandlers};
+use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
 use crate::flow::take::Segments;
-use crate::marks::Holding;
 use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
+use crate::thread_context::HandlerScope;
 
 /// What a cycle took from one partition.
 #[derive(Debug)]
@@ -38,18 +38,18 @@ pub(crate) fn group_by_type<T: Item>(
     selector: Selector,
     taken: Vec<Taken<T>>,
     known_before: usize,
-    spares: &mut Spares<T>,
+    segment_cache: &mut SegmentCache<T>,
 ) -> Vec<Group<T>> {
     let mut groups: Vec<Group<T>> = Vec::with_capacity(taken.len());
-    let mut known = Known::default();
+    let mut group_index = GroupIndex::default();
     for Taken { partition, segments } in taken {
         if selector == Selector::ByType {
             // The partitions of a type are its own, or shared with types that are not spread: no
             // group gathers from two.
-            known.forget();
+            group_index.forget();
         }
         let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
-            known.group_of(key, || {
+            group_index.group_of(key, || {
                 let target = route.target(key, partition, selector, known_before);
                 groups.push(Group { target, batch: Batch::default() });
                 groups.len() - 1
@@ -65,9 +65,9 @@ pub(crate) fn group_by_type<T: Item>(
             } else {
                 for item in segment.drain(..) {
                     let group = find(&mut groups, item.type_key());
-                    groups[group].batch.push(item, || spares.segment(KEPT_CAPACITY / 4));
+                    groups[group].batch.push(item, || segment_cache.segment(KEPT_CAPACITY / 4));
                 }
-                spares.keep(segment);
+                segment_cache.keep(segment);
             }
         }
     }
@@ -76,12 +76,12 @@ pub(crate) fn group_by_type<T: Item>(
 
 /// Which group a type has. Most partitions hold one type, for which nothing is hashed.
 #[derive(Default)]
-struct Known {
+struct GroupIndex {
     first: Option<(TypeKey, usize)>,
     others: FxHashMap<TypeKey, usize>,
 }
 
-impl Known {
+impl GroupIndex {
     fn forget(&mut self) {
         self.first = None;
         if !self.others.is_empty() {
@@ -104,7 +104,7 @@ impl Known {
 
 /// One group for the one consumer of the queue.
 pub(crate) fn group_for<T: Item>(
-    consumer: &Arc<Registered<T>>,
+    consumer: &Arc<TypeHandlers<T>>,
     taken: Vec<Taken<T>>,
 ) -> Vec<Group<T>> {
     let mut batch = Batch::default();
@@ -164,7 +164,7 @@ pub(crate) struct Dispatcher<'a, T: Item> {
     /// into a queue.
     pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
-    pub(crate) spares: &'a mut Spares<T>,
+    pub(crate) segment_cache: &'a mut SegmentCache<T>,
     /// This thread has entered the host.
     pub(crate) inside_host: bool,
 }
@@ -178,33 +178,33 @@ impl<T: Item> Dispatcher<'_, T> {
         for Group { target, batch } in groups {
             let Some(target) = target else {
                 self.in_host(|this| {
-                    this.give_up(&batch);
+                    this.settle_unhandled(&batch);
                     drop(batch);
                 });
                 continue;
             };
             if let Some(entered) = target.handler().token.try_enter() {
-                self.hand_over_in_its_world(&target, batch, Some(entered));
+                self.deliver_where_it_lives(&target, batch, Some(entered));
             } else {
                 busy.push((target, batch));
             }
         }
         for (target, batch) in busy {
-            self.hand_over_in_its_world(&target, batch, None);
+            self.deliver_where_it_lives(&target, batch, None);
         }
     }
 
     /// With the host if the handler needs it.
-    fn hand_over_in_its_world<'t>(
+    fn deliver_where_it_lives<'t>(
         &mut self,
         target: &'t Target<T>,
         batch: Batch<T>,
         entered: Option<Entered<'t>>,
     ) {
         if target.handler().handler.needs_host() {
-            self.in_host(|this| this.hand_over(target, batch, entered));
+            self.in_host(|this| this.deliver(target, batch, entered));
         } else {
-            self.hand_over(target, batch, entered);
+            self.deliver(target, batch, entered);
         }
     }
 
@@ -224,7 +224,7 @@ impl<T: Item> Dispatcher<'_, T> {
 
     /// One batch to its handler, as often as the retry policy allows; then the count of what became
     /// of it.
-    fn hand_over<'t>(
+    fn deliver<'t>(
         &mut self,
         target: &'t Target<T>,
         mut batch: Batch<T>,
@@ -275,7 +275,7 @@ impl<T: Item> Dispatcher<'_, T> {
         }
         for mut segment in batch.into_segments() {
             segment.clear();
-            self.spares.keep(segment);
+            self.segment_cache.keep(segment);
         }
     }
 
@@ -290,12 +290,12 @@ impl<T: Item> Dispatcher<'_, T> {
     ) -> Option<Result<(), Failure>> {
         let (handler, name) = (target.handler(), &target.registered.name);
         let _entered = entered.or_else(|| self.shared.enter_in_turn(&handler.token));
-        let _standing_in = self.shared.stand_in_for(handler);
+        let _compensation = self.shared.compensate_for(handler);
         let start = Instant::now();
         if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
             return None;
         }
-        let holding = Holding::of(&handler.token);
+        let holding = HandlerScope::of(&handler.token);
         let mut result = Ok(());
         let mut consume = || result = call(name, || handler.handler.consume(batch));
         if self.inside_host && !handler.handler.needs_host() {
@@ -308,7 +308,7 @@ impl<T: Item> Dispatcher<'_, T> {
         Some(result)
     }
 
-    fn give_up(&mut self, batch: &Batch<T>) {
+    fn settle_unhandled(&mut self, batch: &Batch<T>) {
         if rule_off(Rule::CountUnhandled) {
             return;
         }
@@ -321,7 +321,7 @@ impl<T: Item> Dispatcher<'_, T> {
         {
             let (queue, name) = (&shared.name, shared.host.type_name(first));
             let has_handler =
-                |key| shared.route.find(key).is_some_and(|one| one.registered().is_some());
+                |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
             let hint = shared.host.unhandled_hint(first, &has_handler);
             let hint =
                 hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
@@ -357,7 +357,7 @@ mod loom_tests {
     /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does
     /// not get it.
     #[test]
-    fn loom_stranger_while_the_owner_takes() {
+    fn loom_unknown_type_while_the_owner_takes() {
         model(2, || {
             let seen = Arc::new(Seen::default());
             let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());

@@ -13,9 +13,9 @@ use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
 use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
 use crate::flow::handler::Item;
+use crate::flow::idle_policy::{after_empty_cycle, after_thin_cycle};
 use crate::flow::ready::ready_after;
-use crate::flow::rest::{after_empty_cycle, after_thin_cycle};
-use crate::flow::spares::Spares;
+use crate::flow::segment_pool::SegmentCache;
 use crate::flow::take::Segments;
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared, ThreadSlot};
@@ -55,16 +55,16 @@ pub(crate) struct DrainTask<T: Item> {
     /// The last cycle with work needed the host.
     was_hosted: bool,
     /// Whether the last empty cycle called `on_idle` somewhere.
-    pub(super) tells_idle: bool,
+    pub(super) has_idle_handlers: bool,
     /// Lines to log outside the host.
     pub(super) lines: Vec<String>,
     /// Emptied segments.
-    spares: Spares<T>,
+    segment_cache: SegmentCache<T>,
 }
 
 impl<T: Item> DrainTask<T> {
     pub(crate) fn new(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) -> Self {
-        let spares = Spares::new(shared.route.spares.clone());
+        let segment_cache = SegmentCache::new(shared.route.segment_pool.clone());
         Self {
             index,
             shared,
@@ -74,9 +74,9 @@ impl<T: Item> DrainTask<T> {
             thin_rest: Duration::ZERO,
             is_pressed: false,
             was_hosted: false,
-            tells_idle: false,
+            has_idle_handlers: false,
             lines: Vec::new(),
-            spares,
+            segment_cache,
         }
     }
 
@@ -104,7 +104,7 @@ impl<T: Item> DrainTask<T> {
             began = Some(Instant::now());
             let shared = self.shared.clone();
             // To the end all partitions are looked at, of both kinds at once.
-            let hosted = closing || !is_hostless(&shared, self.index, first);
+            let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
             let mut work = || items = self.take_and_dispatch(first, closing, known, &mut served);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
@@ -185,7 +185,7 @@ impl<T: Item> DrainTask<T> {
             to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
-            if !closing && is_hostless(&shared, thread, index) == hosted {
+            if !closing && is_host_free(&shared, thread, index) == hosted {
                 // The next cycle begins with it, whatever this one goes on to take.
                 passed_over = true;
                 continue;
@@ -193,7 +193,7 @@ impl<T: Item> DrainTask<T> {
             let mut segments = Segments::new();
             let budget = shared.config.max_batch_items - items;
             let from_here =
-                shared.route.partition(index).take(budget, &mut segments, &mut self.spares);
+                shared.route.partition(index).take(budget, &mut segments, &mut self.segment_cache);
             if from_here == 0 {
                 continue;
             }
@@ -216,7 +216,7 @@ impl<T: Item> DrainTask<T> {
                 shared.config.selector,
                 taken,
                 known_before,
-                &mut self.spares,
+                &mut self.segment_cache,
             ),
             Consumption::OneConsumer(consumer) => group_for(consumer, taken),
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
@@ -225,7 +225,7 @@ impl<T: Item> DrainTask<T> {
             shared: &shared,
             tally: &slot.tally,
             lines: &mut self.lines,
-            spares: &mut self.spares,
+            segment_cache: &mut self.segment_cache,
             inside_host: self.was_hosted,
         };
         dispatcher.dispatch(groups);
@@ -246,7 +246,7 @@ impl<T: Item> DrainTask<T> {
         // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at
         // `completed`.
         fence(Ordering::SeqCst);
-        shared.tell_flush();
+        shared.notify_progress();
         let slot = self.slot();
         // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who
         // sees the number.
@@ -266,9 +266,11 @@ impl<T: Item> DrainTask<T> {
 
     /// Counts out the partitions of this thread that are closed and empty.
     fn finish_partitions(&self) {
-        for partition in self.shared.route.partitions().filter(|one| self.is_inside(one.index)) {
+        for partition in
+            self.shared.route.partitions().filter(|partition| self.is_inside(partition.index))
+        {
             if partition.finish() {
-                self.shared.one_finished();
+                self.shared.finish_partition();
             }
         }
     }
@@ -289,17 +291,17 @@ impl<T: Item> DrainTask<T> {
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
         if after == Cycle::Thin {
-            if self.shared.flush_waits() {
+            if self.shared.flush_is_waiting() {
                 return None;
             }
             // This is the rest that the first empty cycle would have.
             self.empty_cycles = 1;
             (kind, limit) = (SleepKind::Rest, self.thin_rest);
         } else {
-            if kind == SleepKind::Rest && self.shared.flush_waits() {
+            if kind == SleepKind::Rest && self.shared.flush_is_waiting() {
                 kind = SleepKind::Sleep;
             }
-            if kind == SleepKind::Sleep && !self.tells_idle {
+            if kind == SleepKind::Sleep && !self.has_idle_handlers {
                 // It would wake up for `on_idle` only, which nobody wants.
                 limit = limit.max(self.shared.config.max_idle);
             }
@@ -333,7 +335,7 @@ impl<T: Item> DrainTask<T> {
         }
         match kind {
             SleepKind::Sleep => self.partitions_to_take(false).next().is_some(),
-            SleepKind::Rest => shared.flush_waits() || self.is_pressed,
+            SleepKind::Rest => shared.flush_is_waiting() || self.is_pressed,
         }
     }
 
@@ -360,7 +362,7 @@ impl<T: Item> DrainTask<T> {
             let mut abandoned = Segments::new();
             for partition in shared.route.partitions() {
                 if self.is_inside(partition.index) {
-                    partition.take(usize::MAX, &mut abandoned, &mut self.spares);
+                    partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
                 }
             }
         });
@@ -402,7 +404,7 @@ fn to_take<T: Item>(
     all.into_iter()
         .flatten()
         .chain(ready.into_iter().flatten())
-        .filter(move |&one| owns(shared, index, one))
+        .filter(move |&partition| owns(shared, index, partition))
 }
 
 fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
@@ -415,11 +417,11 @@ fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
 }
 
 /// Whether what comes out of a partition can do without the host.
-fn is_hostless<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
+fn is_host_free<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     match &shared.consumption {
         Consumption::ByHandler => {
             shared.config.selector == Selector::ByType
-                && shared.route.partition(partition).is_hostless()
+                && shared.route.partition(partition).is_host_free()
         }
         Consumption::OneConsumer(consumer) => !consumer.needs_host(),
         Consumption::PerThread(consumers) => !consumers[index].needs_host(),

@@ -87,7 +87,7 @@ impl<T> Gate<T> {
         self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
     }
 
-    pub(super) fn take_plan_back(&mut self) {
+    pub(super) fn withdraw_plan(&mut self) {
         if !rule_off(Rule::WithdrawPlan) {
             self.plain_until = 0;
         }

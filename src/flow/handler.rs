@@ -32,7 +32,7 @@ impl From<TypeKey> for HandledType {
 /// What a queue may hold.
 ///
 /// An item may stand for several, as a block of rows does: it weighs so many, and goes in by
-/// [`produce_heavy`](crate::BatchQueue::produce_heavy). The bound and all counts are by weight. A
+/// [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by weight. A
 /// batch is then limited by the buffer's size, and not by `max_batch_items`.
 pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.

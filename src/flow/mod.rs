@@ -3,10 +3,10 @@
 //! ```text
 //!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
 //!  bulk.rs       or many at once, with one lock for many items; run.rs: in one partition
-//!  late.rs       or without waiting, by an event loop: what found no room is kept, and tried again
-//!  heavy.rs      or one that stands for many, like a block of rows
+//!  pending.rs       or without waiting, by an event loop: what found no room is kept, and tried again
+//!  weighted.rs      or one that stands for many, like a block of rows
 //!     │
-//!  place.rs      type → partition, for the queue's life        a hot type: several, in turn
+//!  type_table.rs      type → partition, for the queue's life        a hot type: several, in turn
 //!  route.rs      partitions, their owners, the handlers of the types; it only grows
 //!     │
 //!  partition.rs  open segment ──sealed when full──▶ channel    the counts
@@ -21,34 +21,34 @@
 //!     │
 //!  handler.rs    consume(batch)
 //!     │
-//!  rest.rs       nothing left: rest, then sleep
+//!  idle_policy.rs       nothing left: rest, then sleep
 //! ```
 //!
-//! Beside the way stand `space.rs`, the wait in front of a full partition; `spares.rs`, emptied
+//! Beside the way stand `space.rs`, the wait in front of a full partition; `segment_pool.rs`, emptied
 //! segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`, the world that the handlers live
-//! in, such as the interpreter; and `stand_in.rs`, the waits of threads on which others count.
+//! in, such as the interpreter; and `blocking.rs`, the waits of threads on which others count.
 
+pub(crate) mod blocking;
 pub(crate) mod bulk;
 pub(crate) mod dispatch;
 pub(crate) mod drain;
 pub(crate) mod gate;
 pub(crate) mod handler;
-mod heavy;
 pub(crate) mod host;
-pub(crate) mod late;
+pub(crate) mod idle_policy;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod partition;
 #[cfg(all(test, not(loom)))]
 mod partition_tests;
-pub(crate) mod place;
+pub(crate) mod pending;
 pub(crate) mod produce;
 pub(crate) mod ready;
-pub(crate) mod rest;
 pub(crate) mod route;
 mod run;
+pub(crate) mod segment_pool;
 mod side_calls;
 pub(crate) mod space;
-pub(crate) mod spares;
-pub(crate) mod stand_in;
 pub(crate) mod take;
+pub(crate) mod type_table;
+mod weighted;

@@ -11,7 +11,7 @@
 //! | `space` | producers that wait; thread inside and closer, after they made space or closed | the same |
 //! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
-//! | `hostless` | registration of handlers | thread inside |
+//! | `host_free` | registration of handlers | thread inside |
 //! | `mixed` | registration of types; producers, before they put what has no type of its own here | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
@@ -19,8 +19,8 @@
 
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
+use crate::flow::segment_pool::SegmentPool;
 use crate::flow::space::Space;
-use crate::flow::spares::SparePool;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
@@ -32,9 +32,9 @@ use crate::sync::{
 pub(super) struct SlowCounts {
     refused: AtomicU64,
     /// Puts that did not succeed at once.
-    late: AtomicU64,
+    delayed: AtomicU64,
     /// Those of them that did in the end.
-    late_pushed: AtomicU64,
+    delayed_pushed: AtomicU64,
 }
 
 /// Adds under the gate, which makes a read-modify-write unnecessary.
@@ -72,7 +72,7 @@ pub(crate) enum Stop {
 #[repr(C, align(64))]
 pub(crate) struct Partition<T> {
     pub(super) gate: QuickMutex<Gate<T>>,
-    pub(super) inside: Inside,
+    pub(super) drain_side: DrainSide,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
     /// Made with the first full segment: most partitions of a queue with many types never fill one.
@@ -80,12 +80,12 @@ pub(crate) struct Partition<T> {
     pub(super) ready: ReadyBit,
     pub(super) space: Space,
     pub(super) slow: SlowCounts,
-    spares: Arc<SparePool<T>>,
+    segment_pool: Arc<SegmentPool<T>>,
     /// An item that weighs more than 1 has been here.
-    pub(super) has_heavy: AtomicBool,
+    pub(super) has_weighted: AtomicBool,
     /// The handlers of its types need no host, as far as that is known: their thread takes from
     /// here without one.
-    hostless: AtomicBool,
+    host_free: AtomicBool,
     /// It may hold items of more than one type, under the selector `ByType`.
     mixed: AtomicBool,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Partition<T> {
 /// What the thread inside writes, in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Inside {
+pub(super) struct DrainSide {
     pub(super) taken: AtomicU64,
     pub(super) completed: AtomicU64,
     pub(super) finished: AtomicBool,
@@ -117,12 +117,12 @@ impl<T> Partition<T> {
     }
 
     /// Relaxed: whoever sees the old mark does the same in another place.
-    pub(crate) fn is_hostless(&self) -> bool {
-        self.hostless.load(Ordering::Relaxed)
+    pub(crate) fn is_host_free(&self) -> bool {
+        self.host_free.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_hostless(&self, hostless: bool) {
-        self.hostless.store(hostless, Ordering::Relaxed);
+    pub(crate) fn set_host_free(&self, host_free: bool) {
+        self.host_free.store(host_free, Ordering::Relaxed);
     }
 
     pub(crate) fn new(
@@ -130,23 +130,23 @@ impl<T> Partition<T> {
         ready: ReadyBit,
         buffer_size: usize,
         segment_size: usize,
-        spares: Arc<SparePool<T>>,
+        segment_pool: Arc<SegmentPool<T>>,
     ) -> Self {
         // A put touches one cache line of the partition: its lock and all that it guards. loom's
         // locks are larger.
         const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
             gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
-            inside: Inside::default(),
+            drain_side: DrainSide::default(),
             index,
             buffer_size,
             sealed: OnceLock::new(),
             ready,
             space: Space::new(),
             slow: SlowCounts::default(),
-            spares,
-            has_heavy: AtomicBool::new(false),
-            hostless: AtomicBool::new(false),
+            segment_pool,
+            has_weighted: AtomicBool::new(false),
+            host_free: AtomicBool::new(false),
             mixed: AtomicBool::new(false),
         }
     }
@@ -202,7 +202,7 @@ impl<T> Partition<T> {
         self.space.wait(limit, || {
             let mut gate = self.gate.lock();
             let is_open = self.check(&mut gate, inside_pool) != Err(Stop::Closed);
-            self.look_at_taken(&mut gate);
+            self.refresh_taken(&mut gate);
             is_open && gate.queued() + weight > gate.buffer_size as usize
         });
     }
@@ -214,22 +214,22 @@ impl<T> Partition<T> {
         if gate.access == Access::Closed {
             return self.buffer_size;
         }
-        self.look_at_taken(&mut gate);
+        self.refresh_taken(&mut gate);
         self.buffer_size.saturating_sub(gate.queued())
     }
 
     /// Counts a put that has to wait for others before its first look.
-    pub(crate) fn begin_late(&self) {
+    pub(crate) fn begin_delayed(&self) {
         let _gate = self.gate.lock();
         self.count_slow(Attempt::New, 1, 0);
     }
 
     /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
     /// last.
-    pub(super) fn count_slow(&self, attempt: Attempt, late: usize, put: usize) {
+    pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
         match attempt {
-            Attempt::New => add(&self.slow.late, late),
-            Attempt::Again => add(&self.slow.late_pushed, put),
+            Attempt::New => add(&self.slow.delayed, delayed),
+            Attempt::Again => add(&self.slow.delayed_pushed, put),
         }
     }
 
@@ -241,8 +241,8 @@ impl<T> Partition<T> {
 
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
         // Relaxed: under the gate.
-        gate.pushed() - self.slow.late_pushed.load(Ordering::Relaxed)
-            + self.slow.late.load(Ordering::Relaxed)
+        gate.pushed() - self.slow.delayed_pushed.load(Ordering::Relaxed)
+            + self.slow.delayed.load(Ordering::Relaxed)
     }
 
     /// Counts `items` attempts that gave up.
@@ -261,7 +261,7 @@ impl<T> Partition<T> {
             return Err(Stop::Closed);
         }
         if gate.queued() >= gate.buffer_size as usize {
-            self.look_at_taken(gate);
+            self.refresh_taken(gate);
             if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
                 return Err(Stop::Full);
             }
@@ -271,14 +271,14 @@ impl<T> Partition<T> {
 
     /// Whether nothing is queued, exactly.
     pub(super) fn is_empty(&self, gate: &mut Gate<T>) -> bool {
-        self.look_at_taken(gate);
+        self.refresh_taken(gate);
         gate.queued() == 0
     }
 
-    pub(super) fn look_at_taken(&self, gate: &mut Gate<T>) {
+    pub(super) fn refresh_taken(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition
         // look fuller.
-        gate.taken_seen = self.inside.taken.load(Ordering::Acquire);
+        gate.taken_seen = self.drain_side.taken.load(Ordering::Acquire);
     }
 
     #[inline]
@@ -297,7 +297,7 @@ impl<T> Partition<T> {
 
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
-        let next = self.spares.segment();
+        let next = self.segment_pool.segment();
         let full = std::mem::replace(&mut gate.open, next);
         let items = full.len() as u64;
         // Sealed segments are full ones and count against the bound until `taken` is stored, so
@@ -327,7 +327,7 @@ impl<T> Partition<T> {
         let half = gate.half();
         if gate.queued() >= half {
             // By an old `taken` it may only look so.
-            self.look_at_taken(gate);
+            self.refresh_taken(gate);
         }
         gate.plan();
         let queued = gate.queued();
@@ -351,21 +351,21 @@ impl<T> Partition<T> {
     /// Before the owner word says so: when the partition was revoked, since the queue's start.
     pub(crate) fn note_revoked(&self, at: Duration) {
         // Relaxed: published by the exchange of the owner word.
-        self.inside
+        self.drain_side
             .revoked_at_ns
             .store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn revoked_at(&self) -> Duration {
         // Relaxed: the caller has read the owner word.
-        Duration::from_nanos(self.inside.revoked_at_ns.load(Ordering::Relaxed))
+        Duration::from_nanos(self.drain_side.revoked_at_ns.load(Ordering::Relaxed))
     }
 
     /// Narrows who may put, and tells the producers that wait.
     pub(crate) fn restrict(&self, access: Access) {
         let mut gate = self.gate.lock();
         gate.access = gate.access.max(access);
-        gate.take_plan_back();
+        gate.withdraw_plan();
         drop(gate);
         if !rule_off(Rule::NotifyClosed) {
             self.space.tell();
@@ -380,7 +380,7 @@ impl<T> Partition<T> {
     /// Items handled, as a position in the partition's order.
     pub(crate) fn completed(&self) -> u64 {
         // Acquire: pairs with the Release in `complete`; what the handlers wrote is visible.
-        self.inside.completed.load(Ordering::Acquire)
+        self.drain_side.completed.load(Ordering::Acquire)
     }
 
     /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between
@@ -390,14 +390,14 @@ impl<T> Partition<T> {
         const TRIES: usize = 16;
         let gate = self.gate.lock();
         let mut completed = self.completed();
-        let mut taken = self.inside.taken.load(Ordering::Acquire);
+        let mut taken = self.drain_side.taken.load(Ordering::Acquire);
         for _ in 0..TRIES {
             let again = self.completed();
             if again == completed {
                 break;
             }
             completed = again;
-            taken = self.inside.taken.load(Ordering::Acquire);
+            taken = self.drain_side.taken.load(Ordering::Acquire);
         }
         PartitionCounts {
             attempts: self.attempts_of(&gate),

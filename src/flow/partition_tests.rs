@@ -10,7 +10,7 @@ use crate::flow::gate::{Access, segment_size};
 use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::flow::ready::{ReadyBit, new_word};
-use crate::flow::spares::{SparePool, Spares};
+use crate::flow::segment_pool::{SegmentCache, SegmentPool};
 use crate::flow::take::Segments;
 use crate::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Item for Numbers {
     }
 }
 
-fn one(number: u64) -> Numbers {
+fn single(number: u64) -> Numbers {
     Numbers(number..number + 1)
 }
 
@@ -49,7 +49,7 @@ enum Action {
     /// So many at once.
     PutRun(usize, bool),
     /// One item of this weight, in pieces of at least so much.
-    PutHeavy(usize, usize, bool),
+    PutWeighted(usize, usize, bool),
     /// Of at least so many, if there are.
     Take(usize),
     Restrict(Access),
@@ -60,7 +60,7 @@ fn action(buffer_size: usize) -> impl Strategy<Value = Action> {
         12 => (0..buffer_size + 2, any::<bool>()).prop_map(|(puts, inside)| Action::Put(puts, inside)),
         4 => (0..buffer_size + 2, any::<bool>()).prop_map(|(run, inside)| Action::PutRun(run, inside)),
         3 => (1..2 * buffer_size + 2, 0..buffer_size + 1, any::<bool>())
-            .prop_map(|(weight, least, inside)| Action::PutHeavy(weight, least, inside)),
+            .prop_map(|(weight, least, inside)| Action::PutWeighted(weight, least, inside)),
         6 => (1..buffer_size + 3).prop_map(Action::Take),
         1 => prop_oneof![Just(Access::DrainThreads), Just(Access::Closed)].prop_map(Action::Restrict),
     ]
@@ -83,14 +83,14 @@ struct Both {
     pushed: u64,
     taken: u64,
     refused: u64,
-    spares: Spares<Numbers>,
+    segment_cache: SegmentCache<Numbers>,
 }
 
 impl Both {
     fn new(buffer_size: usize, max_batch_items: usize) -> Self {
         let bit = ReadyBit::new(new_word(), 0);
         let segment = segment_size(buffer_size, max_batch_items);
-        let pool = Arc::new(SparePool::new(segment));
+        let pool = Arc::new(SegmentPool::new(segment));
         Self {
             partition: Partition::new(0, bit, buffer_size, segment, pool.clone()),
             buffer_size,
@@ -101,7 +101,7 @@ impl Both {
             pushed: 0,
             taken: 0,
             refused: 0,
-            spares: Spares::new(pool),
+            segment_cache: SegmentCache::new(pool),
         }
     }
 
@@ -130,14 +130,14 @@ impl Both {
     fn put(&mut self, inside: bool) -> bool {
         self.attempts += 1;
         let stop = self.stop(inside);
-        match self.partition.put(one(self.next), || inside) {
+        match self.partition.put(single(self.next), || inside) {
             Ok(signal) => {
                 assert_eq!(stop, None);
                 assert_eq!(signal, self.pushed(1));
                 true
             }
             Err(back) => {
-                assert_eq!(Some(back), stop.map(|stop| (one(self.next), stop)));
+                assert_eq!(Some(back), stop.map(|stop| (single(self.next), stop)));
                 false
             }
         }
@@ -147,7 +147,7 @@ impl Both {
     fn put_again(&mut self, inside: bool) {
         if self.stop(inside) == Some(Stop::Full) {
             self.take(1);
-            let signal = self.partition.put_again(one(self.next), inside);
+            let signal = self.partition.put_again(single(self.next), inside);
             assert_eq!(signal, Ok(self.pushed(1)));
         }
     }
@@ -159,13 +159,13 @@ impl Both {
         let mut many = self.partition.run(inside);
         let (mut put, mut stopped) = (0, None);
         while put < run && stopped.is_none() {
-            match many.look() {
+            match many.check() {
                 Ok(()) => {
-                    many.put(one(self.next + put as u64));
+                    many.put(single(self.next + put as u64));
                     put += 1;
                 }
                 Err(stop) => {
-                    many.count_late();
+                    many.count_delayed();
                     stopped = Some(stop);
                 }
             }
@@ -178,7 +178,7 @@ impl Both {
 
     /// One item that weighs so much, or the part of it that finds room; what is left goes in after
     /// a take, or is given up.
-    fn put_heavy(&mut self, weight: usize, least: usize, inside: bool) {
+    fn put_weighted(&mut self, weight: usize, least: usize, inside: bool) {
         let whole = Numbers(self.next..self.next + weight as u64);
         let stop = self.stop(inside).filter(|stop| *stop == Stop::Closed);
         let room = self.buffer_size - self.queued.len();
@@ -188,7 +188,7 @@ impl Both {
             () if room >= least.max(1) => room,
             () => 0,
         };
-        let (signal, rest) = self.partition.put_heavy(whole, least, Attempt::New, inside);
+        let (signal, rest) = self.partition.put_weighted(whole, least, Attempt::New, inside);
         let left = Numbers(self.next + put as u64..self.next + weight as u64);
         assert_eq!(rest, (put < weight).then_some((left, stop.unwrap_or(Stop::Full))));
         assert_eq!(signal, self.pushed(put));
@@ -196,7 +196,7 @@ impl Both {
         if let Some((rest, Stop::Full)) = rest {
             self.take(usize::MAX);
             let put = rest.weight().min(self.buffer_size);
-            let (signal, left) = self.partition.put_heavy(rest, 1, Attempt::Again, inside);
+            let (signal, left) = self.partition.put_weighted(rest, 1, Attempt::Again, inside);
             assert_eq!(signal, self.pushed(put));
             let given_up = left.map_or(0, |(left, _)| left.weight());
             self.partition.refuse(given_up);
@@ -209,14 +209,14 @@ impl Both {
 
     fn take(&mut self, budget: usize) {
         let mut segments = Segments::new();
-        let taken = self.partition.take(budget, &mut segments, &mut self.spares);
+        let taken = self.partition.take(budget, &mut segments, &mut self.segment_cache);
         assert!(taken >= budget.min(self.queued.len()));
         for mut segment in segments {
             for number in segment.drain(..).flat_map(|numbers| numbers.0) {
                 assert_eq!(Some(number), self.queued.pop_front());
                 self.taken += 1;
             }
-            self.spares.keep(segment);
+            self.segment_cache.keep(segment);
         }
     }
 
@@ -252,7 +252,7 @@ proptest! {
                     }
                 }
                 Action::PutRun(run, inside) => both.put_run(run, inside),
-                Action::PutHeavy(weight, least, inside) => both.put_heavy(weight, least, inside),
+                Action::PutWeighted(weight, least, inside) => both.put_weighted(weight, least, inside),
                 Action::Take(budget) => both.take(budget),
                 Action::Restrict(access) => {
                     both.access = both.access.max(access);

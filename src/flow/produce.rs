@@ -7,10 +7,10 @@ use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
 use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Signal, Stop};
-use crate::marks::on_drain_thread;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering};
+use crate::thread_context::on_drain_thread;
 
 /// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter
 /// go meanwhile and looks for signals between slices.
@@ -59,7 +59,7 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        debug_assert_eq!(item.weight(), 1, "what weighs more goes in by produce_heavy");
+        debug_assert_eq!(item.weight(), 1, "what weighs more goes in by produce_weighted");
         let partition = match given {
             Some(index) => self.given(index),
             None => self.select(item.type_key()),
@@ -84,10 +84,10 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let inside_pool = on_drain_thread();
-        let mut standing_in = None;
+        let mut compensation = None;
         loop {
             if let Err(refusal) =
-                self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut standing_in)
+                self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut compensation)
             {
                 return Err(self.refuse(&item, refusal, partition).with(item, partition));
             }
@@ -174,17 +174,17 @@ impl<T: Item> Shared<T> {
         stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
-        standing_in: &mut Option<Compensation>,
+        compensation: &mut Option<Compensation>,
     ) -> Result<(), Refusal<P::Interrupt>> {
         self.may_wait(partition, stop)?;
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
         }
-        if standing_in.is_none() {
+        if compensation.is_none() {
             // Held over the whole wait: what was given back after each slice might not be had
             // again.
-            let Ok(worker) = self.stand_in() else { return Err(Refusal::Reentrant) };
-            *standing_in = worker;
+            let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant) };
+            *compensation = worker;
         }
         let inside_pool = on_drain_thread();
         pause

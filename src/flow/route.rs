@@ -9,9 +9,9 @@
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
 //! | `partitions`, `owners`, `words` | growth | everybody |
-//! | `places` | the registration of a new type | producers, drain threads |
+//! | `type_table` | the registration of a new type | producers, drain threads |
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
-//! | `idlers` | the same | drain threads after an empty cycle |
+//! | `idle_handlers` | the same | drain threads after an empty cycle |
 
 use std::fmt;
 
@@ -20,15 +20,15 @@ use crate::control::ownership::OwnerWord;
 use crate::flow::gate::segment_size;
 use crate::flow::handler::{HandlerRef, TypeKey};
 use crate::flow::partition::Partition;
-use crate::flow::place::{Place, Places};
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
-use crate::flow::spares::SparePool;
+use crate::flow::segment_pool::SegmentPool;
+use crate::flow::type_table::{TypeEntry, TypeTable};
 use crate::observe::HandlerTally;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
 /// The handler, or the handlers, of one type.
-pub(crate) struct Registered<T> {
+pub(crate) struct TypeHandlers<T> {
     pub(crate) key: TypeKey,
     /// Of the type, in order of registration; of a consumer, among the consumers.
     pub(crate) number: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Registered<T> {
     pub(crate) tally: HandlerTally,
 }
 
-impl<T> Registered<T> {
+impl<T> TypeHandlers<T> {
     pub(crate) fn new(
         key: TypeKey,
         number: usize,
@@ -49,18 +49,18 @@ impl<T> Registered<T> {
     }
 
     pub(crate) fn needs_host(&self) -> bool {
-        self.handlers.iter().any(|one| one.handler.needs_host())
+        self.handlers.iter().any(|instance| instance.handler.needs_host())
     }
 }
 
 /// Where a group of items goes: one handler instance of a type.
 pub(crate) struct Target<T> {
-    pub(crate) registered: Arc<Registered<T>>,
+    pub(crate) registered: Arc<TypeHandlers<T>>,
     instance: usize,
 }
 
 impl<T> Target<T> {
-    pub(crate) fn only(registered: Arc<Registered<T>>) -> Self {
+    pub(crate) fn only(registered: Arc<TypeHandlers<T>>) -> Self {
         Self { registered, instance: 0 }
     }
 
@@ -75,30 +75,30 @@ pub(crate) struct TypeRoute<T> {
     pub(crate) partitions: Vec<usize>,
     /// Which of them the next item goes to.
     next: AtomicUsize,
-    registered: PublishedOption<Registered<T>>,
+    registered: PublishedOption<TypeHandlers<T>>,
     name: Arc<str>,
     pub(crate) number: usize,
 }
 
 impl<T> TypeRoute<T> {
-    pub(crate) fn registered(&self) -> Option<Arc<Registered<T>>> {
+    pub(crate) fn registered(&self) -> Option<Arc<TypeHandlers<T>>> {
         self.registered.load()
     }
 
     /// Under the control lock.
-    pub(crate) fn publish(&self, registered: Option<Arc<Registered<T>>>) {
+    pub(crate) fn publish(&self, registered: Option<Arc<TypeHandlers<T>>>) {
         self.registered.publish(registered);
     }
 }
 
 /// One handler instance that wants `on_idle`.
-pub(crate) struct Idler<T> {
+pub(crate) struct IdleHandler<T> {
     pub(crate) handler: HandlerRef<T>,
     /// Whoever owns this partition calls it.
     pub(crate) home: usize,
 }
 
-impl<T> Clone for Idler<T> {
+impl<T> Clone for IdleHandler<T> {
     fn clone(&self) -> Self {
         Self { handler: self.handler.clone(), home: self.home }
     }
@@ -110,10 +110,10 @@ pub(crate) struct Route<T> {
     partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,
-    places: Places<T>,
+    type_table: TypeTable<T>,
     types: AppendOnly<TypeRoute<T>>,
-    idlers: Published<Vec<Idler<T>>>,
-    pub(crate) spares: Arc<SparePool<T>>,
+    idle_handlers: Published<Vec<IdleHandler<T>>>,
+    pub(crate) segment_pool: Arc<SegmentPool<T>>,
 }
 
 impl<T> Route<T> {
@@ -123,29 +123,29 @@ impl<T> Route<T> {
             partitions: AppendOnly::new(),
             owners: AppendOnly::new(),
             words: AppendOnly::new(),
-            places: Places::new(),
+            type_table: TypeTable::new(),
             types: AppendOnly::new(),
-            idlers: Published::new(Vec::new()),
-            spares: Arc::new(SparePool::new(segment_size)),
+            idle_handlers: Published::new(Vec::new()),
+            segment_pool: Arc::new(SegmentPool::new(segment_size)),
         }
     }
 
     // ---- producers
     // -------------------------------------------------------------------------------------------
 
-    /// The partition of a type's next item. A type without a place gets one by its key, and nothing
+    /// The partition of a type's next item. A type without an entry gets one by its key, and nothing
     /// there will handle it.
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
-        match self.places.find(key) {
-            Some(place) if place.is_spread => self.next_of(place),
-            Some(place) if !rule_off(Rule::TypesKeepPartitions) => &place.partition,
-            _ => self.partition_of_a_stranger(key),
+        match self.type_table.find(key) {
+            Some(entry) if entry.is_spread => self.next_of(entry),
+            Some(entry) if !rule_off(Rule::TypesKeepPartitions) => &entry.partition,
+            _ => self.partition_for_unknown_type(key),
         }
     }
 
     #[cold]
-    fn partition_of_a_stranger(&self, key: TypeKey) -> &Partition<T> {
+    fn partition_for_unknown_type(&self, key: TypeKey) -> &Partition<T> {
         // Keys may be addresses: fold the low zero bits away.
         let partition = self.partition((key.0 >> 4) % self.partition_count());
         partition.mix();
@@ -153,8 +153,8 @@ impl<T> Route<T> {
     }
 
     #[cold]
-    fn next_of(&self, place: &Place<T>) -> &Partition<T> {
-        let spread = self.type_route(place);
+    fn next_of(&self, entry: &TypeEntry<T>) -> &Partition<T> {
+        let spread = self.type_route(entry);
         // Relaxed: any even spread will do.
         self.partition(
             spread.partitions
@@ -164,7 +164,7 @@ impl<T> Route<T> {
 
     /// Whether the items of a type go to several partitions.
     pub(crate) fn is_spread(&self, key: TypeKey) -> bool {
-        self.places.find(key).is_some_and(|place| place.is_spread)
+        self.type_table.find(key).is_some_and(|entry| entry.is_spread)
     }
 
     // ---- partitions
@@ -220,38 +220,38 @@ impl<T> Route<T> {
         selector: Selector,
         known_before: usize,
     ) -> Option<Target<T>> {
-        let place = self.places.find(key).filter(|place| place.type_number() < known_before)?;
-        let type_route = self.type_route(place);
+        let entry = self.type_table.find(key).filter(|entry| entry.type_number() < known_before)?;
+        let type_route = self.type_route(entry);
         if selector != Selector::ByType || rule_off(Rule::TypesKeepPartitions) {
             return type_route.registered().map(Target::only);
         }
-        if !place.is_spread {
+        if !entry.is_spread {
             return type_route
                 .registered()
-                .filter(|_| place.partition.index == partition)
+                .filter(|_| entry.partition.index == partition)
                 .map(Target::only);
         }
         let registered = type_route.registered()?;
-        let position = type_route.partitions.iter().position(|&one| one == partition)?;
+        let position = type_route.partitions.iter().position(|&home| home == partition)?;
         let instance = if registered.handlers.len() == 1 { 0 } else { position };
         Some(Target { registered, instance })
     }
 
-    pub(crate) fn idlers(&self) -> Arc<Vec<Idler<T>>> {
-        self.idlers.load()
+    pub(crate) fn idle_handlers(&self) -> Arc<Vec<IdleHandler<T>>> {
+        self.idle_handlers.load()
     }
 
     // ---- types
     // -----------------------------------------------------------------------------------------------
 
     pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
-        self.places.find(key).map(|place| self.type_route(place))
+        self.type_table.find(key).map(|entry| self.type_route(entry))
     }
 
-    fn type_route(&self, place: &Place<T>) -> &TypeRoute<T> {
-        match self.types.get(place.type_number()) {
+    fn type_route(&self, entry: &TypeEntry<T>) -> &TypeRoute<T> {
+        match self.types.get(entry.type_number()) {
             Some(type_route) => type_route,
-            None => unreachable!("a place is published after its type"),
+            None => unreachable!("an entry is published after its type"),
         }
     }
 
@@ -260,7 +260,7 @@ impl<T> Route<T> {
     }
 
     pub(crate) fn name_of(&self, number: usize) -> String {
-        self.types.get(number).map_or_else(String::new, |one| one.name.to_string())
+        self.types.get(number).map_or_else(String::new, |type_route| type_route.name.to_string())
     }
 
     /// All types that were ever registered, in order of registration.
@@ -269,14 +269,14 @@ impl<T> Route<T> {
     }
 
     /// Every handler instance that serves a type now, once, with the partition that is its home.
-    pub(crate) fn instances(&self) -> Vec<Idler<T>> {
+    pub(crate) fn instances(&self) -> Vec<IdleHandler<T>> {
         let mut known = rustc_hash::FxHashSet::default();
         let mut instances = Vec::new();
         for type_route in self.types() {
             let Some(registered) = type_route.registered() else { continue };
             for (handler, &home) in registered.handlers.iter().zip(&type_route.partitions) {
                 if known.insert(handler.address()) {
-                    instances.push(Idler { handler: handler.clone(), home });
+                    instances.push(IdleHandler { handler: handler.clone(), home });
                 }
             }
         }
@@ -298,19 +298,24 @@ impl<T> Route<T> {
             };
             self.owners.push(OwnerWord::owned(index % threads));
             let ready = ReadyBit::new(word, index);
-            let partition =
-                Partition::new(index, ready, config.buffer_size, segment, self.spares.clone());
+            let partition = Partition::new(
+                index,
+                ready,
+                config.buffer_size,
+                segment,
+                self.segment_pool.clone(),
+            );
             self.partitions.push(Arc::new(partition));
         }
     }
 
     /// Adds a type that was never there, with its partitions for life.
-    pub(crate) fn add_type(&self, registered: Arc<Registered<T>>, partitions: Vec<usize>) {
+    pub(crate) fn add_type(&self, registered: Arc<TypeHandlers<T>>, partitions: Vec<usize>) {
         let (key, number, name) = (registered.key, registered.number, registered.name.clone());
         let Some(first) = self.partitions.get(partitions[0]).cloned() else {
             unreachable!("growth came first")
         };
-        let place = Place::new(key, number, first, partitions.len() > 1);
+        let entry = TypeEntry::new(key, number, first, partitions.len() > 1);
         let registered = PublishedOption::new(registered);
         self.types.push(TypeRoute {
             partitions,
@@ -319,34 +324,36 @@ impl<T> Route<T> {
             name,
             number,
         });
-        self.places.insert(place);
+        self.type_table.insert(entry);
     }
 
     /// Lists the new handlers among those that want `on_idle`.
-    pub(crate) fn add_idlers(&self, registered: &Registered<T>, partitions: &[usize]) {
-        if !registered.handlers.iter().any(|one| one.handler.has_on_idle()) {
+    pub(crate) fn add_idle_handlers(&self, registered: &TypeHandlers<T>, partitions: &[usize]) {
+        if !registered.handlers.iter().any(|instance| instance.handler.has_on_idle()) {
             return;
         }
-        let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
-        let before = idlers.len();
+        let mut idle_handlers: Vec<IdleHandler<T>> = (*self.idle_handlers.load()).clone();
+        let before = idle_handlers.len();
         for (handler, &home) in registered.handlers.iter().zip(partitions) {
-            if handler.handler.has_on_idle() && !idlers.iter().any(|one| one.handler.is(handler)) {
-                idlers.push(Idler { handler: handler.clone(), home });
+            if handler.handler.has_on_idle()
+                && !idle_handlers.iter().any(|idle| idle.handler.is(handler))
+            {
+                idle_handlers.push(IdleHandler { handler: handler.clone(), home });
             }
         }
-        if idlers.len() > before {
-            self.idlers.publish(idlers);
+        if idle_handlers.len() > before {
+            self.idle_handlers.publish(idle_handlers);
         }
     }
 
     /// Takes those that serve no type any more off the list.
-    pub(crate) fn drop_idlers(&self, gone: &[HandlerRef<T>]) {
-        if !gone.iter().any(|one| one.handler.has_on_idle()) {
+    pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
+        if !gone.iter().any(|instance| instance.handler.has_on_idle()) {
             return;
         }
-        let mut idlers: Vec<Idler<T>> = (*self.idlers.load()).clone();
-        idlers.retain(|one| !gone.iter().any(|handler| handler.is(&one.handler)));
-        self.idlers.publish(idlers);
+        let mut idle_handlers: Vec<IdleHandler<T>> = (*self.idle_handlers.load()).clone();
+        idle_handlers.retain(|idle| !gone.iter().any(|handler| handler.is(&idle.handler)));
+        self.idle_handlers.publish(idle_handlers);
     }
 }
 

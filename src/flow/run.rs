@@ -50,12 +50,12 @@ pub(crate) struct Run<'a, T> {
 impl<T> Run<'_, T> {
     /// Whether the next put succeeds, and else why not.
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<(), Stop> {
-        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.look_again() }
+    pub(crate) fn check(&mut self) -> Result<(), Stop> {
+        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly() }
     }
 
     #[inline(never)]
-    fn look_again(&mut self) -> Result<(), Stop> {
+    fn check_slowly(&mut self) -> Result<(), Stop> {
         self.partition.seal_full(&mut self.gate);
         self.partition.check(&mut self.gate, self.inside_pool)?;
         let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
@@ -65,14 +65,14 @@ impl<T> Run<'_, T> {
         Ok(())
     }
 
-    /// Puts an item in, after a [`look`](Self::look) that said yes.
+    /// Puts an item in, after a [`check`](Self::check) that said yes.
     #[inline]
     pub(crate) fn put(&mut self, item: T) {
         self.gate.open.push(item);
     }
 
     /// The next item finds no room: an attempt begins that will be late.
-    pub(crate) fn count_late(&mut self) {
+    pub(crate) fn count_delayed(&mut self) {
         self.partition.count_slow(Attempt::New, 1, 0);
     }
 

@@ -6,10 +6,10 @@ use rustc_hash::FxHashSet;
 use crate::flow::dispatch::{SideCall, call};
 use crate::flow::drain::DrainTask;
 use crate::flow::handler::{HandlerRef, Item};
-use crate::marks::Holding;
 use crate::observe::Calling;
 use crate::shared::Consumption;
 use crate::sync::{Instant, Ordering, fence};
+use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
     /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to
@@ -32,7 +32,7 @@ impl<T: Item> DrainTask<T> {
 
     pub(super) fn call_on_idle(&mut self) {
         let idle = self.idle_handlers();
-        self.tells_idle = !idle.is_empty();
+        self.has_idle_handlers = !idle.is_empty();
         if idle.is_empty() {
             return;
         }
@@ -48,7 +48,7 @@ impl<T: Item> DrainTask<T> {
     fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
         if let Consumption::ByHandler = self.shared.consumption {
             let route = &self.shared.route;
-            let homes: Vec<usize> = route.idlers().iter().map(|one| one.home).collect();
+            let homes: Vec<usize> = route.idle_handlers().iter().map(|idle| idle.home).collect();
             let mine: FxHashSet<usize> =
                 homes.into_iter().filter(|&home| self.is_inside(home)).collect();
             if mine.is_empty() {
@@ -58,14 +58,14 @@ impl<T: Item> DrainTask<T> {
             // handler that was removed while another thread owned its home is not on it, or its
             // home was not this thread's.
             fence(Ordering::SeqCst);
-            let idlers = route.idlers();
-            return idlers
+            let idle_handlers = route.idle_handlers();
+            return idle_handlers
                 .iter()
-                .filter(|one| mine.contains(&one.home))
-                .map(|one| one.handler.clone())
+                .filter(|idle| mine.contains(&idle.home))
+                .map(|idle| idle.handler.clone())
                 .collect();
         }
-        self.consumer().into_iter().filter(|one| one.handler.has_on_idle()).collect()
+        self.consumer().into_iter().filter(|consumer| consumer.handler.has_on_idle()).collect()
     }
 
     /// The consumer that this thread speaks to outside `consume`.
@@ -78,7 +78,7 @@ impl<T: Item> DrainTask<T> {
             Consumption::PerThread(consumers) => {
                 let mine = &consumers[self.index].handlers[0];
                 // One instance for several threads: the first of them speaks to it.
-                let known = consumers[..self.index].iter().any(|one| one.handlers[0].is(mine));
+                let known = consumers[..self.index].iter().any(|other| other.handlers[0].is(mine));
                 (!known).then(|| mine.clone())
             }
         }
@@ -114,8 +114,8 @@ impl<T: Item> DrainTask<T> {
         let name = handler.handler.name();
         let tally = &self.slot().tally;
         tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
-        let holding = Holding::of(&handler.token);
-        let _standing_in = self.shared.stand_in_for(handler);
+        let holding = HandlerScope::of(&handler.token);
+        let _compensation = self.shared.compensate_for(handler);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),
             SideCall::OnClose => handler.handler.on_close(),

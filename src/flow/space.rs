@@ -18,16 +18,16 @@ pub trait Listener: Send + Sync {
 
 /// Those who are told.
 #[derive(Default)]
-struct Told {
+struct Waiters {
     /// How often.
     times: u64,
     /// Beside the threads that wait, each with the partition that it is told of.
     listeners: Vec<(Arc<dyn Listener>, usize)>,
 }
 
-impl fmt::Debug for Told {
+impl fmt::Debug for Waiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told")
+        f.debug_struct("Waiters")
             .field("times", &self.times)
             .field("listeners", &self.listeners.len())
             .finish()
@@ -39,7 +39,7 @@ impl fmt::Debug for Told {
 /// system has put aside.
 #[derive(Debug)]
 pub(super) struct Space {
-    told: Mutex<Told>,
+    told: Mutex<Waiters>,
     changed: Condvar,
     /// Producers between their first look and the end of their wait, and listeners.
     waiting: AtomicUsize,
@@ -57,7 +57,7 @@ impl Space {
         let before = self.told.lock().times;
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `tell_waiting`. Either this thread sees the new `taken`,
+        // SeqCst: pairs with the fence in `notify_waiting`. Either this thread sees the new `taken`,
         // or that one sees it waiting and tells it.
         fence(Ordering::SeqCst);
         if is_full() {
@@ -87,7 +87,7 @@ impl Space {
         self.told.lock().listeners.push((listener, partition));
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `tell_waiting`, as that in `wait` does.
+        // SeqCst: pairs with the fence in `notify_waiting`, as that in `wait` does.
         if !rule_off(Rule::ListenFence) {
             fence(Ordering::SeqCst);
         }
@@ -96,9 +96,10 @@ impl Space {
     /// Tells `listener` no more.
     pub(super) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
         let mut told = self.told.lock();
-        let same =
-            |one: &Arc<dyn Listener>| std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(listener));
-        if let Some(place) = told.listeners.iter().position(|(one, _)| same(one)) {
+        let same = |other: &Arc<dyn Listener>| {
+            std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(listener))
+        };
+        if let Some(place) = told.listeners.iter().position(|(other, _)| same(other)) {
             told.listeners.swap_remove(place);
             // Relaxed: who still counts it tells once for nothing.
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl Space {
     /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one,
     /// unless there are heavy items: it has at most a quarter of the bound, so that whoever finds
     /// no room for half of it has a sealed segment before it.
-    pub(super) fn tell_waiting(&self) {
+    pub(super) fn notify_waiting(&self) {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.

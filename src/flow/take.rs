@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::flow::gate::Access;
 use crate::flow::handler::{Item, weight_of};
 use crate::flow::partition::Partition;
-use crate::flow::spares::{KEPT_CAPACITY, Spares};
+use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
@@ -25,12 +25,12 @@ pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 
 impl<T: Item> Partition<T> {
     /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An
-    /// emptied segment from `spares` takes the place of the open one.
+    /// emptied segment from `segment_cache` takes the place of the open one.
     pub(crate) fn take(
         &self,
         budget: usize,
         segments: &mut Segments<T>,
-        spares: &mut Spares<T>,
+        segment_cache: &mut SegmentCache<T>,
     ) -> usize {
         self.ready.clear();
         // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit
@@ -38,15 +38,15 @@ impl<T: Item> Partition<T> {
         fence(Ordering::SeqCst);
         let mut taken = 0;
         while taken < budget {
-            let sealed = match self.take_open(spares) {
+            let sealed = match self.take_open(segment_cache) {
                 Opened::Last(open) => {
                     taken += self.weight_of(&open);
                     if !open.is_empty() {
                         // Relaxed: as in `weight_of`.
-                        if self.has_heavy.load(Ordering::Relaxed)
+                        if self.has_weighted.load(Ordering::Relaxed)
                             && !rule_off(Rule::NotifyBehindWeighted)
                         {
-                            self.space.tell_waiting();
+                            self.space.notify_waiting();
                         }
                         segments.push(open);
                     }
@@ -59,12 +59,12 @@ impl<T: Item> Partition<T> {
                     break;
                 };
                 // Relaxed: only the thread inside touches it.
-                self.inside
+                self.drain_side
                     .received
-                    .store(self.inside.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    .store(self.drain_side.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let weight = self.weight_of(&segment);
                 self.store_taken(weight);
-                self.space.tell_waiting();
+                self.space.notify_waiting();
                 taken += weight;
                 segments.push(segment);
                 if taken >= budget {
@@ -81,11 +81,11 @@ impl<T: Item> Partition<T> {
     }
 
     /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
-    fn take_open(&self, spares: &mut Spares<T>) -> Opened<T> {
+    fn take_open(&self, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
         // Relaxed: only the thread inside touches it.
-        gate.sealed -= self.inside.received.load(Ordering::Relaxed);
-        self.inside.received.store(0, Ordering::Relaxed);
+        gate.sealed -= self.drain_side.received.load(Ordering::Relaxed);
+        self.drain_side.received.store(0, Ordering::Relaxed);
         if gate.sealed > 0 && !rule_off(Rule::SealedFirst) {
             return Opened::After(gate.sealed);
         }
@@ -93,9 +93,9 @@ impl<T: Item> Partition<T> {
             return Opened::Last(Vec::new());
         }
         let kept = KEPT_CAPACITY.min(gate.segment_size.into());
-        let open = std::mem::replace(&mut gate.open, spares.segment(kept));
+        let open = std::mem::replace(&mut gate.open, segment_cache.segment(kept));
         gate.before_open += open.len() as u64;
-        gate.take_plan_back();
+        gate.withdraw_plan();
         // Before the gate opens: a put that then still saw the old `taken` would find the partition
         // not empty, and set no bit.
         if rule_off(Rule::TakenBeforeUnlock) {
@@ -108,21 +108,21 @@ impl<T: Item> Partition<T> {
     fn weight_of(&self, segment: &[T]) -> usize {
         // Relaxed: set under the gate before the first heavy item went in, and the gate or the
         // channel brought that item.
-        if self.has_heavy.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
+        if self.has_weighted.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
     }
 
     fn store_taken(&self, items: usize) {
         // Relaxed load: only this thread writes it. Release: pairs with the Acquire in
-        // `look_at_taken`.
-        self.inside
+        // `refresh_taken`.
+        self.drain_side
             .taken
-            .store(self.inside.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
+            .store(self.drain_side.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
     /// Whether a producer waits or soon will: the partition is half full.
     pub(crate) fn is_half_full(&self) -> bool {
         let mut gate = self.gate.lock();
-        self.look_at_taken(&mut gate);
+        self.refresh_taken(&mut gate);
         gate.queued() >= gate.half()
     }
 
@@ -130,20 +130,22 @@ impl<T: Item> Partition<T> {
     pub(crate) fn complete(&self) {
         // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in
         // `completed`.
-        self.inside.completed.store(self.inside.taken.load(Ordering::Relaxed), Ordering::Release);
+        self.drain_side
+            .completed
+            .store(self.drain_side.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
     pub(crate) fn finish(&self) -> bool {
         // Relaxed: only threads inside write it, and the owner word orders one after the other.
-        if self.inside.finished.load(Ordering::Relaxed) {
+        if self.drain_side.finished.load(Ordering::Relaxed) {
             return false;
         }
         let mut gate = self.gate.lock();
         let empty = self.is_empty(&mut gate) || rule_off(Rule::FinalCheck);
         let done = gate.access == Access::Closed && empty;
         if done {
-            self.inside.finished.store(true, Ordering::Relaxed);
+            self.drain_side.finished.store(true, Ordering::Relaxed);
         }
         done
     }
@@ -152,6 +154,6 @@ impl<T: Item> Partition<T> {
     pub(crate) fn is_finished(&self) -> bool {
         // Relaxed: asked by the thread inside, which wrote it or got the partition from the one
         // that did.
-        self.inside.finished.load(Ordering::Relaxed)
+        self.drain_side.finished.load(Ordering::Relaxed)
     }
 }

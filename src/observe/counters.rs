@@ -46,7 +46,7 @@ impl ThreadTally {
         Self(QuickMutex::new(ThreadCounts::default()))
     }
 
-    /// Marks the thread as inside a handler. `false`: the time is over, the handler must not be
+    /// ThreadContext the thread as inside a handler. `false`: the time is over, the handler must not be
     /// entered.
     pub(crate) fn begin_call(&self, calling: Calling, now: Instant) -> bool {
         let mut counts = self.0.lock();
@@ -57,7 +57,7 @@ impl ThreadTally {
         true
     }
 
-    /// Marks the thread as inside a call that carries no items, or as out of it.
+    /// ThreadContext the thread as inside a call that carries no items, or as out of it.
     pub(crate) fn side_call(&self, calling: Option<(Calling, Instant)>) {
         self.0.lock().calling = calling;
     }

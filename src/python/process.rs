@@ -11,9 +11,9 @@ use super::interpreter::{InterpreterPause, deadline_of, enter_child};
 use super::item::PyItem;
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
-use crate::control::waits;
+use crate::control::shutdown_waits;
 use crate::flow::produce::slice;
-use crate::marks::forget_drain_thread;
+use crate::thread_context::forget_drain_thread;
 use crate::{Pause, WeakQueue};
 
 /// What the workers of shared pools and the control thread get to end, when there is no queue any
@@ -97,7 +97,7 @@ pub(crate) fn after_fork_in_child() {
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_pools();
     control_thread::forget();
-    waits::forget();
+    shutdown_waits::forget();
     forget_tokens();
     forget_drain_thread();
 }

@@ -95,7 +95,7 @@ impl ArrowProduce<'_> {
         for piece in pieces.pieces {
             let rows = piece.rows.len();
             let item = PyItem::rows(RowBlock::new(source.clone(), piece.rows, piece.key));
-            match self.queue.produce_heavy(item, self.deadline, &mut InterpreterPause(py)) {
+            match self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)) {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }

@@ -47,7 +47,7 @@ impl<V> Mutex<V> {
         match self.0.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_later(),
+            Err(TryLockError::WouldBlock) => self.lock_contended(),
         }
     }
 
@@ -57,7 +57,7 @@ impl<V> Mutex<V> {
     /// sleep.
     #[cold]
     #[cfg(not(loom))]
-    fn lock_later(&self) -> MutexGuard<'_, V> {
+    fn lock_contended(&self) -> MutexGuard<'_, V> {
         for _ in 0..YIELDS {
             yield_now();
             match self.0.try_lock() {

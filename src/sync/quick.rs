@@ -33,7 +33,7 @@ impl<V> QuickMutex<V> {
 
     #[inline]
     pub(crate) fn lock(&self) -> QuickGuard<'_, V> {
-        self.0.try_lock().unwrap_or_else(|| self.lock_later())
+        self.0.try_lock().unwrap_or_else(|| self.lock_contended())
     }
 
     #[inline]
@@ -42,7 +42,7 @@ impl<V> QuickMutex<V> {
     }
 
     #[cold]
-    fn lock_later(&self) -> QuickGuard<'_, V> {
+    fn lock_contended(&self) -> QuickGuard<'_, V> {
         let mut looks = 0;
         loop {
             if looks < YIELDS {

@@ -1,14 +1,14 @@
 //! The promises, from outside, with real threads. One module per promise; `regressions` has one
 //! test for each failure of the original; `model` drives random actions.
 
-mod heavy;
 mod host;
 mod support;
+mod weighted;
 
 mod p1_exclusive;
 mod p1_factory;
-mod p2_late;
 mod p2_no_loss;
+mod p2_pending;
 mod p2_retry;
 mod p3_order;
 mod p4_live;

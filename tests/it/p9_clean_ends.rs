@@ -184,12 +184,12 @@ fn two_shutdowns_wait_for_the_same_end() {
 }
 
 /// Runs its hook when it is idle, and notes its calls.
-struct Idler<F> {
+struct IdleHandler<F> {
     calls: Arc<Mutex<Vec<&'static str>>>,
     hook: F,
 }
 
-impl<F: Fn() + Send + Sync> Handler<Sent> for Idler<F> {
+impl<F: Fn() + Send + Sync> Handler<Sent> for IdleHandler<F> {
     fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
         drop(batch.drain());
         Ok(())
@@ -230,10 +230,12 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
             hold.wait();
         }
     };
-    queue.add_handler(key(0), HandlerRef::new(Idler { calls: Arc::default(), hook })).unwrap();
+    queue
+        .add_handler(key(0), HandlerRef::new(IdleHandler { calls: Arc::default(), hook }))
+        .unwrap();
     let calls: Arc<Mutex<Vec<&'static str>>> = Arc::default();
     queue
-        .add_handler(key(1), HandlerRef::new(Idler { calls: calls.clone(), hook: || () }))
+        .add_handler(key(1), HandlerRef::new(IdleHandler { calls: calls.clone(), hook: || () }))
         .unwrap();
     // The first thread is to call both, one after the other; the second one closes the second.
     steered.rebalance(&queue, &[0, 0]);

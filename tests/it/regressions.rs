@@ -101,14 +101,14 @@ fn r06_growth_moves_no_type() {
 }
 
 /// Counts the calls that come while another one is inside.
-struct Idler {
+struct IdleHandler {
     inside: AtomicUsize,
     overlaps: Arc<AtomicUsize>,
     entered: Arc<Latch>,
     release: Arc<Latch>,
 }
 
-impl Idler {
+impl IdleHandler {
     fn enter(&self) {
         if self.inside.fetch_add(1, SeqCst) > 0 {
             self.overlaps.fetch_add(1, SeqCst);
@@ -120,7 +120,7 @@ impl Idler {
     }
 }
 
-impl Handler<Sent> for Idler {
+impl Handler<Sent> for IdleHandler {
     fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
         self.enter();
         drop(batch.drain());
@@ -155,7 +155,7 @@ fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
     });
     let (overlaps, entered, release) =
         (Arc::default(), Arc::<Latch>::default(), Arc::<Latch>::default());
-    let idler = Idler {
+    let idler = IdleHandler {
         inside: AtomicUsize::new(0),
         overlaps: Arc::clone(&overlaps),
         entered: entered.clone(),

@@ -56,7 +56,7 @@ fn release<T: Item>(shared: Arc<Shared<T>>) {
     }
 }
 
-struct Entry {
+struct AgendaEntry {
     queue: Weak<dyn Controlled>,
     /// `None`: only when asked.
     interval: Option<Duration>,
@@ -64,7 +64,7 @@ struct Entry {
     next_settle: Option<Instant>,
 }
 
-impl Entry {
+impl AgendaEntry {
     fn due(&self) -> Option<Instant> {
         self.next_run.into_iter().chain(self.next_settle).min()
     }
@@ -76,7 +76,7 @@ impl Entry {
 
 #[derive(Default)]
 struct Agenda {
-    entries: Vec<Entry>,
+    entries: Vec<AgendaEntry>,
     /// Whether the thread lives.
     runs: bool,
 }
@@ -88,12 +88,15 @@ struct ControlThread {
 }
 
 /// A queue with a balancer starts. An interval of zero: it runs only when asked.
-pub(crate) fn enlist<T: Item>(shared: &Arc<Shared<T>>, interval: Duration) -> std::io::Result<()> {
+pub(crate) fn register<T: Item>(
+    shared: &Arc<Shared<T>>,
+    interval: Duration,
+) -> std::io::Result<()> {
     let control = CONTROL.get();
     let interval = Some(interval).filter(|interval| !interval.is_zero());
     let weak: Weak<Shared<T>> = Arc::downgrade(shared);
     let mut agenda = control.agenda.lock();
-    agenda.entries.push(Entry {
+    agenda.entries.push(AgendaEntry {
         queue: weak,
         interval,
         next_run: interval.map(|interval| Instant::now() + interval),
@@ -110,19 +113,19 @@ pub(crate) fn enlist<T: Item>(shared: &Arc<Shared<T>>, interval: Duration) -> st
 }
 
 /// The queue closes: nothing moves any more.
-pub(crate) fn strike_off<T: Item>(shared: &Shared<T>) {
+pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
     let control = CONTROL.get();
     control.agenda.lock().entries.retain(|entry| !entry.is(shared));
     control.changed.notify_all();
 }
 
 /// Runs the queue's balancer soon.
-pub(crate) fn ask<T: Item>(shared: &Shared<T>) {
+pub(crate) fn request_run<T: Item>(shared: &Shared<T>) {
     CONTROL.get().amend(shared, |entry| entry.next_run = Some(Instant::now()));
 }
 
 /// A handoff has begun that must be over by `deadline`.
-pub(crate) fn look_again<T: Item>(shared: &Shared<T>, deadline: Instant) {
+pub(crate) fn request_settle<T: Item>(shared: &Shared<T>, deadline: Instant) {
     CONTROL.get().amend(shared, |entry| {
         entry.next_settle = Some(entry.next_settle.map_or(deadline, |before| before.min(deadline)));
     });
@@ -150,7 +153,7 @@ pub(crate) fn forget() {
 }
 
 impl ControlThread {
-    fn amend<T: Item>(&self, shared: &Shared<T>, change: impl FnOnce(&mut Entry)) {
+    fn amend<T: Item>(&self, shared: &Shared<T>, change: impl FnOnce(&mut AgendaEntry)) {
         if let Some(entry) = self.agenda.lock().entries.iter_mut().find(|entry| entry.is(shared)) {
             change(entry);
         }
@@ -218,7 +221,7 @@ impl<T: Item> Shared<T> {
     /// [`rebalance`](Self::rebalance) for a caller that must not wait.
     pub(crate) fn rebalance_soon(&self) {
         if self.balancing.is_some() && self.control.lock().access == Access::Open {
-            ask(self);
+            request_run(self);
         }
     }
 }

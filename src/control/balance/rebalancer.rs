@@ -56,7 +56,7 @@ pub(crate) struct Balancing {
     figures: Mutex<BalanceFigures>,
     oversized_log: Throttle<usize>,
     /// Threads that did not hand over in time.
-    pub(crate) late_log: Throttle<usize>,
+    pub(crate) overdue_log: Throttle<usize>,
     refused_log: Throttle<()>,
 }
 
@@ -67,7 +67,7 @@ impl Balancing {
             meter: Mutex::new(Meter::default()),
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
-            late_log: Throttle::new(),
+            overdue_log: Throttle::new(),
             refused_log: Throttle::new(),
         }
     }
@@ -105,7 +105,7 @@ impl<T: Item> Shared<T> {
             let begun =
                 wanted.filter(|one| self.hand_over(&mut control, one.partition, one.to)).count();
             if let Some(deadline) = control.handoffs.next_deadline() {
-                control_thread::look_again(self, deadline);
+                control_thread::request_settle(self, deadline);
             }
             begun
         };

@@ -153,7 +153,7 @@ impl<T: Item> Shared<T> {
         });
         late.sort_unstable();
         let said = |thread: usize| {
-            let log = self.balancing.as_ref().map(|balancing| &balancing.late_log);
+            let log = self.balancing.as_ref().map(|balancing| &balancing.overdue_log);
             log.is_none_or(|log| log.note(thread, 1, now).is_some())
         };
         late.chunk_by(PartialEq::eq)

@@ -178,12 +178,12 @@ impl Handler<Number> for Talkative {
 }
 
 /// Holds whoever logs, which a drain thread does between its quiescent point and its sleep.
-struct Holding {
+struct BlockedLog {
     logs: Arc<Latch>,
     release: Arc<Latch>,
 }
 
-impl Host<Number> for Holding {
+impl Host<Number> for BlockedLog {
     fn log(&self, _line: &str) {
         self.logs.open();
         self.release.wait();
@@ -196,7 +196,7 @@ fn loom_move_between_the_quiescent_point_and_the_sleep() {
     model(1, || {
         let (seen, logs, release) =
             (Arc::new(Seen::default()), Arc::new(Latch::default()), Arc::new(Latch::default()));
-        let host = Holding { logs: logs.clone(), release: release.clone() };
+        let host = BlockedLog { logs: logs.clone(), release: release.clone() };
         let other = seen.handler();
         let config = Config { selector: Selector::Given, ..config(2) };
         let consumer =

@@ -4,9 +4,9 @@ use crate::control::scheduler::Sleeper;
 use crate::error::ConfigError;
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::marks::{DrainMark, GiveUp};
 use crate::shared::{Running, Shared};
 use crate::sync::{Arc, JoinHandle, spawn};
+use crate::thread_context::{CloseOnPanic, DrainScope};
 
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
 ///
@@ -30,7 +30,7 @@ pub(crate) fn start<T: Item>(
                 shared.close();
                 shared.expire();
                 for _ in index..threads {
-                    shared.running.one_ended();
+                    shared.running.count_out();
                 }
                 return Err(ConfigError(format!(
                     "cannot start drain thread {} of {threads}: {cause}; ask for fewer threads",
@@ -61,13 +61,13 @@ struct CountOut(Arc<Running>);
 
 impl Drop for CountOut {
     fn drop(&mut self) {
-        self.0.one_ended();
+        self.0.count_out();
     }
 }
 
 fn run<T: Item>(task: &mut DrainTask<T>) {
-    let _mark = DrainMark::of(task.shared());
-    let _unwinding = GiveUp(task.shared().clone());
+    let _mark = DrainScope::of(task.shared());
+    let _unwinding = CloseOnPanic(task.shared().clone());
     loop {
         match task.work() {
             Cycle::Worked => {}

@@ -5,7 +5,7 @@ pub(crate) mod dedicated;
 mod park;
 mod pool;
 pub(crate) mod pooled;
-mod shared;
+mod registry;
 mod tasks;
 mod worker;
 
@@ -14,13 +14,13 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod pool_tests;
 #[cfg(all(test, not(loom)))]
-mod shared_tests;
+mod registry_tests;
 #[cfg(test)]
 mod support;
 
 pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
 pub(crate) use pool::{Compensation, Limit, Live, Pool, TaskHandle};
-pub(crate) use shared::{PoolRef, shared_pool};
+pub(crate) use registry::{PoolRef, shared_pool};
 #[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
-pub(crate) use shared::{forget_pools, live_pools};
+pub(crate) use registry::{forget_pools, live_pools};
 pub(crate) use tasks::{After, PoolTask};

@@ -41,11 +41,11 @@ pub(crate) struct Sleeper {
 #[derive(Debug)]
 pub(crate) struct Waker {
     state: Arc<AtomicU8>,
-    bell: Bell,
+    target: WakeTarget,
 }
 
 #[derive(Debug)]
-enum Bell {
+enum WakeTarget {
     Thread(Unparker),
     /// Set before the queue is anybody's.
     Task(OnceLock<TaskHandle>),
@@ -57,7 +57,7 @@ pub(crate) fn sleeper() -> (Sleeper, Waker) {
     let (parker, unparker) = parker();
     (
         Sleeper { state: state.clone(), parker: Some(parker) },
-        Waker { state, bell: Bell::Thread(unparker) },
+        Waker { state, target: WakeTarget::Thread(unparker) },
     )
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
     (
         Sleeper { state: state.clone(), parker: None },
-        Waker { state, bell: Bell::Task(OnceLock::new()) },
+        Waker { state, target: WakeTarget::Task(OnceLock::new()) },
     )
 }
 
@@ -144,9 +144,9 @@ impl Waker {
             _ => false,
         };
         if is_asleep {
-            match &self.bell {
-                Bell::Thread(unparker) => unparker.unpark(),
-                Bell::Task(handle) => {
+            match &self.target {
+                WakeTarget::Thread(unparker) => unparker.unpark(),
+                WakeTarget::Task(handle) => {
                     if let Some(handle) = handle.get() {
                         handle.notify();
                     }
@@ -158,14 +158,14 @@ impl Waker {
     /// Ends the sleep as its limit would: nobody has news, and nobody changes the state.
     #[cfg(all(test, loom))]
     pub(crate) fn time_out(&self) {
-        if let Bell::Thread(unparker) = &self.bell {
+        if let WakeTarget::Thread(unparker) = &self.target {
             unparker.unpark();
         }
     }
 
     /// Where the wake-ups of a drain task go.
     pub(crate) fn notify_through(&self, handle: TaskHandle) {
-        if let Bell::Task(place) = &self.bell {
+        if let WakeTarget::Task(place) = &self.target {
             // Set once, when the task is made.
             let _ = place.set(handle);
         }

@@ -37,7 +37,7 @@ pub(crate) struct Pool {
     pub(super) running: Arc<Running>,
     size: usize,
     state: Mutex<State>,
-    /// For workers that wait. Told once per task that comes into the queue, and by
+    /// For workers that wait. Waiters once per task that comes into the queue, and by
     /// [`Pool::pass_on`].
     work: Condvar,
 }
@@ -111,7 +111,7 @@ impl Pool {
         let mut state = self.state.lock();
         let added = state.tasks.add(task);
         if added.is_ok() {
-            self.tell_one(&state);
+            self.wake_worker(&state);
         }
         // Before a refused task, which dies with `added`.
         drop(state);
@@ -233,12 +233,12 @@ impl Pool {
     /// timer that nobody wakes for, another one must look.
     fn pass_on(&self, state: &State) {
         if (state.tasks.has_queued() || state.lacks_keeper()) && !rule_off(Rule::PassOn) {
-            self.tell_one(state);
+            self.wake_worker(state);
         }
     }
 
     /// Workers that do not wait look at the queue before they do.
-    fn tell_one(&self, state: &State) {
+    fn wake_worker(&self, state: &State) {
         if state.waiting > 0 {
             self.work.notify_one();
         }
@@ -286,7 +286,7 @@ impl TaskHandle {
         let Some(id) = self.id else { return };
         let mut state = self.pool.state.lock();
         if state.tasks.notify(id) {
-            self.pool.tell_one(&state);
+            self.pool.wake_worker(&state);
         }
     }
 }
@@ -304,7 +304,7 @@ impl Drop for Compensation {
         let mut state = self.pool.state.lock();
         state.leave(self.limit);
         if state.has_surplus(self.pool.size) {
-            self.pool.tell_one(&state);
+            self.pool.wake_worker(&state);
         }
     }
 }

@@ -9,13 +9,13 @@ use std::io;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::handler::Item;
-use crate::marks::{DrainMark, GiveUp};
 use crate::shared::Shared;
 use crate::sync::{Arc, Mutex};
+use crate::thread_context::{CloseOnPanic, DrainScope};
 
-struct PooledDrain<T: Item>(Mutex<Option<Stage<T>>>);
+struct PooledDrain<T: Item>(Mutex<Option<PooledTask<T>>>);
 
-struct Stage<T: Item> {
+struct PooledTask<T: Item> {
     task: DrainTask<T>,
     /// The queue's share in the pool, given back when the queue has ended.
     share: Arc<PoolRef>,
@@ -25,7 +25,7 @@ struct Stage<T: Item> {
 pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper, share: Arc<PoolRef>) {
     let pool = share.pool().clone();
     let task = DrainTask::new(0, shared.clone(), sleeper);
-    let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(Stage { task, share })))));
+    let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(PooledTask { task, share })))));
     // The task may run already, but nobody can have put anything in yet.
     shared.threads[0].waker.notify_through(handle);
 }
@@ -45,10 +45,10 @@ pub(crate) fn no_threads(name: &str, size: usize, cause: &io::Error) -> String {
 impl<T: Item> PoolTask for PooledDrain<T> {
     fn step(&self) -> After {
         // Never contended: the pool runs one step of a task at a time.
-        let mut stage = self.0.lock();
-        let Some(Stage { task, .. }) = &mut *stage else { return After::Done };
-        let _mark = DrainMark::of(task.shared());
-        let _unwinding = GiveUp(task.shared().clone());
+        let mut slot = self.0.lock();
+        let Some(PooledTask { task, .. }) = &mut *slot else { return After::Done };
+        let _mark = DrainScope::of(task.shared());
+        let _unwinding = CloseOnPanic(task.shared().clone());
         task.wake_up();
         match task.cycle() {
             Cycle::Worked => After::Again,
@@ -61,14 +61,14 @@ impl<T: Item> PoolTask for PooledDrain<T> {
             },
             Cycle::Over => {
                 task.end();
-                if let Some(Stage { task, share }) = stage.take() {
+                if let Some(PooledTask { task, share }) = slot.take() {
                     let (host, running) =
                         (task.shared().host.clone(), task.shared().running.clone());
                     let mut task = Some(task);
                     // What is left of the queue may die here: items and handlers die in their host.
                     host.enter(&mut || drop(task.take()));
                     drop(share);
-                    running.one_ended();
+                    running.count_out();
                 }
                 After::Done
             }

@@ -59,7 +59,7 @@ enum State {
     RunningNotified,
 }
 
-struct Entry {
+struct TaskRecord {
     task: Arc<dyn PoolTask>,
     state: State,
 }
@@ -79,7 +79,7 @@ impl Turn {
 
 #[derive(Default)]
 pub(super) struct Tasks {
-    entries: FxHashMap<TaskId, Entry>,
+    entries: FxHashMap<TaskId, TaskRecord>,
     queue: VecDeque<TaskId>,
     timers: BTreeSet<(Deadline, TaskId)>,
     added: u64,
@@ -94,7 +94,7 @@ impl Tasks {
         }
         let id = TaskId(self.added);
         self.added += 1;
-        self.entries.insert(id, Entry { task, state: State::Queued });
+        self.entries.insert(id, TaskRecord { task, state: State::Queued });
         self.queue.push_back(id);
         Ok(id)
     }

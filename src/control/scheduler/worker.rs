@@ -34,13 +34,13 @@ struct CountOut(Arc<Running>);
 
 impl Drop for CountOut {
     fn drop(&mut self) {
-        self.0.one_ended();
+        self.0.count_out();
     }
 }
 
 /// The pool has counted the worker among those that look for work.
 pub(super) fn spawn_worker(pool: &Arc<Pool>, number: usize) -> io::Result<()> {
-    pool.running.one_starts();
+    pool.running.count_in();
     // Outside the thread's body: it is dropped as well when the thread does not start.
     let count_out = CountOut(pool.running.clone());
     let pool = pool.clone();

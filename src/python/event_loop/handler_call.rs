@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 
-use crate::marks::{Assumed, Marks};
+use crate::thread_context::{AssumedContext, ThreadContext};
 
 /// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the
 /// coroutine asks of a queue meanwhile is answered as if the drain thread had asked.
 #[pyclass(name = "Inside", frozen, module = "batchqueue._core")]
 pub(crate) struct HandlerCall {
-    marks: Marks,
+    marks: ThreadContext,
     /// Set by the drain thread before it goes on, or by the coroutine at its end.
     ended: AtomicBool,
 }
@@ -19,7 +19,7 @@ pub(crate) struct HandlerCall {
 impl HandlerCall {
     /// While the result lives, the calling thread passes for the drain thread, if the call has not
     /// ended.
-    pub(crate) fn assume(inside: Option<&Self>) -> Option<Assumed> {
+    pub(crate) fn assume(inside: Option<&Self>) -> Option<AssumedContext> {
         inside.filter(|one| one.active()).map(|one| one.marks.assume())
     }
 }
@@ -29,7 +29,7 @@ impl HandlerCall {
     /// On the drain thread, inside the handler.
     #[new]
     fn new() -> Self {
-        Self { marks: Marks::of_this_thread(), ended: AtomicBool::new(false) }
+        Self { marks: ThreadContext::of_this_thread(), ended: AtomicBool::new(false) }
     }
 
     /// Whether the drain thread still waits.

@@ -10,7 +10,7 @@ use super::handler_call::HandlerCall;
 use crate::python::errors::{forked, refused};
 use crate::python::interpreter::generation;
 use crate::python::item::PyItem;
-use crate::{Late, Listener, Listening, NotIn};
+use crate::{Listener, Listening, PendingItem, TryProduceError};
 
 /// What became of a try, for Python: True, False, None or `PendingItem`.
 #[derive(IntoPyObject)]
@@ -23,16 +23,16 @@ pub(crate) enum Attempted {
 impl Attempted {
     pub(super) fn of(
         py: Python<'_>,
-        result: Result<(), NotIn<PyItem>>,
+        result: Result<(), TryProduceError<PyItem>>,
         accepted: usize,
     ) -> PyResult<Self> {
         match result {
             Ok(()) => Ok(Self::Done(Some(true))),
-            Err(NotIn::Late(late)) => Ok(Self::Pending(PyPendingItem {
+            Err(TryProduceError::Pending(late)) => Ok(Self::Pending(PyPendingItem {
                 late: Mutex::new(Some(late)),
                 generation: generation(),
             })),
-            Err(NotIn::Refused(refusal)) => {
+            Err(TryProduceError::Refused(refusal)) => {
                 refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err)
             }
         }
@@ -44,13 +44,13 @@ impl Attempted {
 #[pyclass(name = "Waiting", frozen, module = "batchqueue._core")]
 pub(crate) struct PyPendingItem {
     /// `None`: it is settled.
-    late: Mutex<Option<Late<PyItem>>>,
+    late: Mutex<Option<PendingItem<PyItem>>>,
     generation: u32,
 }
 
 impl PyPendingItem {
     /// Taken out for each use: what a refusal logs may run any code of Python's.
-    fn take(&self) -> PyResult<Option<Late<PyItem>>> {
+    fn take(&self) -> PyResult<Option<PendingItem<PyItem>>> {
         if self.generation != generation() {
             return Err(forked());
         }
@@ -74,7 +74,7 @@ impl PyPendingItem {
     /// The partition that it waits for; None when it is settled.
     #[getter]
     fn partition(&self) -> Option<usize> {
-        self.late.lock().as_ref().map(Late::partition)
+        self.late.lock().as_ref().map(PendingItem::partition)
     }
 
     /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still
@@ -112,9 +112,10 @@ impl PyPendingItem {
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self.late.try_lock() {
-            Some(late) => {
-                late.as_ref().and_then(Late::item).map_or(Ok(()), |item| item.traverse(&visit))
-            }
+            Some(late) => late
+                .as_ref()
+                .and_then(PendingItem::item)
+                .map_or(Ok(()), |item| item.traverse(&visit)),
             None => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use super::py_item::PyItem;
 use crate::flow::bulk::Source;
 use crate::python::errors::refused;
 use crate::python::interpreter::InterpreterPause;
-use crate::{BatchQueue, NotIn};
+use crate::{BatchQueue, TryProduceError};
 
 /// Items that are put in before an event loop gets its next turn: for about a millisecond.
 const TURN: usize = 16_384;
@@ -57,7 +57,7 @@ impl<'py> Sequence<'py> {
         start: usize,
         is_awaited: &dyn Fn(usize) -> bool,
         awaits_any: bool,
-    ) -> (usize, Option<Result<(), NotIn<PyItem>>>) {
+    ) -> (usize, Option<Result<(), TryProduceError<PyItem>>>) {
         let mut items = self.items(start, start.saturating_add(TURN));
         let result = if awaits_any {
             items.try_for_each(|item| queue.try_produce(item, None, is_awaited))

@@ -20,7 +20,7 @@ pub struct Metric {
 #[derive(Default)]
 struct Handled(AtomicU64);
 
-/// The items handled so far, by type; with `marks`, also which.
+/// The items handled so far, by type; with `thread_context`, also which.
 pub struct Tally {
     handled: Vec<Handled>,
     marks: Vec<AtomicU8>,

@@ -1,9 +1,9 @@
-//! Places: type → partition, as producers look it up.
+//! The type table: type → partition, as producers look it up.
 //!
-//! A hash table with open addressing that only grows: a place is written once and stays, and a
-//! table that is too full is followed by one of twice the size that holds all places. A look-up is
+//! A hash table with open addressing that only grows: an entry is written once and stays, and a
+//! table that is too full is followed by one of twice the size that holds all entries. A look-up is
 //! a chain of plain loads: each needs the address that the one before brings, and the lock of the
-//! put waits for the last of them. So the chain is short, and a place leads to its partition
+//! put waits for the last of them. So the chain is short, and an entry leads to its partition
 //! without an index on the way. A published pointer with a reference count, as for the rarely read
 //! parts of the route, would cost two read-modify-writes: about as much as the whole rest of a put.
 //!
@@ -25,7 +25,7 @@ const TABLES: usize = 26;
 
 /// Where the items of a type go.
 #[derive(Debug)]
-pub(crate) struct Place<T> {
+pub(crate) struct TypeEntry<T> {
     key: TypeKey,
     /// The partition, or the first of those that the type is spread over.
     pub(crate) partition: Arc<Partition<T>>,
@@ -33,7 +33,7 @@ pub(crate) struct Place<T> {
     pub(crate) is_spread: bool,
 }
 
-impl<T> Place<T> {
+impl<T> TypeEntry<T> {
     pub(crate) fn new(
         key: TypeKey,
         type_number: usize,
@@ -51,7 +51,7 @@ impl<T> Place<T> {
     }
 }
 
-impl<T> Clone for Place<T> {
+impl<T> Clone for TypeEntry<T> {
     fn clone(&self) -> Self {
         Self { partition: self.partition.clone(), ..*self }
     }
@@ -60,7 +60,7 @@ impl<T> Clone for Place<T> {
 /// Aligned, so that no slot stands in two cache lines.
 #[derive(Debug)]
 #[repr(align(32))]
-struct Slot<T>(SetOnce<Place<T>>);
+struct Slot<T>(SetOnce<TypeEntry<T>>);
 
 #[derive(Debug)]
 struct Table<T> {
@@ -80,7 +80,7 @@ impl<T> Table<T> {
     /// The slots from the one where `key` belongs, round and round: a quarter of them is free, so
     /// that a search ends.
     #[inline]
-    fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<Place<T>>> {
+    fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<TypeEntry<T>>> {
         // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits of
         // the product spread numbers and addresses evenly.
         let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -91,27 +91,27 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    fn find(&self, key: TypeKey) -> Option<&Place<T>> {
+    fn find(&self, key: TypeKey) -> Option<&TypeEntry<T>> {
         // The first empty slot ends the look-up.
-        self.probe(key).map_while(SetOnce::get).find(|place| place.key == key)
+        self.probe(key).map_while(SetOnce::get).find(|entry| entry.key == key)
     }
 
-    fn insert(&self, place: Place<T>) {
-        let Some(slot) = self.probe(place.key).find(|slot| slot.get().is_none()) else {
+    fn insert(&self, entry: TypeEntry<T>) {
+        let Some(slot) = self.probe(entry.key).find(|slot| slot.get().is_none()) else {
             unreachable!("a quarter is free")
         };
-        assert!(slot.set(place).is_ok(), "only the holder of the control lock writes");
+        assert!(slot.set(entry).is_ok(), "only the holder of the control lock writes");
     }
 }
 
-/// The places of all types that were ever registered.
+/// The entries of all types that were ever registered.
 #[derive(Debug)]
-pub(crate) struct Places<T> {
+pub(crate) struct TypeTable<T> {
     newest: AtomicUsize,
     tables: [OnceLock<Table<T>>; TABLES],
 }
 
-impl<T> Places<T> {
+impl<T> TypeTable<T> {
     pub(crate) fn new() -> Self {
         let tables = [const { OnceLock::new() }; TABLES];
         tables[0].get_or_init(|| Table::with_slots(FIRST_SLOTS));
@@ -119,29 +119,29 @@ impl<T> Places<T> {
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: TypeKey) -> Option<&Place<T>> {
+    pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeEntry<T>> {
         // Acquire: pairs with the Release in `insert`; the table is complete.
         self.tables[self.newest.load(Ordering::Acquire)].get()?.find(key)
     }
 
     /// Adds a type that is not there. Under the control lock. Types are numbered from 0 in the
     /// order in which they come, so the number says how many are there.
-    pub(crate) fn insert(&self, place: Place<T>) {
+    pub(crate) fn insert(&self, entry: TypeEntry<T>) {
         // Relaxed: only the holder of the control lock writes it.
         let newest = self.newest.load(Ordering::Relaxed);
         let Some(table) = self.tables[newest].get() else {
             unreachable!("published before its number")
         };
         let slots = table.slots.len();
-        if (place.type_number() + 1) * 4 <= slots * 3 {
-            table.insert(place);
+        if (entry.type_number() + 1) * 4 <= slots * 3 {
+            table.insert(entry);
             return;
         }
         let larger = self.tables[newest + 1].get_or_init(|| Table::with_slots(slots * 2));
         for known in table.slots.iter().filter_map(|slot| slot.0.get()) {
             larger.insert(known.clone());
         }
-        larger.insert(place);
+        larger.insert(entry);
         // Release: pairs with the Acquire in `find`.
         self.newest.store(newest + 1, Ordering::Release);
     }
@@ -153,7 +153,7 @@ mod loom_tests {
 
     use super::*;
     use crate::flow::ready::{ReadyBit, new_word};
-    use crate::flow::spares::SparePool;
+    use crate::flow::segment_pool::SegmentPool;
     use crate::loom_tests::model;
 
     /// Growth while a producer looks types up: what it finds is complete, also behind a larger
@@ -161,21 +161,21 @@ mod loom_tests {
     #[test]
     fn loom_look_up_while_the_table_grows() {
         model(3, || {
-            let places = Arc::new(Places::<u64>::new());
+            let table = Arc::new(TypeTable::<u64>::new());
             let insert = |number: usize| {
-                let spares = Arc::new(SparePool::new(1));
+                let segment_pool = Arc::new(SegmentPool::new(1));
                 let partition =
-                    Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, spares);
-                places.insert(Place::new(TypeKey(number), number, Arc::new(partition), false));
+                    Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, segment_pool);
+                table.insert(TypeEntry::new(TypeKey(number), number, Arc::new(partition), false));
             };
             insert(0);
             let producer = {
-                let places = places.clone();
+                let table = table.clone();
                 thread::spawn(move || {
                     let is_there = |&key: &usize| {
-                        let place = places.find(TypeKey(key));
-                        place.is_some_and(|place| {
-                            place.partition.index == key && place.partition.completed() == 0
+                        let entry = table.find(TypeKey(key));
+                        entry.is_some_and(|entry| {
+                            entry.partition.index == key && entry.partition.completed() == 0
                         })
                     };
                     let found: Vec<usize> = [3, 0, 2].into_iter().filter(is_there).collect();
@@ -183,7 +183,7 @@ mod loom_tests {
                     assert!(found.iter().all(is_there));
                 })
             };
-            // Three places in the first table of four slots, the fourth in the second one. In this
+            // Three entries in the first table of four slots, the fourth in the second one. In this
             // thread, which loom runs first: it would not try a look-up before a store that follows
             // a look of the same thread.
             (1..4).for_each(insert);
@@ -196,7 +196,7 @@ mod loom_tests {
 mod tests {
     use super::*;
     use crate::flow::ready::{ReadyBit, new_word};
-    use crate::flow::spares::SparePool;
+    use crate::flow::segment_pool::SegmentPool;
     use proptest::prelude::*;
 
     fn partition(index: usize) -> Arc<Partition<u64>> {
@@ -205,7 +205,7 @@ mod tests {
             ReadyBit::new(new_word(), index),
             1,
             1,
-            Arc::new(SparePool::new(1)),
+            Arc::new(SegmentPool::new(1)),
         ))
     }
 
@@ -217,18 +217,18 @@ mod tests {
     proptest! {
         #[test]
         fn every_type_is_found_where_it_was_put_and_no_other(keys in prop::collection::hash_set(any::<usize>(), 0..400)) {
-            let places = Places::new();
+            let table = TypeTable::new();
             let (present, absent): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 4 != 3);
             for (number, (index, key)) in present.iter().enumerate() {
-                places.insert(Place::new(TypeKey(**key), number, partition(index / 3), index % 5 == 0));
+                table.insert(TypeEntry::new(TypeKey(**key), number, partition(index / 3), index % 5 == 0));
             }
             for (number, (index, key)) in present.iter().enumerate() {
-                let place = places.find(TypeKey(**key)).unwrap();
-                prop_assert_eq!((place.type_number(), place.partition.index), (number, index / 3));
-                prop_assert_eq!(place.is_spread, index % 5 == 0);
+                let entry = table.find(TypeKey(**key)).unwrap();
+                prop_assert_eq!((entry.type_number(), entry.partition.index), (number, index / 3));
+                prop_assert_eq!(entry.is_spread, index % 5 == 0);
             }
             for (_, key) in absent {
-                prop_assert!(places.find(TypeKey(*key)).is_none());
+                prop_assert!(table.find(TypeKey(*key)).is_none());
             }
         }
     }

@@ -6,10 +6,10 @@ use crate::error::ProduceError;
 use crate::flow::handler::Item;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::flow::produce::Pause;
-use crate::marks::on_drain_thread;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
+use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
     /// Puts an item in by its weight. What was refused comes back: all of it, or the rest.
@@ -18,7 +18,7 @@ impl<T: Item> Shared<T> {
     /// partition does not grind it to dust. But each try that finds no such room is content with
     /// half of that: lighter producers may take all that comes free. With `IfPossible` what finds
     /// room goes in.
-    pub(crate) fn produce_heavy<P: Pause>(
+    pub(crate) fn produce_weighted<P: Pause>(
         self: &Arc<Self>,
         mut item: T,
         deadline: Option<Instant>,
@@ -26,13 +26,13 @@ impl<T: Item> Shared<T> {
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let (partition, inside_pool) = (self.select(item.type_key()), on_drain_thread());
         let mut piece = partition.buffer_size.div_ceil(2);
-        let (mut attempt, mut standing_in) = (Attempt::New, None);
+        let (mut attempt, mut compensation) = (Attempt::New, None);
         loop {
             let least = match self.config.strategy {
                 BufferStrategy::Blocking => item.weight().min(piece),
                 BufferStrategy::IfPossible => 1,
             };
-            let (signal, rest) = partition.put_heavy(item, least, attempt, inside_pool);
+            let (signal, rest) = partition.put_weighted(item, least, attempt, inside_pool);
             self.wake_inside(partition, signal);
             let Some((rest, stop)) = rest else { return Ok(()) };
             attempt = Attempt::Again;
@@ -41,7 +41,7 @@ impl<T: Item> Shared<T> {
                 piece = piece.div_ceil(2);
             }
             if let Err(refusal) =
-                self.wait_or_refuse(partition, least, stop, deadline, pause, &mut standing_in)
+                self.wait_or_refuse(partition, least, stop, deadline, pause, &mut compensation)
             {
                 return Err(self.refuse(&rest, refusal, partition).with(rest, partition));
             }
@@ -53,7 +53,7 @@ impl<T: Item> Shared<T> {
 impl<T: Item> Partition<T> {
     /// Puts an item in by its weight. What does not fit comes back: the whole item, unless there is
     /// room for a piece of at least `least`.
-    pub(crate) fn put_heavy(
+    pub(crate) fn put_weighted(
         &self,
         item: T,
         least: usize,
@@ -79,7 +79,7 @@ impl<T: Item> Partition<T> {
         let weight = put.as_ref().map_or(0, Item::weight);
         if let Some(put) = put {
             // Relaxed: under the gate.
-            self.has_heavy.store(true, Ordering::Relaxed);
+            self.has_weighted.store(true, Ordering::Relaxed);
             // The segment's length counts it as one.
             gate.before_open += weight as u64 - 1;
             self.append(&mut gate, put);

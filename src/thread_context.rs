@@ -19,16 +19,16 @@ thread_local! {
 
 /// While it lives, this thread drains that queue.
 #[derive(Debug)]
-pub(crate) struct DrainMark(());
+pub(crate) struct DrainScope(());
 
-impl DrainMark {
+impl DrainScope {
     pub(crate) fn of<T: Item>(shared: &Arc<Shared<T>>) -> Self {
         DRAINS.with(|drains| drains.set(Arc::as_ptr(shared) as usize));
         Self(())
     }
 }
 
-impl Drop for DrainMark {
+impl Drop for DrainScope {
     fn drop(&mut self) {
         DRAINS.with(|drains| drains.set(0));
     }
@@ -37,9 +37,9 @@ impl Drop for DrainMark {
 /// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's
 /// own code, like its drop or its type. Its partitions have no owner any more, so the queue closes
 /// and counts what is left as abandoned.
-pub(crate) struct GiveUp<T: Item>(pub(crate) Arc<Shared<T>>);
+pub(crate) struct CloseOnPanic<T: Item>(pub(crate) Arc<Shared<T>>);
 
-impl<T: Item> Drop for GiveUp<T> {
+impl<T: Item> Drop for CloseOnPanic<T> {
     fn drop(&mut self) {
         if panicking() {
             let name = &self.0.name;
@@ -54,16 +54,16 @@ impl<T: Item> Drop for GiveUp<T> {
 
 /// While it lives, this thread is inside the handler with that entry token.
 #[derive(Debug)]
-pub(crate) struct Holding(());
+pub(crate) struct HandlerScope(());
 
-impl Holding {
+impl HandlerScope {
     pub(crate) fn of(token: &Arc<EntryToken>) -> Self {
         HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
         Self(())
     }
 }
 
-impl Drop for Holding {
+impl Drop for HandlerScope {
     fn drop(&mut self) {
         HOLDS.with(|holds| holds.set(0));
     }
@@ -87,23 +87,23 @@ pub(crate) fn on_drain_thread() -> bool {
 /// What a drain thread knows of itself, for the thread that does its handler's work while it waits.
 #[cfg(feature = "python")]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Marks {
+pub(crate) struct ThreadContext {
     drains: usize,
     holds: usize,
 }
 
 #[cfg(feature = "python")]
-impl Marks {
+impl ThreadContext {
     pub(crate) fn of_this_thread() -> Self {
         Self { drains: DRAINS.with(Cell::get), holds: HOLDS.with(Cell::get) }
     }
 
     /// While the result lives, the calling thread passes for that drain thread. The drain thread
     /// must be inside its handler.
-    pub(crate) fn assume(self) -> Assumed {
+    pub(crate) fn assume(self) -> AssumedContext {
         let before = Self::of_this_thread();
         self.set();
-        Assumed(before)
+        AssumedContext(before)
     }
 
     fn set(self) {
@@ -115,10 +115,10 @@ impl Marks {
 /// While it lives, this thread passes for another.
 #[cfg(feature = "python")]
 #[derive(Debug)]
-pub(crate) struct Assumed(Marks);
+pub(crate) struct AssumedContext(ThreadContext);
 
 #[cfg(feature = "python")]
-impl Drop for Assumed {
+impl Drop for AssumedContext {
     fn drop(&mut self) {
         self.0.set();
     }

@@ -6,11 +6,11 @@
 
 use crate::control::scheduler::{Compensation, Limit};
 use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
-use crate::flow::route::{Registered, TypeRoute};
-use crate::marks::held_token;
+use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Consumption, Shared};
 use crate::sync::{Arc, Duration, Instant, Ordering, wait_for};
+use crate::thread_context::held_token;
 
 /// The shared pool has as many blocked workers as it may have.
 #[derive(Debug)]
@@ -22,12 +22,14 @@ impl<T: Item> Shared<T> {
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
         let held = held_token();
         let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.token) as usize) == held;
-        let needs = |registered: &Arc<Registered<T>>| registered.handlers.iter().any(holds);
+        let needs = |registered: &Arc<TypeHandlers<T>>| registered.handlers.iter().any(holds);
         let needed = held.is_some()
             && match &self.consumption {
-                Consumption::ByHandler => {
-                    self.route.types().filter_map(TypeRoute::registered).any(|one| needs(&one))
-                }
+                Consumption::ByHandler => self
+                    .route
+                    .types()
+                    .filter_map(TypeRoute::registered)
+                    .any(|handlers| needs(&handlers)),
                 Consumption::OneConsumer(consumer) => needs(consumer),
                 Consumption::PerThread(consumers) => consumers.iter().any(needs),
             };
@@ -37,7 +39,7 @@ impl<T: Item> Shared<T> {
     /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this
     /// queue drains on, another one takes its place meanwhile. `Err`: none can, so it must not
     /// wait.
-    pub(crate) fn stand_in(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
+    pub(crate) fn compensate(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
             Some(pool) if pool.runs_current_thread() => {
                 pool.begin_blocking(Limit::Twice).map(Some).ok_or(NoWorkerLeft)
@@ -53,7 +55,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Option<Entered<'a>> {
         let mut entered = None;
         let mut wait = || {
-            let _standing_in = self.stand_in_without_limit();
+            let _compensation = self.compensate_without_limit();
             entered = Some(token.enter());
         };
         if rule_off(Rule::LeaveHostForToken) {
@@ -67,7 +69,7 @@ impl<T: Item> Shared<T> {
     /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
     pub(crate) fn back_off(&self, delay: Duration) {
         // On a shared pool another worker takes this one's place meanwhile.
-        let _standing_in = self.stand_in_without_limit();
+        let _compensation = self.compensate_without_limit();
         let until = Instant::now() + delay;
         let (lock, told) = &self.closed;
         let mut guard = lock.lock();
@@ -82,13 +84,13 @@ impl<T: Item> Shared<T> {
     }
 
     /// Before a call into a handler that works elsewhere, for which the calling thread only waits.
-    pub(crate) fn stand_in_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
+    pub(crate) fn compensate_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
         let only_waits = handler.handler.works_elsewhere() && !rule_off(Rule::CompensateForLoop);
-        if only_waits { self.stand_in_without_limit() } else { None }
+        if only_waits { self.compensate_without_limit() } else { None }
     }
 
     /// On a shared pool: another worker, for a wait of which there is at most one per queue.
-    fn stand_in_without_limit(&self) -> Option<Compensation> {
+    fn compensate_without_limit(&self) -> Option<Compensation> {
         let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
         on_pool.and_then(|pool| pool.begin_blocking(Limit::None))
     }

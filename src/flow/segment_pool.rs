@@ -5,8 +5,8 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `Spares.own` | its drain thread | the same |
-//! | `SparePool` | drain threads that have enough | producers that seal a segment |
+//! | `SegmentCache.own` | its drain thread | the same |
+//! | `SegmentPool` | drain threads that have enough | producers that seal a segment |
 
 use crate::sync::{Arc, OnceLock, SegmentChannel};
 
@@ -23,12 +23,12 @@ const MOST_POOLED: usize = 512;
 
 /// Whole segments that drain threads do not need, for the producers of their queue.
 #[derive(Debug)]
-pub(crate) struct SparePool<T> {
+pub(crate) struct SegmentPool<T> {
     segment_size: usize,
     waiting: OnceLock<SegmentChannel<Vec<T>>>,
 }
 
-impl<T> SparePool<T> {
+impl<T> SegmentPool<T> {
     pub(crate) fn new(segment_size: usize) -> Self {
         Self { segment_size, waiting: OnceLock::new() }
     }
@@ -54,13 +54,13 @@ impl<T> SparePool<T> {
 
 /// The emptied segments of one drain thread.
 #[derive(Debug)]
-pub(crate) struct Spares<T> {
+pub(crate) struct SegmentCache<T> {
     own: Vec<Vec<T>>,
-    pool: Arc<SparePool<T>>,
+    pool: Arc<SegmentPool<T>>,
 }
 
-impl<T> Spares<T> {
-    pub(crate) fn new(pool: Arc<SparePool<T>>) -> Self {
+impl<T> SegmentCache<T> {
+    pub(crate) fn new(pool: Arc<SegmentPool<T>>) -> Self {
         Self { own: Vec::new(), pool }
     }
 
@@ -84,35 +84,36 @@ impl<T> Spares<T> {
 mod tests {
     use super::*;
 
-    fn spares(segment_size: usize) -> Spares<u64> {
-        Spares::new(Arc::new(SparePool::new(segment_size)))
+    fn cache(segment_size: usize) -> SegmentCache<u64> {
+        SegmentCache::new(Arc::new(SegmentPool::new(segment_size)))
     }
 
-    fn pooled(spares: &Spares<u64>) -> usize {
-        std::iter::from_fn(|| spares.pool.waiting.get().and_then(SegmentChannel::try_recv)).count()
+    fn pooled(segment_cache: &SegmentCache<u64>) -> usize {
+        std::iter::from_fn(|| segment_cache.pool.waiting.get().and_then(SegmentChannel::try_recv))
+            .count()
     }
 
     #[test]
     fn a_producer_gets_what_a_drain_thread_has_too_many_of() {
-        let mut spares = spares(KEPT_CAPACITY);
+        let mut segment_cache = cache(KEPT_CAPACITY);
         let segments: Vec<_> = (0..=MOST_OWN).map(|_| Vec::with_capacity(KEPT_CAPACITY)).collect();
         let last = segments[MOST_OWN].as_ptr();
         for segment in segments {
-            spares.keep(segment);
+            segment_cache.keep(segment);
         }
-        let got = spares.pool.segment();
+        let got = segment_cache.pool.segment();
         assert_eq!(got.as_ptr(), last);
-        assert_eq!(spares.own.len(), MOST_OWN);
+        assert_eq!(segment_cache.own.len(), MOST_OWN);
     }
 
     #[test]
     fn a_producer_gets_the_large_segments_of_a_large_buffer() {
-        let mut spares = spares(4 * KEPT_CAPACITY);
+        let mut segment_cache = cache(4 * KEPT_CAPACITY);
         let large = Vec::with_capacity(4 * KEPT_CAPACITY);
         let address = large.as_ptr();
-        spares.keep(large);
-        assert!(spares.own.is_empty());
-        let got = spares.pool.segment();
+        segment_cache.keep(large);
+        assert!(segment_cache.own.is_empty());
+        let got = segment_cache.pool.segment();
         assert_eq!(got.as_ptr(), address);
     }
 
@@ -121,22 +122,22 @@ mod tests {
         for (size, most) in
             [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)]
         {
-            let mut spares = spares(size);
+            let mut segment_cache = cache(size);
             for _ in 0..MOST_OWN + most + 10 {
-                spares.keep(Vec::with_capacity(size));
+                segment_cache.keep(Vec::with_capacity(size));
             }
-            assert_eq!(spares.own.len(), if size <= KEPT_CAPACITY { MOST_OWN } else { 0 });
-            assert_eq!(pooled(&spares), most);
+            assert_eq!(segment_cache.own.len(), if size <= KEPT_CAPACITY { MOST_OWN } else { 0 });
+            assert_eq!(pooled(&segment_cache), most);
         }
     }
 
     #[test]
     fn nothing_without_room_or_of_another_size_is_kept() {
-        let mut spares = spares(2 * KEPT_CAPACITY);
-        spares.keep(Vec::new());
-        spares.keep(Vec::with_capacity(KEPT_CAPACITY + 1));
-        assert!(spares.own.is_empty());
-        assert_eq!(pooled(&spares), 0);
-        assert_eq!(spares.segment(3).capacity(), 3);
+        let mut segment_cache = cache(2 * KEPT_CAPACITY);
+        segment_cache.keep(Vec::new());
+        segment_cache.keep(Vec::with_capacity(KEPT_CAPACITY + 1));
+        assert!(segment_cache.own.is_empty());
+        assert_eq!(pooled(&segment_cache), 0);
+        assert_eq!(segment_cache.segment(3).capacity(), 3);
     }
 }

@@ -85,7 +85,7 @@ fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_alw
                     if weight == 1 {
                         queue.produce(item).unwrap();
                     } else {
-                        queue.produce_heavy(item, None, &mut Wait).unwrap();
+                        queue.produce_weighted(item, None, &mut Wait).unwrap();
                     }
                     next += weight;
                 }
@@ -109,17 +109,17 @@ fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_alw
 fn what_finds_no_room_comes_back_and_is_counted() {
     let (closed, strategy) = (Arc::new(Latch::default()), BufferStrategy::IfPossible);
     let (queue, seen) = noting(Config { buffer_size: 100, strategy, ..config(1) }, &closed);
-    queue.produce_heavy(rows(0, 0..1), None, &mut Wait).unwrap();
+    queue.produce_weighted(rows(0, 0..1), None, &mut Wait).unwrap();
     // The handler has that one in hand, so the bound is exactly what stands behind it.
     crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
-    let refused = queue.produce_heavy(rows(0, 1..301), None, &mut Wait);
+    let refused = queue.produce_weighted(rows(0, 1..301), None, &mut Wait);
     assert_eq!(refused, Err(ProduceError::Full(rows(0, 101..301))));
     let stats = queue.stats();
     assert_eq!((stats.queued, stats.attempts, stats.produced, stats.refused), (100, 301, 101, 200));
     closed.open();
     end(&queue);
     assert_eq!(seen.lock().unwrap().iter().map(Item::weight).sum::<usize>(), 101);
-    let refused = queue.produce_heavy(rows(0, 0..5), None, &mut Wait);
+    let refused = queue.produce_weighted(rows(0, 0..5), None, &mut Wait);
     assert_eq!(refused, Err(ProduceError::Closed(rows(0, 0..5))));
     assert_eq!(queue.stats().refused, 205);
 }
@@ -128,9 +128,9 @@ fn what_finds_no_room_comes_back_and_is_counted() {
 fn a_time_out_gives_the_rest_back() {
     let closed = Arc::new(Latch::default());
     let (queue, _) = noting(Config { buffer_size: 10, ..config(1) }, &closed);
-    queue.produce_heavy(rows(0, 0..1), None, &mut Wait).unwrap();
+    queue.produce_weighted(rows(0, 0..1), None, &mut Wait).unwrap();
     crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
-    let refused = queue.produce_heavy(rows(0, 1..20), Some(Instant::now()), &mut Wait);
+    let refused = queue.produce_weighted(rows(0, 1..20), Some(Instant::now()), &mut Wait);
     let left = ProduceError::TimedOut { item: rows(0, 11..20), partition: 0, buffer_size: 10 };
     assert_eq!(refused, Err(left));
     let stats = queue.stats();
@@ -150,7 +150,7 @@ fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
         scope.spawn(|| {
             for number in 0..500 {
                 queue
-                    .produce_heavy(rows(0, number * FULL..number * FULL + FULL), None, &mut Wait)
+                    .produce_weighted(rows(0, number * FULL..number * FULL + FULL), None, &mut Wait)
                     .unwrap();
             }
             *done.lock().unwrap() = true;
@@ -195,7 +195,7 @@ fn lighter_producers_do_not_keep_a_heavy_item_out() {
         }
         crate::support::wait_until("the partition to be full", || queue.stats().queued == FULL);
         let heavy =
-            queue.produce_heavy(rows(0, 0..2_000), Some(Instant::now() + PATIENCE), &mut Wait);
+            queue.produce_weighted(rows(0, 0..2_000), Some(Instant::now() + PATIENCE), &mut Wait);
         done.store(true, Relaxed);
         assert_eq!(heavy, Ok(()));
     });

@@ -65,17 +65,17 @@ impl Drop for PoolRef {
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    entries: Mutex<Vec<Entry>>,
+    pools: Mutex<Vec<LivePool>>,
     /// This process is a child of the one that the pools belong to.
     forgotten: AtomicBool,
 }
 
 /// A pool from its start to the end of its last worker.
 #[derive(Debug)]
-struct Entry {
+struct LivePool {
     /// Gone for good as soon as the last queue lets go, before the pool is closed: so the name is
     /// free from that very moment, and no request can revive a pool that is about to close. At most
-    /// one entry of a name still has one.
+    /// one live of a name still has one.
     share: Weak<PoolRef>,
     pool: Arc<Pool>,
 }
@@ -88,27 +88,27 @@ impl Registry {
         live: Live,
     ) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
         // Held while the workers start, which waits for nobody: two first callers get one pool.
-        let mut entries = self.entries.lock();
-        entries.retain(|entry| !entry.pool.has_ended());
-        let known = entries
+        let mut pools = self.pools.lock();
+        pools.retain(|live| !live.pool.has_ended());
+        let known = pools
             .iter()
-            .filter(|entry| entry.pool.name() == name)
-            .find_map(|entry| entry.share.upgrade());
+            .filter(|live| live.pool.name() == name)
+            .find_map(|live| live.share.upgrade());
         if let Some(share) = known {
             let other = Some(share.pool.size()).filter(|&known| known != size.max(1));
             return Ok((share, other));
         }
         let pool = Pool::start(name, size, live)?;
         let share = Arc::new(PoolRef { pool: pool.clone(), registry: self.clone() });
-        entries.push(Entry { share: Arc::downgrade(&share), pool });
+        pools.push(LivePool { share: Arc::downgrade(&share), pool });
         Ok((share, None))
     }
 
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(super) fn live_pools(&self) -> Vec<Arc<Pool>> {
-        let mut entries = self.entries.lock();
-        entries.retain(|entry| !entry.pool.has_ended());
-        entries.iter().map(|entry| entry.pool.clone()).collect()
+        let mut pools = self.pools.lock();
+        pools.retain(|live| !live.pool.has_ended());
+        pools.iter().map(|live| live.pool.clone()).collect()
     }
 
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings

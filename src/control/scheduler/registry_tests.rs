@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use super::shared::{PoolRef, Registry};
+use super::registry::{PoolRef, Registry};
 use super::support::{Latch, PATIENCE, end, live, task, wait_for_end};
 use super::{After, forget_pools, shared_pool};
 use crate::sync::{Arc, Mutex};

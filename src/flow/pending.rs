@@ -2,7 +2,7 @@
 //! tried again by the caller.
 //!
 //! ```text
-//!  try_produce ──no room──▶ Late ──listen──▶ room? ──yes──▶ try_again ──▶ in
+//!  try_produce ──no room──▶ PendingItem ──listen──▶ room? ──yes──▶ try_again ──▶ in
 //!                                             │ no              │ no room
 //!                                             └──▶ hears of it ◀┘
 //! ```
@@ -19,29 +19,29 @@ use crate::flow::handler::Item;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
 use crate::flow::space::Listener;
-use crate::marks::on_drain_thread;
 use crate::shared::Shared;
 use crate::sync::Arc;
+use crate::thread_context::on_drain_thread;
 
 /// What became of an item that is not in.
 #[derive(Debug)]
-pub enum NotIn<T: Item> {
+pub enum TryProduceError<T: Item> {
     /// It may still go in.
-    Late(Late<T>),
+    Pending(PendingItem<T>),
     /// It was refused, and that is counted.
     Refused(ProduceError<T>),
 }
 
 /// An item that found no room, and whose producer has not given up. Dropped, it counts as refused.
 #[must_use = "dropped, the item is refused"]
-pub struct Late<T: Item> {
+pub struct PendingItem<T: Item> {
     shared: Arc<Shared<T>>,
     partition: usize,
     /// `None`: it is settled.
     item: Option<T>,
 }
 
-impl<T: Item> Late<T> {
+impl<T: Item> PendingItem<T> {
     fn new(shared: &Arc<Shared<T>>, partition: &Partition<T>, item: T) -> Self {
         Self { shared: shared.clone(), partition: partition.index, item: Some(item) }
     }
@@ -67,7 +67,7 @@ impl<T: Item> Late<T> {
     ///
     /// # Errors
     /// It is still late, or the queue is shut down.
-    pub fn try_again(mut self) -> Result<(), NotIn<T>> {
+    pub fn try_again(mut self) -> Result<(), TryProduceError<T>> {
         let Some(item) = self.item.take() else { return Ok(()) };
         let partition = self.shared.route.partition(self.partition);
         match partition.put_again(item, on_drain_thread()) {
@@ -85,8 +85,8 @@ impl<T: Item> Late<T> {
     /// Gives up because the caller's time is over.
     pub fn time_out(self) -> ProduceError<T> {
         match self.refuse(Refusal::TimedOut) {
-            NotIn::Refused(refused) => refused,
-            NotIn::Late(_) => unreachable!("refused"),
+            TryProduceError::Refused(refused) => refused,
+            TryProduceError::Pending(_) => unreachable!("refused"),
         }
     }
 
@@ -94,21 +94,21 @@ impl<T: Item> Late<T> {
         self.shared.route.partition(self.partition)
     }
 
-    fn stopped(self, stop: Stop) -> NotIn<T> {
+    fn stopped(self, stop: Stop) -> TryProduceError<T> {
         match self.shared.may_wait(self.place(), stop) {
-            Ok(()) => NotIn::Late(self),
+            Ok(()) => TryProduceError::Pending(self),
             Err(refusal) => self.refuse(refusal),
         }
     }
 
-    fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> NotIn<T> {
+    fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> TryProduceError<T> {
         let Some(item) = self.item.take() else { unreachable!("settled by a call that takes it") };
         let refusal = self.shared.refuse(&item, refusal, self.place());
-        NotIn::Refused(refusal.with(item, self.place()))
+        TryProduceError::Refused(refusal.with(item, self.place()))
     }
 }
 
-impl<T: Item> Drop for Late<T> {
+impl<T: Item> Drop for PendingItem<T> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
             self.shared.refuse(&item, Refusal::<()>::TimedOut, self.place());
@@ -116,9 +116,9 @@ impl<T: Item> Drop for Late<T> {
     }
 }
 
-impl<T: Item> fmt::Debug for Late<T> {
+impl<T: Item> fmt::Debug for PendingItem<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Late").field("partition", &self.partition).finish_non_exhaustive()
+        f.debug_struct("PendingItem").field("partition", &self.partition).finish_non_exhaustive()
     }
 }
 
@@ -149,22 +149,22 @@ impl<T: Item> Shared<T> {
         item: T,
         given: Option<usize>,
         is_awaited: &dyn Fn(usize) -> bool,
-    ) -> Result<(), NotIn<T>> {
+    ) -> Result<(), TryProduceError<T>> {
         let partition = match given {
             Some(index) => self.given(index),
             None => self.select(item.type_key()),
         };
         // Whoever those others wait for must not wait for them.
         if is_awaited(partition.index) && !self.would_wait_for_itself() {
-            partition.begin_late();
-            return Err(NotIn::Late(Late::new(self, partition, item)));
+            partition.begin_delayed();
+            return Err(TryProduceError::Pending(PendingItem::new(self, partition, item)));
         }
         match partition.put(item, on_drain_thread) {
             Ok(signal) => {
                 self.wake_inside(partition, signal);
                 Ok(())
             }
-            Err((item, stop)) => Err(Late::new(self, partition, item).stopped(stop)),
+            Err((item, stop)) => Err(PendingItem::new(self, partition, item).stopped(stop)),
         }
     }
 
@@ -172,9 +172,11 @@ impl<T: Item> Shared<T> {
     pub(crate) fn try_produce_many(
         self: &Arc<Self>,
         items: &mut impl Source<T>,
-    ) -> Result<(), NotIn<T>> {
+    ) -> Result<(), TryProduceError<T>> {
         match self.put_many(items) {
-            Some((item, partition, stop)) => Err(Late::new(self, partition, item).stopped(stop)),
+            Some((item, partition, stop)) => {
+                Err(PendingItem::new(self, partition, item).stopped(stop))
+            }
             None => Ok(()),
         }
     }
@@ -184,7 +186,7 @@ impl<T: Item> Shared<T> {
 mod loom_tests {
     use loom::thread;
 
-    use super::NotIn;
+    use super::TryProduceError;
     use crate::config::Config;
     use crate::flow::space::Listener;
     use crate::loom_tests::{Latch, Number, ONE, Seen, config, model};
@@ -216,21 +218,21 @@ mod loom_tests {
 
     /// As an event loop puts an item in. Whether it is in.
     fn put(queue: &BatchQueue<Number>, number: u32) -> bool {
-        let mut late = match queue.try_produce(Number(ONE, number), None, &|_| false) {
+        let mut pending = match queue.try_produce(Number(ONE, number), None, &|_| false) {
             Ok(()) => return true,
-            Err(NotIn::Refused(_)) => return false,
-            Err(NotIn::Late(late)) => late,
+            Err(TryProduceError::Refused(_)) => return false,
+            Err(TryProduceError::Pending(late)) => pending,
         };
         let ear = Arc::new(Ear::default());
-        let _listening = late.listen(ear.clone());
+        let _listening = pending.listen(ear.clone());
         loop {
-            if queue.room(late.partition()) == 0 {
+            if queue.room(pending.partition()) == 0 {
                 ear.sleep();
             }
-            match late.try_again() {
+            match pending.try_again() {
                 Ok(()) => return true,
-                Err(NotIn::Refused(_)) => return false,
-                Err(NotIn::Late(again)) => late = again,
+                Err(TryProduceError::Refused(_)) => return false,
+                Err(TryProduceError::Pending(again)) => pending = again,
             }
         }
     }

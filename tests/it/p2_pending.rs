@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use batchqueue::{
-    BatchQueue, BufferStrategy, Config, Late, Listener, NotIn, PartitionPolicy, ProduceError,
+    BatchQueue, BufferStrategy, Config, Listener, PartitionPolicy, PendingItem, ProduceError,
+    TryProduceError,
 };
 
 use crate::support::{
@@ -39,9 +40,9 @@ fn full(strategy: BufferStrategy) -> (BatchQueue<Sent>, Arc<Latch>) {
     (queue, release)
 }
 
-fn late(result: Result<(), NotIn<Sent>>) -> Late<Sent> {
+fn late(result: Result<(), TryProduceError<Sent>>) -> PendingItem<Sent> {
     match result {
-        Err(NotIn::Late(late)) => late,
+        Err(TryProduceError::Pending(late)) => late,
         other => panic!("{other:?}"),
     }
 }
@@ -89,10 +90,10 @@ fn a_close_is_heard_and_refuses_what_is_late() {
     assert_eq!(*ear.0.lock().unwrap(), [0]);
     assert!(deaf.0.lock().unwrap().is_empty(), "it does not listen any more");
     assert_eq!(queue.room(0), 2, "whoever waits looks again");
-    assert!(matches!(waits.try_again(), Err(NotIn::Refused(ProduceError::Closed(_)))));
+    assert!(matches!(waits.try_again(), Err(TryProduceError::Refused(ProduceError::Closed(_)))));
     assert!(matches!(
         queue.try_produce(sent(0, 0, 4), None, &nobody),
-        Err(NotIn::Refused(ProduceError::Closed(_)))
+        Err(TryProduceError::Refused(ProduceError::Closed(_)))
     ));
     drop(listening);
     release.open();
@@ -106,7 +107,7 @@ fn with_if_possible_nothing_is_late() {
     let (queue, release) = full(BufferStrategy::IfPossible);
     assert!(matches!(
         queue.try_produce(sent(0, 0, 3), None, &nobody),
-        Err(NotIn::Refused(ProduceError::Full(_)))
+        Err(TryProduceError::Refused(ProduceError::Full(_)))
     ));
     release.open();
     shut_down(&queue);
