@@ -109,7 +109,7 @@ check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are tho
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
 
 faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red; a part: FAULTS_ARGS="--part 1/4"
-	$(BIN)/python scripts/faults.py $(FAULTS_ARGS)
+	$(BIN)/python scripts/faults/run.py $(FAULTS_ARGS)
 
 bench: require-toolchain ## every figure that has a bound, five minutes; needs no Python
 	cargo bench --locked

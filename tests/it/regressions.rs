@@ -1,5 +1,5 @@
 //! What broke in the queue that this one follows: one test for each of its twelve failures,
-//! numbered as they were found. `scripts/faults.py` brings each failure back and shows its test
+//! numbered as they were found. `scripts/faults` brings each failure back and shows its test
 //! red. Those of moves are in `regressions_of_moves`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

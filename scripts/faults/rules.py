@@ -1,29 +1,14 @@
-"""Turn off one rule after the other and see the tests that guard it go red.
+"""The rules that `src/rules.rs` can leave out, and the tests that must fail without them.
 
-Each row of RULES names a rule that `src/rules.rs` can leave out and the tests that must fail
-without it. First all of these tests must pass with every rule in place, in the same builds. `make
-faults` runs it, CI a part by turns.
+A test is named by its kind and its place:
+
+- `loom:`, `unit:` a test of the library, with or without loom; a name without a module is in
+  `loom_tests`;
+- `it:` a test of `tests/it`;
+- `py:` a file under `tests/python`, followed by options of pytest.
 """
 
-import argparse
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import NamedTuple
-
-ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-SITE = TARGET / "faults-site"
-TIME_LIMIT_S = 120
-"""A test that hangs without its rule is red as well; loom and the tests' own patience end most of them before."""
-
-TRIES = 3
-"""How often a test may stay green without its rule: on real threads it can be lucky, but not three times running."""
-
 RULES: dict[str, list[str]] = {
-    # loom, unit: a test of the library, with or without loom; without a module it is in
-    # `loom_tests`. it: of tests/it. py: a file below tests/python, and options of pytest.
     "EntryToken": [
         "loom:loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
@@ -147,7 +132,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_attached_owners_meet_at_one_handler",
         "loom:flow::loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
-    # What broke in the queue that this one follows; failures 4 and 7 are in rows above.
+    # Failures of the queue that this one follows; failures 4 and 7 are in rows above.
     "GrowthKeepsOwners": [
         "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
     ],
@@ -190,149 +175,3 @@ RULES: dict[str, list[str]] = {
     "ForkGeneration": ["py:core/promises/test_p9_fork.py"],
     "CheckSignals": ["py:core/promises/test_p9_signals.py"],
 }
-
-
-class Outcome(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    passed: bool
-    output: str
-
-
-def build() -> None:
-    """Build all kinds of tests with the switches in."""
-    cargo("loom", "--no-run")
-    cargo("unit", "--no-run")
-    cargo("it", "--no-run")
-    maturin = [
-        sys.executable,
-        "-m",
-        "maturin",
-        "build",
-        "--release",
-        "--locked",
-        "--features",
-        "python,faults",
-    ]
-    wheels = TARGET / "faults-wheels"
-    for old in wheels.glob("*.whl"):
-        old.unlink()
-    run([*maturin, "--out", str(wheels)], check=True)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--upgrade",
-        "--target",
-        str(SITE),
-    ]
-    run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
-
-
-def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
-    """Run cargo for one kind of test."""
-    if kind == "loom":
-        command = [
-            "cargo",
-            "test",
-            "--locked",
-            "--release",
-            "--lib",
-            "--target-dir",
-            str(TARGET / "loom"),
-        ]
-        # As in `make loom`, so that both use the same build.
-        fast = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
-        flags = {"RUSTFLAGS": "--cfg loom", **fast}
-    else:
-        command = [
-            "cargo",
-            "test",
-            "--locked",
-            *(["--lib"] if kind == "unit" else ["--test", "it"]),
-        ]
-        flags = {}
-    return run([*command, "--features", "faults", *args], rule=rule, **flags)
-
-
-def outcome(test: str, rule: str = "") -> Outcome:
-    """Run one test."""
-    kind, name = test.split(":", 1)
-    if kind == "loom" and "::" not in name:
-        name = f"loom_tests::{name}"
-    if kind in ("loom", "unit", "it"):
-        return cargo(kind, "--", "--exact", name, rule=rule)
-    path, *options = name.split()
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/python/{path}", *options]
-    return run(pytest, rule=rule, PYTHONPATH=str(SITE))
-
-
-def run(command: list[str], *, rule: str = "", check: bool = False, **variables: str) -> Outcome:
-    """Run a command quietly, within the time limit unless it must succeed."""
-    environment = {**os.environ, **variables, "BATCHQUEUE_RULE_OFF": rule}
-    limit = None if check or "--no-run" in command else TIME_LIMIT_S
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=ROOT,
-            env=environment,
-            timeout=limit,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    except subprocess.TimeoutExpired as expired:
-        said = (expired.stdout or b"").decode(errors="replace")
-        return Outcome(passed=False, output=f"{said}\nnot done after {limit} s")
-    output = done.stdout.decode(errors="replace")
-    if check and done.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{output}")
-    return Outcome(passed=done.returncode == 0, output=output)
-
-
-def main() -> int:
-    """Print one line per rule and test; 0 if every test is green with its rule and red without."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which rules (all)")
-    parser.add_argument(
-        "--part",
-        default="1/1",
-        help="of these one in so many, as in 2/4: the second, the sixth ...",
-    )
-    args = parser.parse_args()
-    if unknown := sorted(set(args.names) - set(RULES)):
-        parser.error(f"rule {', '.join(unknown)} is not known: give some of {', '.join(RULES)}")
-    part, _, parts = args.part.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(RULES)):
-        parser.error(
-            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(RULES)}, as in 2/4"
-        )
-    chosen = {
-        name: RULES[name] for name in (args.names or list(RULES))[int(part) - 1 :: int(parts)]
-    }
-    print(f"faults: {len(chosen)} of {len(RULES)}: {' '.join(chosen)}", flush=True)
-    build()
-    wrong = 0
-    tests = sorted({test for guards in chosen.values() for test in guards})
-    for test in tests:
-        whole = outcome(test)
-        if not whole.passed:
-            wrong += 1
-            print(f"{test}: RED with every rule in place\n{whole.output}", flush=True)
-    for rule, guards in chosen.items():
-        for test in guards:
-            red = any(not outcome(test, rule).passed for _ in range(TRIES))
-            wrong += not red
-            print(f"{rule:26} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
-    total = sum(map(len, chosen.values()))
-    print(f"{total + len(tests) - wrong} passed, {wrong} failed")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

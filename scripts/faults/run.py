@@ -1,0 +1,169 @@
+"""Turns off the rules one after the other, and checks that the tests which guard each one fail.
+
+`rules.py` lists the rules and their tests. First all of these tests must pass with every rule in
+place, in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from rules import RULES
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+SITE = TARGET / "faults-site"
+TIME_LIMIT_S = 120
+"""A test that hangs without its rule fails as well; loom and the tests' time-outs end most first."""
+
+TRIES = 3
+"""Runs in which a test may pass without its rule: real threads can be lucky, but not three times."""
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    passed: bool
+    output: str
+
+
+def build() -> None:
+    """Build all kinds of tests, with the switches of the rules compiled in."""
+    cargo("loom", "--no-run")
+    cargo("unit", "--no-run")
+    cargo("it", "--no-run")
+    maturin = [
+        sys.executable,
+        "-m",
+        "maturin",
+        "build",
+        "--release",
+        "--locked",
+        "--features",
+        "python,faults",
+    ]
+    wheels = TARGET / "faults-wheels"
+    for old in wheels.glob("*.whl"):
+        old.unlink()
+    run([*maturin, "--out", str(wheels)], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--upgrade",
+        "--target",
+        str(SITE),
+    ]
+    run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
+
+
+def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
+    """Run cargo for a kind of tests."""
+    if kind == "loom":
+        command = [
+            "cargo",
+            "test",
+            "--locked",
+            "--release",
+            "--lib",
+            "--target-dir",
+            str(TARGET / "loom"),
+        ]
+        # The settings of `make loom`, so that both share a build.
+        fast = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
+        flags = {"RUSTFLAGS": "--cfg loom", **fast}
+    else:
+        command = [
+            "cargo",
+            "test",
+            "--locked",
+            *(["--lib"] if kind == "unit" else ["--test", "it"]),
+        ]
+        flags = {}
+    return run([*command, "--features", "faults", *args], rule=rule, **flags)
+
+
+def outcome(test: str, rule: str = "") -> Outcome:
+    """Run a test."""
+    kind, name = test.split(":", 1)
+    if kind == "loom" and "::" not in name:
+        name = f"loom_tests::{name}"
+    if kind in ("loom", "unit", "it"):
+        return cargo(kind, "--", "--exact", name, rule=rule)
+    path, *options = name.split()
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/python/{path}", *options]
+    return run(pytest, rule=rule, PYTHONPATH=str(SITE))
+
+
+def run(command: list[str], *, rule: str = "", check: bool = False, **variables: str) -> Outcome:
+    """Run a command without its output; `TIME_LIMIT_S` applies unless it must succeed."""
+    environment = {**os.environ, **variables, "BATCHQUEUE_RULE_OFF": rule}
+    limit = None if check or "--no-run" in command else TIME_LIMIT_S
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+            timeout=limit,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = (expired.stdout or b"").decode(errors="replace")
+        return Outcome(passed=False, output=f"{printed}\nnot done after {limit} s")
+    output = done.stdout.decode(errors="replace")
+    if check and done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{output}")
+    return Outcome(passed=done.returncode == 0, output=output)
+
+
+def main() -> int:
+    """Print a line per rule and test; 0 if every test passes with its rule and fails without."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the rules to turn off (all)")
+    parser.add_argument(
+        "--part",
+        default="1/1",
+        help="every N-th of these rules, from the K-th: 2/4 is the second, the sixth, ...",
+    )
+    args = parser.parse_args()
+    if unknown := sorted(set(args.names) - set(RULES)):
+        parser.error(f"rule {', '.join(unknown)} is not known: give some of {', '.join(RULES)}")
+    part, _, parts = args.part.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(RULES)):
+        parser.error(
+            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(RULES)}, as in 2/4"
+        )
+    chosen = {
+        name: RULES[name] for name in (args.names or list(RULES))[int(part) - 1 :: int(parts)]
+    }
+    print(f"faults: {len(chosen)} of {len(RULES)}: {' '.join(chosen)}", flush=True)
+    build()
+    wrong = 0
+    tests = sorted({test for guards in chosen.values() for test in guards})
+    for test in tests:
+        with_all_rules = outcome(test)
+        if not with_all_rules.passed:
+            wrong += 1
+            print(f"{test}: RED with every rule in place\n{with_all_rules.output}", flush=True)
+    for rule, guards in chosen.items():
+        for test in guards:
+            red = any(not outcome(test, rule).passed for _ in range(TRIES))
+            wrong += not red
+            print(f"{rule:26} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
+    total = sum(map(len, chosen.values()))
+    print(f"{total + len(tests) - wrong} passed, {wrong} failed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
