@@ -9,7 +9,7 @@ from core_support.waits import HANG_S
 
 @pytest.fixture(autouse=True)
 def _no_test_hangs():
-    """A hang that no bounded wait catches ends the run with the stacks of all threads."""
+    """A test that hangs past every bounded wait ends the run with the stacks of all threads."""
     faulthandler.dump_traceback_later(HANG_S, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -17,7 +17,7 @@ def _no_test_hangs():
 
 @pytest.fixture
 def make_queue():
-    """Make queues that are shut down after the test, whatever happened in it."""
+    """Makes queues, and shuts them down after the test, even if it fails."""
     made = []
 
     def make(name="queue", settings=None, **options):

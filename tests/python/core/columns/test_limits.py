@@ -1,4 +1,4 @@
-"""`produce_arrow` where it ends: full partitions, time-outs, shutdown, failures, streams; all counted in rows."""
+"""Limits of `produce_arrow`: full partitions, time-outs, shutdown, failures, streams; in rows."""
 
 import logging
 
@@ -22,7 +22,7 @@ from core_support.waits import WAIT_S, eventually
 
 @pytest.fixture
 def held_queue(make_queue):
-    """A queue whose handler of tag "a" is inside its first row, with room for ten more; and that handler."""
+    """A queue with room for ten rows whose handler of tag "a" holds its first; and the handler."""
     held = Held()
     queue = make_queue(buffer_size=10)
     queue.add_handler("a", held)
@@ -31,7 +31,7 @@ def held_queue(make_queue):
     return queue, held
 
 
-def test_the_bound_and_the_counts_are_in_rows(make_queue):
+def test_bound_and_counts_are_in_rows(make_queue):
     held = Held()
     queue = make_queue(buffer_size=100, strategy=BufferStrategy.IF_POSSIBLE)
     queue.add_handler("a", held)
@@ -50,7 +50,7 @@ def test_the_bound_and_the_counts_are_in_rows(make_queue):
     assert_conserved(stats)
 
 
-def test_a_full_tag_does_not_keep_the_others_out(make_queue):
+def test_full_tag_does_not_block_the_others(make_queue):
     held, rows = Held(), Rows()
     queue = make_queue(threads=2, partitions=2, buffer_size=10, strategy=BufferStrategy.IF_POSSIBLE)
     queue.add_handler("full", held)
@@ -63,7 +63,7 @@ def test_a_full_tag_does_not_keep_the_others_out(make_queue):
     assert len(rows.numbers) == 5
 
 
-def test_with_blocking_rows_wait_for_space_beside_objects(make_queue):
+def test_blocking_rows_wait_for_space_beside_objects(make_queue):
     total, numbers = Rows(), []
     queue = make_queue(buffer_size=10)
     queue.add_handler("a", total)
@@ -81,7 +81,7 @@ def test_with_blocking_rows_wait_for_space_beside_objects(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_a_time_out_says_how_many_rows_are_in(held_queue):
+def test_time_out_reports_how_many_rows_were_accepted(held_queue):
     queue, held = held_queue
     with pytest.raises(ProduceTimeoutError, match=r"partition 0 stayed full \(10/10\)") as raised:
         queue.produce_arrow(record_batch(["a"] * 30), type_column="tag", timeout=0.01)
@@ -91,7 +91,7 @@ def test_a_time_out_says_how_many_rows_are_in(held_queue):
     assert_conserved(queue.stats())
 
 
-def test_a_producer_that_waits_is_let_go_by_a_shutdown(held_queue):
+def test_shutdown_releases_a_waiting_producer(held_queue):
     queue, held = held_queue
     thread, outcome = in_background(
         lambda: queue.produce_arrow(record_batch(["a"] * 30), type_column="tag")
@@ -105,7 +105,7 @@ def test_a_producer_that_waits_is_let_go_by_a_shutdown(held_queue):
     assert_conserved(queue.stats())
 
 
-def test_rows_without_a_handler_are_named_in_the_log_once(make_queue, caplog):
+def test_rows_without_a_handler_are_logged_once(make_queue, caplog):
     caplog.set_level(logging.WARNING, logger="batchqueue")
     queue = make_queue()
     queue.add_handler("a", Rows())
@@ -118,7 +118,7 @@ def test_rows_without_a_handler_are_named_in_the_log_once(make_queue, caplog):
     assert queue.stats().unhandled == 3
 
 
-def test_a_batch_that_failed_is_tried_again_with_the_same_rows(make_queue):
+def test_failed_batch_is_retried_with_the_same_rows(make_queue):
     calls = []
 
     def flaky(batches):
@@ -134,7 +134,7 @@ def test_a_batch_that_failed_is_tried_again_with_the_same_rows(make_queue):
     assert queue.stats().consumed == 2
 
 
-def test_a_failure_counts_rows(make_queue):
+def test_failures_are_counted_in_rows(make_queue):
     def fail(batches):
         raise ValueError("no")
 
@@ -174,7 +174,7 @@ def test_producers_in_several_threads_keep_their_order(make_queue):
             ]
 
 
-def test_a_stream_that_fails_midway_says_so_and_keeps_what_it_gave(make_queue):
+def test_stream_that_fails_midway_raises_and_keeps_the_rows_it_gave(make_queue):
     rows = Rows()
     queue = make_queue()
     queue.add_handler("a", rows)
@@ -204,7 +204,7 @@ def endless(batch):
 
 
 @pytest.mark.parametrize("strategy", BufferStrategy)
-def test_a_stream_is_not_read_on_when_the_queue_is_shut_down(make_queue, strategy):
+def test_stream_is_not_read_further_after_a_shutdown(make_queue, strategy):
     queue = make_queue(strategy=strategy)
     queue.add_handler("a", Rows())
     source = endless(record_batch(["a", "a"]))
@@ -217,7 +217,7 @@ def test_a_stream_is_not_read_on_when_the_queue_is_shut_down(make_queue, strateg
     assert_conserved(stats)
 
 
-def test_a_stream_that_never_waits_can_be_interrupted():
+def test_stream_that_never_waits_can_be_interrupted():
     code, lines, err = run_script("""
         import pyarrow as pa
         batch = pa.record_batch({"tag": ["a", "a"]})
@@ -230,11 +230,12 @@ def test_a_stream_that_never_waits_can_be_interrupted():
         with BatchQueue("q", config(strategy=BufferStrategy.IF_POSSIBLE)) as queue:
             queue.add_handler("a", len)
             try:
-                queue.produce_arrow(pa.RecordBatchReader.from_batches(batch.schema, batches()), type_column="tag")
+                reader = pa.RecordBatchReader.from_batches(batch.schema, batches())
+                queue.produce_arrow(reader, type_column="tag")
             except KeyboardInterrupt as interrupt:
                 say("interrupted", interrupt.accepted >= 100)
             except BatchQueueError as error:
-                # The interrupt came while the generator ran, and pyarrow made a failure of it.
+                # The interrupt came while the generator ran, and pyarrow turned it into a failure.
                 say("interrupted", "KeyboardInterrupt" in str(error) and error.accepted >= 100)
     """)
     assert (code, lines) == (0, ["interrupted True"]), err

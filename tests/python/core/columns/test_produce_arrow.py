@@ -35,7 +35,10 @@ STRINGS = [pa.string(), pa.large_string(), pa.string_view()]
 
 @pytest.fixture
 def collect(make_queue):
-    """Run data through a queue with a handler per tag; return the handlers by tag, and the statistics."""
+    """Returns a function that runs data through a queue with a handler per tag.
+
+    It returns the handlers by tag, and the statistics.
+    """
 
     def run(data, tags, **options):
         queue = make_queue(partitions=PartitionPolicy.adaptive(), **options)
@@ -83,7 +86,7 @@ def test_each_tag_gets_its_rows_in_order(tag_type, dictionary, data):
         tag_type,
     )
     if dictionary:
-        # Dictionaries of string views cannot be made here.
+        # pyarrow cannot make dictionaries of string views.
         column = pa.array(
             column.to_pylist(), pa.string() if tag_type == pa.string_view() else tag_type
         ).dictionary_encode()
@@ -116,7 +119,7 @@ def test_each_tag_gets_its_rows_in_order(tag_type, dictionary, data):
     ],
     ids=["table", "reader", "record batch", "polars", "duckdb", "nanoarrow"],
 )
-def test_data_of_every_library_goes_in(collect, make):
+def test_data_of_every_library_is_accepted(collect, make):
     source = table([["a", "b", "c"][number % 3] for number in range(1_000)])
     handlers, stats = collect(make(source), ["a", "b"])
     assert handlers["a"].numbers == expected(source, "a")
@@ -131,7 +134,7 @@ def test_data_of_every_library_goes_in(collect, make):
     }
 
 
-def test_a_large_table_is_cut_and_every_value_arrives(collect):
+def test_large_table_is_cut_and_every_value_arrives(collect):
     rows = 200_000
     source = table(
         [f"type {number * number % 37}" for number in range(rows)], value=pa.array(range(rows))
@@ -159,7 +162,7 @@ def test_rows_of_one_tag_are_not_copied(collect):
     )
 
 
-def test_other_columns_of_all_kinds_come_along(collect):
+def test_other_columns_of_every_type_arrive(collect):
     tags = ["a", "b"] * 50
     source = table(
         tags,
@@ -176,7 +179,7 @@ def test_other_columns_of_all_kinds_come_along(collect):
         )
 
 
-def test_a_factory_spreads_the_rows_of_a_tag(make_queue):
+def test_factory_spreads_the_rows_of_a_tag(make_queue):
     queue, made = make_queue(threads=2, partitions=4), []
 
     def factory():
@@ -201,7 +204,7 @@ def test_one_consumer_takes_objects_and_rows(make_queue):
     assert queue.stats().consumed == 3
 
 
-def test_a_tag_is_not_the_class_of_texts(make_queue):
+def test_tag_is_not_the_class_str(make_queue):
     rows, texts = Rows(), []
     queue = make_queue()
     queue.add_handler("str", rows)
@@ -213,7 +216,7 @@ def test_a_tag_is_not_the_class_of_texts(make_queue):
     assert set(queue.stats().handlers()) == {"str", str}
 
 
-def test_a_removed_tag_is_unhandled_and_can_come_back(make_queue):
+def test_removed_tag_is_unhandled_and_can_come_back(make_queue):
     rows = Rows()
     queue = make_queue()
     assert queue.remove_handler("a") is False
@@ -228,7 +231,7 @@ def test_a_removed_tag_is_unhandled_and_can_come_back(make_queue):
 
 
 @pytest.mark.parametrize("rows", [[], ["a"]])
-def test_empty_data_is_nothing(make_queue, rows):
+def test_empty_data_enqueues_nothing(make_queue, rows):
     queue = make_queue()
     data = table(pa.array(rows, pa.string())).slice(0, 0)
     assert queue.produce_arrow(data, type_column="tag") == 0
@@ -273,7 +276,7 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
         "index out of range",
     ],
 )
-def test_what_cannot_be_split_is_refused(make_queue, data, column, message):
+def test_data_that_cannot_be_split_is_refused(make_queue, data, column, message):
     queue = make_queue()
     with pytest.raises(ConfigError, match=message):
         queue.produce_arrow(data, type_column=column)
@@ -283,12 +286,12 @@ def test_what_cannot_be_split_is_refused(make_queue, data, column, message):
 @pytest.mark.parametrize(
     "selector", [PartitionSelector.by_key(id), PartitionSelector.custom(lambda item, count: 0)]
 )
-def test_a_selector_in_python_cannot_be_asked_about_rows(make_queue, selector):
+def test_python_selector_is_refused_for_rows(make_queue, selector):
     with pytest.raises(ConfigError, match=r"by_key or custom selector.*by_type or round_robin"):
         make_queue(selector=selector).produce_arrow(table(["a"]), type_column="tag")
 
 
-def test_bytes_behind_a_null_are_no_text(collect):
+def test_bytes_behind_a_null_are_not_read_as_text(collect):
     offsets = pa.py_buffer(bytes(pa.array([0, 1, 3, 4, 5], pa.int32()).buffers()[1]))
     texts = pa.StringArray.from_buffers(
         4, offsets, pa.py_buffer(b"a\xff\xfebc"), pa.py_buffer(bytes([0b1101]))
@@ -301,20 +304,22 @@ def test_bytes_behind_a_null_are_no_text(collect):
     assert [batch["text"].to_pylist() for batch in handlers["b"].batches] == [[None, "c"]]
 
 
-def test_the_package_does_not_import_what_takes_long():
-    script = 'print([name for name in ("pyarrow", "numpy", "polars", "pandas", "asyncio") if name in sys.modules])'
+def test_package_does_not_import_slow_libraries():
+    slow = ("pyarrow", "numpy", "polars", "pandas", "asyncio")
+    script = f"print([name for name in {slow} if name in sys.modules])"
     code, lines, err = run_script(script, header="import sys, batchqueue\n")
     assert (code, lines) == (0, ["[]"]), err
 
 
-def test_without_pyarrow_handlers_get_objects_of_the_arrow_protocol():
+def test_handlers_get_objects_of_the_arrow_protocol_without_pyarrow():
     code, lines, err = run_script("""
         sys.modules["pyarrow"] = None
         import polars
         seen = []
         with BatchQueue("q", config()) as queue:
             queue.add_handler("a", seen.extend)
-            queue.produce_arrow(polars.DataFrame({"tag": ["a", "b", "a"], "n": [1, 2, 3]}), type_column="tag")
+            frame = polars.DataFrame({"tag": ["a", "b", "a"], "n": [1, 2, 3]})
+            queue.produce_arrow(frame, type_column="tag")
         (batch,) = seen
         print(batch.num_rows, polars.DataFrame(batch)["n"].to_list())
     """)

@@ -17,19 +17,19 @@ ONE = ThreadPolicy.fixed(1)
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"bytes", "a\0b", "\ud800"])
-def test_a_wrong_name_is_refused(name):
+def test_invalid_name_is_rejected(name):
     with pytest.raises(ConfigError, match="name"):
         BatchQueue(name, config())
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 1_000, "Zähler-Ω", "with space", "{braces} %s"])
-def test_any_other_name_will_do(make_queue, name):
+def test_any_other_name_works(make_queue, name):
     queue = make_queue(name)
     assert queue.name == name == queue.stats().name
     assert name in repr(queue) or repr(name) in repr(queue)
 
 
-def test_a_config_of_another_kind_is_refused():
+def test_config_of_another_type_is_rejected():
     with pytest.raises(ConfigError, match=r"config is a dict; give a BatchQueueConfig"):
         BatchQueue("queue", {"threads": 1})
 
@@ -57,7 +57,7 @@ class IdleIsData(HandlerConsumer):
         (3, r"a int cannot be a handler"),
     ],
 )
-def test_a_handler_without_consume_is_refused(make_queue, handler, message):
+def test_handler_without_consume_is_rejected(make_queue, handler, message):
     queue = make_queue()
     with pytest.raises(ConfigError, match=message):
         queue.add_handler(int, handler)
@@ -65,18 +65,18 @@ def test_a_handler_without_consume_is_refused(make_queue, handler, message):
 
 
 @pytest.mark.parametrize("item_type", [None, 3, list[int]])
-def test_an_item_type_that_is_neither_class_nor_tag_is_refused(make_queue, item_type):
+def test_item_type_must_be_a_class_or_a_tag(make_queue, item_type):
     with pytest.raises(ConfigError, match=r"item_type is .*give a class"):
         make_queue().add_handler(item_type, Recorder())
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
-def test_a_weight_that_is_not_above_zero_is_refused(make_queue, weight):
+def test_weight_must_be_above_zero(make_queue, weight):
     with pytest.raises(ConfigError, match=r"weight is .*above 0"):
         make_queue().add_handler(int, Recorder(), weight=weight)
 
 
-def test_a_second_handler_of_a_type_takes_the_place_of_the_first(make_queue):
+def test_second_handler_of_a_type_replaces_the_first(make_queue):
     queue = make_queue("orders")
     first, second = Recorder(), Recorder()
     queue.add_handler(int, first)
@@ -98,7 +98,7 @@ def test_weights_share_partitions(make_queue):
 
 
 @pytest.mark.parametrize("chosen", [3, -1, 2**70, "0", None, 1.0])
-def test_a_custom_selector_is_validated(make_queue, chosen):
+def test_custom_selector_is_validated(make_queue, chosen):
     queue = make_queue(partitions=3, selector=PartitionSelector.custom(lambda item, count: chosen))
     for put in (queue.produce, lambda item: queue.produce_many([item])):
         with pytest.raises(ConfigError, match=r"custom selector chose partition .*from 0 to 2"):
@@ -107,14 +107,14 @@ def test_a_custom_selector_is_validated(make_queue, chosen):
 
 
 @pytest.mark.parametrize("key", [None, 1.5, (1, 2), object()])
-def test_a_key_that_no_other_process_would_hash_alike_is_refused(make_queue, key):
+def test_key_without_a_stable_hash_is_rejected(make_queue, key):
     queue = make_queue(partitions=3, selector=PartitionSelector.by_key(lambda item: key))
     with pytest.raises(ConfigError, match=r"the key .* of type .*return a str, bytes or int"):
         queue.produce(1)
     assert queue.stats().attempts == 0
 
 
-def test_a_selector_that_raises_raises_at_the_producer(make_queue):
+def test_error_of_a_selector_is_raised_at_the_producer(make_queue):
     def select(item, count):
         raise LookupError("no partition")
 
@@ -126,7 +126,7 @@ def test_a_selector_that_raises_raises_at_the_producer(make_queue):
 
 
 def test_keys_go_to_the_same_partition_in_every_process(make_queue):
-    """FNV-1a of the key's bytes, never Python's own hash, which differs from process to process."""
+    """FNV-1a of the key's bytes, never Python's own hash, which differs between processes."""
 
     def fnv1a(data):
         value = 0xCBF29CE484222325
@@ -144,7 +144,7 @@ def test_keys_go_to_the_same_partition_in_every_process(make_queue):
     assert [stats.partition(index).attempts for index in range(16)] == expected
 
 
-def test_the_handler_decorator_takes_functions_and_classes(make_queue):
+def test_handler_decorator_takes_functions_and_classes(make_queue):
     queue = make_queue()
     seen = []
 
@@ -164,12 +164,12 @@ def test_the_handler_decorator_takes_functions_and_classes(make_queue):
     assert sorted(map(str, seen)) == ["1", "a"]
 
 
-def test_a_typed_queue_can_be_made(make_queue):
+def test_typed_queue_can_be_made(make_queue):
     queue = BatchQueue[int]("typed", config())
     assert queue.shutdown(5) == 0
 
 
-def test_a_subclass_may_call_init_as_usual():
+def test_subclass_may_call_init_as_usual():
     class Counting(BatchQueue):
         def __init__(self, name, config):
             super().__init__(name, config)

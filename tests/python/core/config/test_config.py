@@ -87,7 +87,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("settings", "message"), WRONG, ids=[str(index) for index in range(len(WRONG))]
 )
-def test_a_wrong_setting_is_refused_when_the_config_is_made(settings, message):
+def test_invalid_setting_is_rejected_when_the_config_is_made(settings, message):
     with pytest.raises(ConfigError, match=message):
         BatchQueueConfig(**settings)
 
@@ -99,7 +99,7 @@ def test_settings_are_keyword_only_and_known():
         BatchQueueConfig(threads=ONE, buffersize=3)
 
 
-def test_a_config_error_is_a_value_error_and_a_batch_queue_error():
+def test_config_error_is_a_value_error_and_a_batch_queue_error():
     assert issubclass(ConfigError, ValueError)
     assert issubclass(ConfigError, BatchQueueError)
 
@@ -122,7 +122,7 @@ def test_a_config_error_is_a_value_error_and_a_batch_queue_error():
         (lambda: PartitionSelector.custom("x"), r"custom: 'x' is not callable; give a function"),
     ],
 )
-def test_a_wrong_policy_is_refused(make, message):
+def test_invalid_policy_is_rejected(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 
@@ -140,11 +140,11 @@ def test_a_wrong_policy_is_refused(make, message):
         (ThreadPolicy.cpu_cores_with_base(1, 0.25), 2, 2),
     ],
 )
-def test_thread_policies_round_half_up_and_give_at_least_one(policy, cores, threads):
+def test_thread_policies_round_half_up_and_give_at_least_one_thread(policy, cores, threads):
     assert policy.resolve(cores) == threads
 
 
-def test_thread_policies_ask_for_the_cores_of_this_process():
+def test_thread_policies_use_the_cores_of_this_process():
     assert ThreadPolicy.cpu_cores(1.0).resolve() >= 1
     assert ThreadPolicy.cpu_cores(1.0).resolve() == ThreadPolicy.cpu_cores(1.0).resolve(None)
 
@@ -162,5 +162,5 @@ def test_thread_policies_ask_for_the_cores_of_this_process():
         (PartitionPolicy.adaptive(2), 2, 10, 7),
     ],
 )
-def test_partition_policies(policy, threads, handlers, partitions):
+def test_partition_policies_resolve_to_partition_counts(policy, threads, handlers, partitions):
     assert policy.resolve(threads, handlers) == partitions

@@ -1,9 +1,9 @@
-"""Thread counts: how many a policy makes of so many cores, and that the cores are those this process may use.
+"""Thread counts: how many a policy makes of a number of cores, and that it counts usable cores.
 
 A process may be allowed fewer cores than the machine has, in two ways: an affinity mask, and a
 quota of its control group, which is how containers are limited. The quota's test makes a control
-group for a child. Where the system does not let this process make one, as in most containers, only
-the mask can be tested, and the quota's test says so.
+group for a child. Where the system does not allow this, as in most containers, only the mask can be
+tested, and the quota's test is skipped with the reason.
 """
 
 import os
@@ -24,7 +24,7 @@ POLICIES = {
     presets.TOPN_WORKER: ThreadPolicy.fixed(1),
     presets.IO_POOL: ThreadPolicy.cpu_cores(0.5),
 }
-"""Of a whole metrics pipeline: three queues, and the pool that all others share."""
+"""The policies of a whole metrics pipeline: three queues, and the pool that all others share."""
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,14 @@ COUNT = """
 import os, sys
 from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
 policy = ThreadPolicy.cpu_cores(1.0)
-with BatchQueue("q", BatchQueueConfig(threads=policy, partitions=PartitionPolicy.fixed(64))) as queue:
+config = BatchQueueConfig(threads=policy, partitions=PartitionPolicy.fixed(64))
+with BatchQueue("q", config) as queue:
     print(policy.resolve(), queue.stats().thread_count)
 """
 
 
 def counted(before):
-    """What an interpreter counts that runs `before` first: by the policy, and in a queue."""
+    """The cores that an interpreter counts after `before`: by the policy, and in a queue."""
     ended = subprocess.run(
         [sys.executable, "-c", before + COUNT],
         capture_output=True,
@@ -67,14 +68,14 @@ def test_without_a_limit_all_cores_of_the_process_are_counted():
     assert by_policy == in_queue <= allowed  # fewer under a quota
 
 
-def test_an_affinity_mask_is_respected():
-    one = min(os.sched_getaffinity(0))
-    assert counted(f"import os; os.sched_setaffinity(0, {{{one}}})\n") == (1, 1)
+def test_affinity_mask_is_respected():
+    core = min(os.sched_getaffinity(0))
+    assert counted(f"import os; os.sched_setaffinity(0, {{{core}}})\n") == (1, 1)
 
 
 @contextmanager
 def group_with_one_core():
-    """The file that takes the members of a new control group, whose quota is one core. None: it cannot be made."""
+    """The member file of a new control group with a quota of one core, or None."""
     with ExitStack() as removal:
         yield next(filter(None, (_made(*hierarchy, removal) for hierarchy in _hierarchies())), None)
 
@@ -84,8 +85,7 @@ def _made(parent, quota_file, quota, removal):
     try:
         group.mkdir()
         removal.callback(group.rmdir)
-        # Only into what the kernel has put there: where the controller is not on, there is no such
-        # file.
+        # Only into files of the kernel: where the controller is off, there is no such file.
         with (group / quota_file).open("r+") as existing:
             existing.write(quota)
     except OSError:
@@ -94,7 +94,7 @@ def _made(parent, quota_file, quota, removal):
 
 
 def _hierarchies():
-    """Where this process is in the second version of control groups and in the first, and how a quota is set there."""
+    """This process's control groups of version 2 and version 1, and how each sets a quota."""
     mounted = Path("/sys/fs/cgroup")
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -105,11 +105,11 @@ def _hierarchies():
                 yield mounted / mount / path.lstrip("/"), "cpu.cfs_quota_us", "100000"  # of 100,000
 
 
-def test_a_quota_of_the_control_group_is_respected():
+def test_quota_of_the_control_group_is_respected():
     with group_with_one_core() as members:
         if members is None:
             pytest.skip(
-                "this process may not make a control group with a quota; the affinity mask is tested"
+                "this process may not make a control group; only the affinity mask is tested"
             )
         join = f"import os; open({str(members)!r}, 'w').write(str(os.getpid()))\n"
         assert counted(join) == (1, 1)

@@ -1,4 +1,4 @@
-"""Configs, policies and errors are values: they pickle, compare and cannot be changed; a live queue cannot travel."""
+"""Configs, policies and errors are immutable values that pickle; a live queue cannot travel."""
 
 import copy
 import pickle
@@ -63,7 +63,7 @@ def test_configs_and_policies_pickle_and_compare_by_value(value, protocol):
     assert repr(again) == repr(value)
 
 
-def test_a_pickled_config_makes_a_working_queue(make_queue):
+def test_pickled_config_makes_a_working_queue(make_queue):
     settings = pickle.loads(pickle.dumps(config(threads=2, buffer_size=5)))
     queue = make_queue(settings=settings)
     seen = Recorder()
@@ -82,7 +82,7 @@ def test_configs_are_frozen():
 @pytest.mark.parametrize(
     "do", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
 )
-def test_a_live_queue_refuses_to_travel_and_says_what_to_do(make_queue, do):
+def test_live_queue_cannot_be_pickled_or_copied(make_queue, do):
     queue = make_queue("orders")
     with pytest.raises(
         TypeError, match=r"orders.*cannot be pickled.*BatchQueueConfig.*other process"
@@ -90,7 +90,7 @@ def test_a_live_queue_refuses_to_travel_and_says_what_to_do(make_queue, do):
         do(queue)
 
 
-def test_errors_pickle_with_what_they_carry():
+def test_errors_pickle_with_their_values():
     error = pickle.loads(pickle.dumps(ProduceTimeoutError("partition 0 is full", 7)))
     assert str(error) == "partition 0 is full"
     assert error.accepted == 7

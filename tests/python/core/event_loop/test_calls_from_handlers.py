@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue`, asked from inside its own handlers: nobody waits for itself."""
+"""`AsyncBatchQueue` called from its own handlers: no call waits for itself."""
 
 import asyncio
 
@@ -15,8 +15,11 @@ from core_support.event_loop import OnLoopTo, begin, run, until
 from core_support.queues import assert_conserved, config
 
 
-def ask_inside(ask, **settings):
-    """What `ask(queue)` returned or raised inside a coroutine handler of the queue, whose partition is full."""
+def call_inside(call, **settings):
+    """Returns what `call(queue)` gave or raised in a handler of the queue, and the statistics.
+
+    The handler is a coroutine, and its partition is full.
+    """
 
     async def main():
         results = []
@@ -27,7 +30,7 @@ def ask_inside(ask, **settings):
                 await is_full.wait()
                 results.append(None)
                 try:
-                    results[0] = await ask(queue)
+                    results[0] = await call(queue)
                 except BatchQueueError as error:
                     results[0] = error
 
@@ -49,30 +52,30 @@ async def as_a_task(coroutine):
 
 
 @pytest.mark.parametrize("way", [lambda coroutine: coroutine, as_a_task], ids=["itself", "task"])
-def test_a_handler_that_would_wait_for_itself_is_told(way):
-    error, stats = ask_inside(lambda queue: way(queue.produce(3)))
+def test_handler_that_would_wait_for_itself_gets_an_error(way):
+    error, stats = call_inside(lambda queue: way(queue.produce(3)))
     assert isinstance(error, ReentrantProduceError)
     assert "partition 0 is full (1/1)" in str(error)
     assert (stats.attempts, stats.produced, stats.refused) == (3, 2, 1)
-    error, _ = ask_inside(lambda queue: way(queue.produce_many([3, 4])))
+    error, _ = call_inside(lambda queue: way(queue.produce_many([3, 4])))
     assert isinstance(error, ReentrantProduceError)
     assert error.accepted == 0
-    error, _ = ask_inside(lambda queue: way(queue.flush()))
+    error, _ = call_inside(lambda queue: way(queue.flush()))
     assert "flush was called from a handler" in str(error)
 
 
-def test_a_handler_may_shut_its_queue_down():
-    async def ask(queue):
+def test_handler_may_shut_its_queue_down():
+    async def shut_down(queue):
         assert await queue.shutdown() == 0
         assert not queue.running
         return await queue.produce(3), await queue.produce_many([4])
 
-    result, stats = ask_inside(ask)
+    result, stats = call_inside(shut_down)
     assert result == (False, 0)
     assert stats.consumed == 2
 
 
-def test_a_handler_that_would_wait_for_itself_does_not_wait_in_line():
+def test_handler_that_would_wait_for_itself_does_not_join_the_line():
     async def main():
         errors = []
 
@@ -95,7 +98,7 @@ def test_a_handler_that_would_wait_for_itself_does_not_wait_in_line():
     run(main)
 
 
-def test_a_task_that_a_handler_left_behind_waits_like_any_other():
+def test_task_that_a_handler_left_behind_waits_like_any_other():
     async def main():
         left, seen, released = [], [], asyncio.Event()
 
@@ -124,25 +127,25 @@ def test_a_task_that_a_handler_left_behind_waits_like_any_other():
     run(main)
 
 
-def test_a_handler_produces_into_another_full_queue_and_waits():
+def test_handler_may_wait_for_another_full_queue():
     async def main():
         seen = []
 
-        async def hand_on(batch):
+        async def emit(batch):
             assert await second.produce_many(batch) == len(batch)
 
         second = AsyncBatchQueue("second", config(buffer_size=2, min_idle_ms=0))
         second.add_handler(int, OnLoopTo(seen))
         async with second, AsyncBatchQueue("first", config(min_idle_ms=0)) as first:
-            first.add_handler(int, hand_on)
+            first.add_handler(int, emit)
             assert await first.produce_many(range(500)) == 500
         assert seen == list(range(500))
 
     run(main)
 
 
-def test_queues_on_one_worker_hand_on_to_each_other():
-    """A worker that waits for a coroutine has another in its place."""
+def test_queues_on_one_worker_may_wait_for_each_other():
+    """A worker that waits for a coroutine is compensated by another."""
 
     async def main():
         seen = []
@@ -153,13 +156,13 @@ def test_queues_on_one_worker_hand_on_to_each_other():
                 shared_scheduler=pool, buffer_size=buffer_size, max_idle_ms=60_000
             )
 
-        async def hand_on(batch):
+        async def emit(batch):
             assert await second.produce_many(batch) == len(batch)
 
         second = AsyncBatchQueue("second", on_pool(1))
         second.add_handler(int, OnLoopTo(seen))
         async with second, AsyncBatchQueue("first", on_pool(10)) as first:
-            first.add_handler(int, hand_on)
+            first.add_handler(int, emit)
             assert await first.produce_many(range(100)) == 100
         assert seen == list(range(100))
 

@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue`, P9: loops that close, interpreters that exit, forks. Each has a defined result, and none hangs."""
+"""P9 of `AsyncBatchQueue`: loops that close, exits and forks have defined results; none hangs."""
 
 import asyncio
 import gc
@@ -36,13 +36,12 @@ def script(code):
     return out
 
 
-# ---- loops that close
-# ------------------------------------------------------------------------------------------------
+# Loops that close.
 
 
 @pytest.mark.parametrize("ending", ["run", "close"])
-def test_a_handler_whose_loop_closes_fails_its_batch(ending):
-    """`asyncio.run` cancels it before; a bare `close` leaves it where it is."""
+def test_handler_whose_loop_closes_fails_its_batch(ending):
+    """`asyncio.run` cancels the coroutine first; a bare `close` leaves it pending."""
     errors = []
 
     async def consume(batch):
@@ -68,10 +67,10 @@ def test_a_handler_whose_loop_closes_fails_its_batch(ending):
     assert "its event loop is closed" in str(errors[1][1])
     assert queue.stats().failed == 2
     assert_conserved(queue.stats())
-    gc.collect()  # a task that was left pending says so now and not in another test
+    gc.collect()  # makes a pending task complain here and not in another test
 
 
-def test_a_handler_that_is_registered_again_moves_to_the_running_loop():
+def test_handler_that_is_registered_again_moves_to_the_running_loop():
     class Handler:
         items = ()
 
@@ -122,7 +121,7 @@ def test_tasks_that_wait_on_a_loop_that_closes_are_refused():
     assert_conserved(queue.stats())
 
 
-def test_one_queue_serves_one_loop_after_the_other():
+def test_one_queue_serves_one_loop_after_another():
     handler, queue = Held(), AsyncBatchQueue("queue", config(buffer_size=2))
     queue.add_handler(int, handler)
 
@@ -142,7 +141,7 @@ def test_one_queue_serves_one_loop_after_the_other():
     assert_conserved(queue.stats())
 
 
-def test_a_loop_without_add_reader_is_refused_and_counted():
+def test_loop_without_add_reader_is_refused_and_counted():
     class Bare(asyncio.SelectorEventLoop):
         def add_reader(self, fd, callback, *args):
             if callback.__name__ == "_hear":
@@ -166,7 +165,7 @@ def test_a_loop_without_add_reader_is_refused_and_counted():
         runner.run(main())
 
 
-def test_queues_leave_no_file_open_behind():
+def test_queues_leave_no_file_open():
     async def main():
         handler = Held()
         async with AsyncBatchQueue("queue", config(buffer_size=1)) as queue:
@@ -185,8 +184,8 @@ def test_queues_leave_no_file_open_behind():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_interrupt_ends_a_task_that_waits():
-    """As `asyncio.run` does it: the main task is cancelled, and the interrupt follows."""
+def test_interrupt_ends_a_waiting_task():
+    """As with `asyncio.run`: the main task is cancelled, and the interrupt follows."""
     handler, queue = Held(), AsyncBatchQueue("queue", config(buffer_size=1))
     queue.add_handler(int, handler)
 
@@ -207,8 +206,7 @@ def test_an_interrupt_ends_a_task_that_waits():
     assert_conserved(queue.stats())
 
 
-# ---- the end of the interpreter
-# ------------------------------------------------------------------------------------
+# The end of the interpreter.
 
 
 def test_exit_delivers_to_plain_handlers_what_a_loop_left():
@@ -228,14 +226,15 @@ asyncio.run(main())
     ["asyncio.run(main())", "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"],
     ids=["run", "stop"],
 )
-def test_exit_fails_what_coroutines_cannot_handle_any_more(loop):
+def test_exit_fails_the_batches_that_coroutines_can_no_longer_handle(loop):
     """A loop that has only stopped might run again, but not after the exit."""
     out = script(f"""
 async def consume(batch):
     await asyncio.get_running_loop().create_future()
 async def main():
     global queue
-    queue = make(shutdown_timeout=1000, error_handler=lambda batch, error: say(batch, type(error).__name__))
+    report = lambda batch, error: say(batch, type(error).__name__)
+    queue = make(shutdown_timeout=1000, error_handler=report)
     queue.add_handler(int, consume)
     await queue.produce(1)
     await until(lambda: queue.stats().in_flight == 1)
@@ -301,11 +300,10 @@ asyncio.run(main())
     assert out == ["exits"]
 
 
-# ---- forks
-# -----------------------------------------------------------------------------------------------------------
+# Forks.
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on():
+def test_forked_child_gets_an_error_and_the_parent_continues():
     out = script("""
 import warnings
 warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue`, from the side of handlers: coroutines run on their loop, which is free while a queue waits."""
+"""Handlers of `AsyncBatchQueue`: coroutines run on their loop, which stays free."""
 
 import asyncio
 import concurrent.futures
@@ -23,33 +23,33 @@ from core_support.waits import WAIT_S
 
 
 class OnLoop:
-    """Notes what each method was given, and that it ran on the loop's thread."""
+    """Records the arguments of each call, and that it ran on the loop's thread."""
 
     def __init__(self):
         self.calls = []
 
-    def note(self, *call):
+    def record(self, *call):
         assert threading.current_thread() is threading.main_thread()
         self.calls.append(call)
 
     async def consume(self, batch):
         await asyncio.sleep(0)
-        self.note("consume", *batch)
+        self.record("consume", *batch)
         if "bad" in batch:
             raise ValueError("bad batch")
 
     async def on_idle(self):
         await asyncio.sleep(0)
         if ("idle",) not in self.calls:
-            self.note("idle")
+            self.record("idle")
 
     async def on_error(self, batch, error):
         await asyncio.sleep(0)
-        self.note("error", *batch, str(error))
+        self.record("error", *batch, str(error))
 
     async def on_close(self):
         await asyncio.sleep(0)
-        self.note("close")
+        self.record("close")
 
     async def __call__(self, batch):
         await self.consume(batch)
@@ -102,7 +102,7 @@ class Inherited(HandlerConsumer):
 
 @pytest.mark.parametrize("form", FUNCTIONS)
 @pytest.mark.parametrize("place", ["handler", "factory", "consumer", "consumer_factory"])
-def test_whatever_makes_a_coroutine_runs_on_the_loop(form, place):
+def test_every_kind_of_coroutine_runs_on_the_loop(form, place):
     async def main():
         inner = OnLoop()
         handler = FUNCTIONS[form](inner)
@@ -119,7 +119,7 @@ def test_whatever_makes_a_coroutine_runs_on_the_loop(form, place):
     run(main)
 
 
-def test_a_plain_handler_runs_on_the_drain_thread():
+def test_plain_handler_runs_on_the_drain_thread():
     async def main():
         threads = []
         async with AsyncBatchQueue("queue", config()) as queue:
@@ -131,7 +131,7 @@ def test_a_plain_handler_runs_on_the_drain_thread():
     run(main)
 
 
-def test_a_coroutine_that_raises_fails_its_batch_and_is_tried_again():
+def test_coroutine_that_raises_fails_its_batch_and_is_retried():
     async def main():
         tries, errors = [], []
 
@@ -140,7 +140,7 @@ def test_a_coroutine_that_raises_fails_its_batch_and_is_tried_again():
             if len(tries) < 3 or batch == [2]:
                 raise TimeoutError(
                     "as planned"
-                )  # what the wait for the coroutine could be confused with
+                )  # not to be confused with a time-out of the wait for the coroutine
 
         async def error_handler(batch, error):
             await asyncio.sleep(0)
@@ -159,7 +159,7 @@ def test_a_coroutine_that_raises_fails_its_batch_and_is_tried_again():
     run(main)
 
 
-def test_a_coroutine_that_is_cancelled_fails_its_batch():
+def test_cancelled_coroutine_fails_its_batch():
     async def main():
         errors = []
 
@@ -178,7 +178,7 @@ def test_a_coroutine_that_is_cancelled_fails_its_batch():
     run(main)
 
 
-def test_no_two_calls_into_one_coroutine_handler_overlap():
+def test_calls_into_one_coroutine_handler_never_overlap():
     async def main():
         class Handler:
             inside = overlaps = items = 0
@@ -205,15 +205,14 @@ def test_no_two_calls_into_one_coroutine_handler_overlap():
     run(main)
 
 
-# ---- where there is no loop
-# ------------------------------------------------------------------------------------------
+# Without a loop.
 
 
 async def coroutine_function(batch):
     raise NotImplementedError
 
 
-def test_without_a_running_loop_a_coroutine_function_is_refused_with_the_remedy():
+def test_coroutine_function_is_refused_with_the_remedy_without_a_running_loop():
     queue = AsyncBatchQueue("queue", config())
     for handler in (coroutine_function, OnLoop()):
         with pytest.raises(ConfigError, match=r"none is running here: make .* in a coroutine"):
@@ -225,7 +224,7 @@ def test_without_a_running_loop_a_coroutine_function_is_refused_with_the_remedy(
     queue.add_handler(int, recorder)
     queue.add_handler(
         str, lambda batch: coroutine_function(batch)
-    )  # nobody can know before it is called
+    )  # cannot be known before the call
 
     async def main():
         await queue.produce_many([1, "text"])
@@ -236,7 +235,7 @@ def test_without_a_running_loop_a_coroutine_function_is_refused_with_the_remedy(
     assert queue.stats().failed == 1
 
 
-def test_a_batch_queue_refuses_coroutine_functions_with_the_remedy(make_queue):
+def test_batch_queue_refuses_coroutine_functions_with_the_remedy(make_queue):
     queue = make_queue()
     with pytest.raises(ConfigError, match=r"consume of .*coroutine_function.*use AsyncBatchQueue"):
         queue.add_handler(int, coroutine_function)
@@ -261,7 +260,7 @@ def test_a_batch_queue_refuses_coroutine_functions_with_the_remedy(make_queue):
             call()
 
 
-def test_what_it_is_given_is_checked_as_by_a_batch_queue():
+def test_arguments_are_checked_as_by_a_batch_queue():
     for arguments in (("", config()), ("queue", None)):
         with pytest.raises(ConfigError):
             AsyncBatchQueue(*arguments)
@@ -290,11 +289,10 @@ def test_what_it_is_given_is_checked_as_by_a_batch_queue():
     run(main)
 
 
-# ---- the loop is free
-# ------------------------------------------------------------------------------------------------
+# The loop stays free.
 
 
-def test_a_full_executor_of_the_loop_blocks_nothing():
+def test_full_executor_of_the_loop_blocks_nothing():
     async def main():
         seen, released = [], threading.Event()
         loop = asyncio.get_running_loop()
@@ -346,7 +344,7 @@ def test_replacing_and_removing_a_busy_handler_does_not_wait_for_it():
     run(main)
 
 
-def test_flush_and_shutdown_end_with_their_time_and_with_their_task():
+def test_flush_and_shutdown_end_with_their_time_out_or_their_task():
     async def main():
         handler = Held()
         queue = AsyncBatchQueue("queue", config(shutdown_timeout=0))
@@ -361,7 +359,9 @@ def test_flush_and_shutdown_end_with_their_time_and_with_their_task():
         for task in tasks:
             task.cancel()
         assert await outcomes(tasks) == [asyncio.CancelledError] * 2
-        await until(lambda: not any("batchqueue-" in one.name for one in threading.enumerate()))
+        await until(
+            lambda: not any("batchqueue-" in thread.name for thread in threading.enumerate())
+        )
         assert await queue.shutdown(0) == 1
         handler.released.set()
         assert await queue.shutdown() == 1
@@ -382,8 +382,8 @@ def test_leaving_the_block_waits_for_the_configured_time():
     run(main)
 
 
-def test_a_batch_queue_with_a_coroutine_keeps_nothing_of_it(make_queue):
-    """The plain queue is untouched by loops: it may run beside one."""
+def test_batch_queue_works_beside_a_running_loop(make_queue):
+    """The plain queue is unaffected by loops: it may run beside one."""
 
     async def main():
         recorder = Recorder()

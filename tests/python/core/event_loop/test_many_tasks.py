@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue` under many tasks, of one loop and of several: each item arrives once, and in order."""
+"""`AsyncBatchQueue` under many tasks of one or several loops: each item arrives once, in order."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ SELECTORS = {
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_each_tasks_items_keep_their_order(selector):
+def test_items_of_each_task_keep_their_order(selector):
     select, partitions = SELECTORS[selector]
 
     async def produce(queue, producer, kind):
@@ -44,7 +44,9 @@ def test_each_tasks_items_keep_their_order(selector):
             )
         for producer in range(12):
             for item_type in TYPES[:3]:
-                mine = [one for one in seen if one // 1_000 == producer and type(one) is item_type]
+                mine = [
+                    item for item in seen if item // 1_000 == producer and type(item) is item_type
+                ]
                 assert mine == sorted(mine)
         assert len(seen) == len(set(map(int, seen))) == 2_400
         assert_conserved(queue.stats())
@@ -53,10 +55,10 @@ def test_each_tasks_items_keep_their_order(selector):
 
 
 class Producer:
-    """A task that puts numbers in and is cancelled, or gives up, at random; it knows what is in."""
+    """A task that enqueues numbers, and at random is cancelled or gives up."""
 
     def __init__(self, index, seed):
-        self.index, self.number, self.inside = index, 0, []
+        self.index, self.number, self.accepted = index, 0, []
         self.random = random.Random(seed)
 
     def next(self, count=1):
@@ -71,7 +73,7 @@ class Producer:
         if self.random.random() < 0.5:
             (item,) = self.next()
             if await queue.produce(item, timeout=timeout):
-                self.inside.append(item)
+                self.accepted.append(item)
             return
         items, accepted = self.next(self.random.randrange(1, 12)), 0
         try:
@@ -81,7 +83,7 @@ class Producer:
             accepted = error.accepted
             raise
         finally:
-            self.inside.extend(items[:accepted])
+            self.accepted.extend(items[:accepted])
 
     async def live(self, queue, actions):
         for _ in range(actions):
@@ -99,7 +101,7 @@ class Producer:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("loops", [1, 2])
-def test_with_tasks_cancelled_at_random_what_was_accepted_arrives_once_and_in_order(seed, loops):
+def test_items_accepted_from_randomly_cancelled_tasks_arrive_once_and_in_order(seed, loops):
     seen = {item_type: [] for item_type in TYPES[:2]}
     producers = [Producer(index, seed * 1_000 + index) for index in range(24)]
     settings = config(threads=2, partitions=2, buffer_size=1 + seed * 2, min_idle_ms=0)
@@ -109,18 +111,20 @@ def test_with_tasks_cancelled_at_random_what_was_accepted_arrives_once_and_in_or
 
     def loop(share):
         async def main():
-            await asyncio.gather(*(one.live(queue, 60) for one in producers[share::loops]))
+            await asyncio.gather(
+                *(producer.live(queue, 60) for producer in producers[share::loops])
+            )
 
         run(main)
 
     run_threads(*(lambda share=share: loop(share) for share in range(loops)))
     assert asyncio.run(queue.shutdown(WAIT_S)) == 0
     for item_type, items in seen.items():
-        for one in producers:
-            mine = [item for item in items if item // 100_000 == one.index]
-            assert mine == [item for item in one.inside if type(item) is item_type]
+        for producer in producers:
+            mine = [item for item in items if item // 100_000 == producer.index]
+            assert mine == [item for item in producer.accepted if type(item) is item_type]
     stats = queue.stats()
-    assert stats.consumed == sum(len(one.inside) for one in producers)
+    assert stats.consumed == sum(len(producer.accepted) for producer in producers)
     assert stats.refused > 0
     assert_conserved(stats)
 

@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue`, from the side of producers: tasks wait in line, and the loop for nobody."""
+"""Producers of `AsyncBatchQueue`: tasks wait in line, and the loop never waits."""
 
 import asyncio
 
@@ -17,17 +17,17 @@ from core_support.queues import assert_conserved, config
 from core_support.waits import WAIT_S
 
 
-def one_handler(handler, **settings):
+def queue_of(handler, **settings):
     queue = AsyncBatchQueue("queue", config(**settings))
     queue.add_handler(int, handler)
     return queue
 
 
 @pytest.mark.parametrize("kind", [list, tuple, iter], ids=["list", "tuple", "iterator"])
-def test_what_finds_room_goes_in_at_once_and_in_order(kind):
+def test_items_that_find_room_are_enqueued_in_order_and_without_a_wait(kind):
     async def main():
         handler = Recorder()
-        async with one_handler(handler, buffer_size=100_000) as queue:
+        async with queue_of(handler, buffer_size=100_000) as queue:
             assert await queue.produce(-1) is True
             assert await queue.produce_many(kind(range(50_000))) == 50_000
             assert await queue.produce_many(kind(())) == 0
@@ -40,9 +40,9 @@ def test_what_finds_room_goes_in_at_once_and_in_order(kind):
 
 
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterator"])
-def test_many_that_find_room_leave_the_loop_turns_for_others(kind):
+def test_many_that_find_room_yield_to_other_tasks(kind):
     async def main():
-        async with one_handler(Recorder(), buffer_size=200_000) as queue:
+        async with queue_of(Recorder(), buffer_size=200_000) as queue:
             (task,) = await begin(queue.produce_many(kind(range(100_000))))
             assert not task.done()
             assert await task == 100_000
@@ -52,12 +52,12 @@ def test_many_that_find_room_leave_the_loop_turns_for_others(kind):
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 7, 100])
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterator"])
-def test_room_wakes_a_task_again_and_again(buffer_size, kind):
-    """The drain thread sleeps for a minute when it hears of nothing, and so does the loop."""
+def test_room_wakes_a_task_every_time(buffer_size, kind):
+    """Without a wake-up the drain thread and the loop would sleep for a minute."""
 
     async def main():
         handler = Recorder()
-        async with one_handler(handler, buffer_size=buffer_size, min_idle_ms=0) as queue:
+        async with queue_of(handler, buffer_size=buffer_size, min_idle_ms=0) as queue:
             for number in range(300):
                 assert await queue.produce(number) is True
             assert await queue.produce_many(kind(range(300, 1_000))) == 700
@@ -68,9 +68,9 @@ def test_room_wakes_a_task_again_and_again(buffer_size, kind):
     run(main)
 
 
-def test_pressure_ends_the_rest_of_a_drain_thread():
+def test_pressure_ends_the_pause_of_a_drain_thread():
     async def main():
-        async with one_handler(
+        async with queue_of(
             Recorder(), buffer_size=4, min_idle_ms=60_000, max_idle_ms=60_000
         ) as queue:
             assert await queue.produce_many(list(range(50))) == 50
@@ -78,10 +78,10 @@ def test_pressure_ends_the_rest_of_a_drain_thread():
     run(main)
 
 
-def test_a_task_waits_for_room_and_the_loop_does_not():
+def test_task_waits_for_room_and_the_loop_does_not():
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=2) as queue:
+        async with queue_of(handler, buffer_size=2) as queue:
             await fill(queue, handler)
             (task,) = await begin(queue.produce(3))
             for _ in range(10):
@@ -101,7 +101,7 @@ def test_a_task_waits_for_room_and_the_loop_does_not():
 def test_tasks_get_room_in_order_of_arrival(buffer_size):
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=buffer_size) as queue:
+        async with queue_of(handler, buffer_size=buffer_size) as queue:
             await fill(queue, handler)
             tasks = await begin(*(queue.produce(number) for number in range(100, 200)))
             handler.released.set()
@@ -113,15 +113,15 @@ def test_tasks_get_room_in_order_of_arrival(buffer_size):
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-def test_who_comes_later_overtakes_nobody_although_there_is_room(many):
+def test_late_task_does_not_overtake_although_there_is_room(many):
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=1) as queue:
+        async with queue_of(handler, buffer_size=1) as queue:
             await fill(queue, handler)
             waiting = await begin(queue.produce(2))
             handler.released.set()
             wait_for_room(queue)
-            # The loop has not heard of the room yet.
+            # The loop has not been notified of the room yet.
             later = await begin(queue.produce_many([3, 4]) if many else queue.produce(3))
             await asyncio.gather(*waiting, *later)
         assert handler.items == [0, 1, 2, 3, 4][: 5 if many else 4]
@@ -129,10 +129,10 @@ def test_who_comes_later_overtakes_nobody_although_there_is_room(many):
     run(main)
 
 
-def test_a_call_of_many_uses_its_turn_for_all_that_finds_room():
+def test_call_of_many_uses_its_turn_for_everything_that_finds_room():
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=4) as queue:
+        async with queue_of(handler, buffer_size=4) as queue:
             await fill(queue, handler)
             tasks = await begin(
                 queue.produce_many([10, 11, 12]), queue.produce_many(iter([20, 21, 22]))
@@ -144,14 +144,13 @@ def test_a_call_of_many_uses_its_turn_for_all_that_finds_room():
     run(main)
 
 
-# ---- giving up
-# -----------------------------------------------------------------------------------------------------
+# Giving up.
 
 
-def test_a_cancelled_wait_has_put_nothing_in():
+def test_cancelled_wait_has_enqueued_nothing():
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=1) as queue:
+        async with queue_of(handler, buffer_size=1) as queue:
             await fill(queue, handler)
             first, second, third = await begin(*(queue.produce(number) for number in (2, 3, 4)))
             second.cancel()
@@ -170,12 +169,12 @@ def test_a_cancelled_wait_has_put_nothing_in():
     run(main)
 
 
-def test_a_task_that_is_cancelled_at_its_turn_passes_it_on(monkeypatch):
-    """Between the call and the task's next step: nothing else will tell of that room."""
+def test_task_cancelled_at_its_turn_passes_the_room_on(monkeypatch):
+    """Between the call and the task's next step: there is no second notification of that room."""
 
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=1) as queue:
+        async with queue_of(handler, buffer_size=1) as queue:
             await fill(queue, handler)
             first, second = await begin(queue.produce(2), queue.produce(3))
             call = _lines.Place.call
@@ -194,21 +193,21 @@ def test_a_task_that_is_cancelled_at_its_turn_passes_it_on(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterator"])
-def test_cancelled_many_have_put_in_the_first_so_many(kind):
+def test_cancelled_many_have_enqueued_a_prefix(kind):
     async def main():
         handler, caught = Held(), []
 
-        async def put():
+        async def enqueue():
             try:
                 await queue.produce_many(kind(range(1, 10)))
             except asyncio.CancelledError as error:
                 caught.append(error.accepted)
                 raise
 
-        async with one_handler(handler, buffer_size=5) as queue:
+        async with queue_of(handler, buffer_size=5) as queue:
             await queue.produce(0)
             await until(handler.entered.is_set)
-            tasks = await begin(put())
+            tasks = await begin(enqueue())
             tasks[0].cancel()
             assert await outcomes(tasks) == [asyncio.CancelledError]
             assert caught == [5]
@@ -222,10 +221,10 @@ def test_cancelled_many_have_put_in_the_first_so_many(kind):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.02])
-def test_a_time_out_refuses_and_counts(timeout):
+def test_time_out_refuses_and_counts(timeout):
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=4) as queue:
+        async with queue_of(handler, buffer_size=4) as queue:
             await queue.produce(0)
             await until(handler.entered.is_set)
             for items, accepted in ((iter(range(1, 10)), 4), (list(range(5, 10)), 0)):
@@ -247,9 +246,9 @@ def test_a_time_out_refuses_and_counts(timeout):
     run(main)
 
 
-def test_a_time_out_that_is_none_is_refused():
+def test_invalid_time_out_is_refused():
     async def main():
-        async with one_handler(Recorder()) as queue:
+        async with queue_of(Recorder()) as queue:
             for call in (
                 queue.produce(1, timeout=-1),
                 queue.produce_many([1], timeout=float("nan")),
@@ -261,10 +260,10 @@ def test_a_time_out_that_is_none_is_refused():
     run(main)
 
 
-def test_with_if_possible_nobody_waits():
+def test_full_queue_refuses_without_a_wait_with_if_possible():
     async def main():
         handler = Held()
-        queue = one_handler(handler, buffer_size=2, strategy=BufferStrategy.IF_POSSIBLE)
+        queue = queue_of(handler, buffer_size=2, strategy=BufferStrategy.IF_POSSIBLE)
         async with queue:
             await fill(queue, handler)
             assert await queue.produce(3) is False
@@ -277,14 +276,14 @@ def test_with_if_possible_nobody_waits():
     run(main)
 
 
-def test_a_shutdown_wakes_all_who_wait_and_refuses_all_who_come():
+def test_shutdown_wakes_all_waiting_tasks_and_refuses_later_ones():
     async def main():
         handler = Held()
-        async with one_handler(handler, buffer_size=2) as queue:
+        async with queue_of(handler, buffer_size=2) as queue:
             await fill(queue, handler)
             tasks = await begin(*(queue.produce(3) for _ in range(20)), queue.produce_many([3, 4]))
             (ends,) = await begin(queue.shutdown())
-            # The handler is inside still, so there is no room.
+            # The handler is still inside, so there is no room.
             assert await asyncio.gather(*tasks) == [False] * 20 + [0]
             assert not queue.running
             assert await queue.produce(5) is False

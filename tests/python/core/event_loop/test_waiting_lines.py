@@ -1,4 +1,4 @@
-"""The lines of an event loop's tasks, step by step: what the core answers is what the test says."""
+"""The lines of an event loop's waiting tasks, step by step, with scripted answers of the core."""
 
 import asyncio
 
@@ -15,8 +15,8 @@ def _scripted_core(monkeypatch):
     monkeypatch.setattr(_core, "room", ScriptedQueue.room)
 
 
-def test_when_the_first_finds_no_room_nobody_behind_it_tries():
-    """Another thread took the room that two were called for, and more came between their tries."""
+def test_tasks_do_not_try_while_the_first_in_line_finds_no_room():
+    """Another thread took the room that two were called for; more came between their tries."""
 
     async def main():
         queue = ScriptedQueue(0, 2, 2, 1)
@@ -33,14 +33,14 @@ def test_when_the_first_finds_no_room_nobody_behind_it_tries():
     run(main)
 
 
-def test_who_finds_no_room_rests_until_it_is_called_again():
+def test_task_that_finds_no_room_waits_until_it_is_called_again():
     async def main():
         queue = ScriptedQueue(1)
         desk = Desk(queue)
-        (task,) = await begin(desk.put(queue.waiting("one", None, True), None, None))
+        (task,) = await begin(desk.put(queue.waiting("only", None, True), None, None))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert queue.tries == ["one"]
+        assert queue.tries == ["only"]
         queue.rooms = [1]
         desk.bell.ring()
         assert await task is True
@@ -52,12 +52,12 @@ def test_room_that_came_before_the_loop_listened_is_found():
     async def main():
         queue = ScriptedQueue(1)
         desk = Desk(queue)
-        assert await desk.put(queue.waiting("one", True), None, None) is True
+        assert await desk.put(queue.waiting("only", True), None, None) is True
 
     run(main)
 
 
-def test_the_last_of_those_called_looks_for_room_that_nobody_was_called_for():
+def test_last_called_task_finds_room_without_a_notification():
     async def main():
         queue = ScriptedQueue(0, 1, 1)
         desk = Desk(queue)
@@ -70,7 +70,7 @@ def test_the_last_of_those_called_looks_for_room_that_nobody_was_called_for():
     run(main)
 
 
-def test_who_is_out_of_time_tries_once_more_only_at_the_head_of_the_line():
+def test_task_out_of_time_tries_once_more_only_at_the_head_of_the_line():
     async def main():
         queue = ScriptedQueue()
         desk = Desk(queue)

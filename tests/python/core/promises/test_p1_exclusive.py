@@ -14,7 +14,7 @@ ROUNDS = 150
 
 
 class Exclusive:
-    """Notices when two calls overlap; gives the interpreter away inside each call, so that they could."""
+    """Detects overlapping calls; yields the interpreter inside each call to give them a chance."""
 
     def __init__(self):
         self._inside = threading.Lock()
@@ -50,7 +50,7 @@ def produce_all_types(queue):
             assert queue.produce(item_type())
 
 
-def test_one_instance_for_several_types_on_several_threads(make_queue):
+def test_one_instance_for_several_types_is_exclusive(make_queue):
     queue = make_queue(threads=4, partitions=8, min_idle_ms=0)
     handler = Exclusive()
     for item_type in TYPES:
@@ -63,7 +63,7 @@ def test_one_instance_for_several_types_on_several_threads(make_queue):
     assert handler.calls["on_close"] == 1
 
 
-def test_one_instance_on_several_queues(make_queue):
+def test_one_instance_on_several_queues_is_exclusive(make_queue):
     handler = Exclusive()
     queues = [make_queue(f"queue{index}", threads=1, min_idle_ms=0) for index in range(4)]
     for queue in queues:
@@ -74,10 +74,10 @@ def test_one_instance_on_several_queues(make_queue):
         assert queue.shutdown(WAIT_S) == 0
     assert handler.overlaps == []
     assert handler.count == 4 * ROUNDS * len(TYPES)
-    assert handler.calls["on_close"] == 4, "on_close comes once per instance and queue"
+    assert handler.calls["on_close"] == 4, "on_close is called once per instance and queue"
 
 
-def test_one_consumer_on_several_threads(make_queue):
+def test_one_consumer_on_several_threads_is_exclusive(make_queue):
     handler = Exclusive()
     queue = make_queue(threads=4, partitions=8, consumer=handler, min_idle_ms=0, max_idle_ms=1)
     run_threads(*[lambda: produce_all_types(queue)] * 2)
@@ -87,7 +87,7 @@ def test_one_consumer_on_several_threads(make_queue):
     assert handler.calls["on_close"] == 1
 
 
-def test_one_instance_from_a_consumer_factory(make_queue):
+def test_one_instance_from_a_consumer_factory_is_exclusive(make_queue):
     handler = Exclusive()
     queue = make_queue(threads=4, consumer_factory=lambda: handler, min_idle_ms=0)
     run_threads(*[lambda: produce_all_types(queue)] * 2)
@@ -96,14 +96,14 @@ def test_one_instance_from_a_consumer_factory(make_queue):
     assert handler.count == 2 * ROUNDS * len(TYPES)
 
 
-def test_on_close_comes_once_for_one_instance_from_a_consumer_factory(make_queue):
+def test_on_close_is_called_once_for_one_instance_from_a_consumer_factory(make_queue):
     handler = Exclusive()
     queue = make_queue(threads=4, consumer_factory=lambda: handler)
     assert queue.shutdown(WAIT_S) == 0
     assert handler.calls["on_close"] == 1
 
 
-def test_a_consumer_factory_makes_instances_that_run_in_parallel(make_queue):
+def test_instances_from_a_consumer_factory_run_in_parallel(make_queue):
     together = threading.Barrier(4)
 
     class Consumer:
@@ -141,7 +141,7 @@ def test_on_idle_does_not_overlap_consume(make_queue):
     assert handler.overlaps == []
 
 
-def test_on_error_is_inside_the_same_exclusion(make_queue):
+def test_on_error_is_exclusive_too(make_queue):
     class Failing(Exclusive):
         def consume(self, batch):
             super().consume(batch)
@@ -161,7 +161,7 @@ def test_on_error_is_inside_the_same_exclusion(make_queue):
 
 
 def test_bound_methods_of_one_instance_are_one_handler(make_queue):
-    """`worker.consume` is a new object each time it is looked up, and still the same worker."""
+    """`worker.consume` is a new object at each access, and still the same worker."""
     worker = Exclusive()
     queue = make_queue(threads=4, partitions=8, min_idle_ms=0)
     for item_type in TYPES:
@@ -172,7 +172,7 @@ def test_bound_methods_of_one_instance_are_one_handler(make_queue):
     assert worker.count == 2 * ROUNDS * len(TYPES)
 
 
-def test_the_second_thread_waits_outside_and_then_enters(make_queue):
+def test_second_thread_waits_outside_and_then_enters(make_queue):
     handler = Held()
     queue = make_queue(threads=2, min_idle_ms=0)
     queue.add_handler(int, handler)
@@ -186,12 +186,12 @@ def test_the_second_thread_waits_outside_and_then_enters(make_queue):
     assert handler.batches == [[1], ["second"]]
 
 
-def test_a_thread_that_waits_for_a_handler_serves_its_free_handlers_first(make_queue):
-    """While one thread is inside the shared handler, the other one still serves what only it has."""
+def test_thread_that_waits_for_a_handler_serves_its_free_handlers_first(make_queue):
+    """While one thread is inside the shared handler, the other serves the handlers only it has."""
     shared, own, pause = Held(), Held(), Held()
     own.released.set()
     queue = make_queue(settings=config(threads=2, partitions=4))
-    # Types take partitions in order, owners are index mod threads: str alone is thread 1's.
+    # Types take partitions in order and owners are index mod threads: str alone is thread 1's.
     queue.add_handler(int, shared)
     queue.add_handler(str, shared)
     queue.add_handler(bytes, own)
@@ -203,7 +203,7 @@ def test_a_thread_that_waits_for_a_handler_serves_its_free_handlers_first(make_q
     ]
     queue.produce("held by thread 1")
     assert shared.entered.wait(WAIT_S)
-    # Thread 0 finds both items in one cycle, the one for the busy handler first.
+    # Thread 0 finds both items in one cycle, the item for the busy handler first.
     pause.hold(queue, 0.5)
     queue.produce_many([1, b"free"])
     pause.released.set()

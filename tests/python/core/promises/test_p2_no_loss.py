@@ -1,4 +1,4 @@
-"""P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once; attempts add up."""
+"""P2: an accepted item is counted exactly once; what becomes of all attempts adds up."""
 
 import threading
 from collections import Counter
@@ -49,7 +49,9 @@ def test_every_item_of_every_producer_arrives_once(make_queue, threads, buffer_s
     assert stats.produced == stats.consumed == 3 * count
     assert stats.refused == 0
     assert all(
-        type(item) is item_type for item_type, one in recorders.items() for item in one.items
+        type(item) is item_type
+        for item_type, recorder in recorders.items()
+        for item in recorder.items
     )
 
 
@@ -62,7 +64,7 @@ def test_every_item_of_every_producer_arrives_once(make_queue, threads, buffer_s
     ],
     ids=["round_robin", "by_key", "custom"],
 )
-def test_every_item_arrives_once_with_other_selectors(make_queue, selector):
+def test_every_item_arrives_once_with_any_selector(make_queue, selector):
     queue = make_queue(threads=2, partitions=5, selector=selector, buffer_size=50)
     recorders = [Recorder() for _ in TYPES]
     for item_type, recorder in zip(TYPES, recorders, strict=True):
@@ -103,7 +105,7 @@ def test_consumers_of_a_factory_share_the_items_without_loss(make_queue):
     assert [consumer.closed for consumer in consumers] == [1, 1, 1, 1]
 
 
-def test_a_shutdown_wakes_blocked_producers_and_delivers_the_rest(make_queue):
+def test_shutdown_wakes_blocked_producers_and_delivers_the_rest(make_queue):
     queue = make_queue(buffer_size=2)
     handler = Held()
     queue.add_handler(int, handler)
@@ -127,7 +129,7 @@ def test_a_shutdown_wakes_blocked_producers_and_delivers_the_rest(make_queue):
     assert_conserved(stats)
 
 
-def test_shutdown_against_producers_loses_nothing_that_was_accepted(make_queue):
+def test_shutdown_during_produce_loses_no_accepted_item(make_queue):
     for _ in range(30):
         queue = make_queue(threads=2, partitions=5, buffer_size=8)
         recorders = [Recorder() for _ in TYPES]
@@ -162,13 +164,13 @@ def test_items_without_a_handler_are_unhandled(make_queue):
     assert queue.produce_many(["a", 1, "b", 2, None, True]) == 6
     assert queue.flush(WAIT_S)
     stats = queue.stats()
-    assert (stats.consumed, stats.unhandled) == (2, 4), "bool is no int here: classes match exactly"
+    assert (stats.consumed, stats.unhandled) == (2, 4), "bool is not int: classes match exactly"
     assert recorder.items == [1, 2]
     queue.shutdown(WAIT_S)
     assert_conserved(queue.stats())
 
 
-def test_an_item_produced_before_its_handler_ends_once(make_queue):
+def test_item_produced_before_its_handler_is_counted_once(make_queue):
     """Handled or unhandled, but never both and never lost."""
     for _ in range(50):
         queue = make_queue(threads=2, partitions=4, min_idle_ms=0)
@@ -179,12 +181,12 @@ def test_an_item_produced_before_its_handler_ends_once(make_queue):
         assert queue.shutdown(WAIT_S) == 0
         stats = queue.stats()
         assert stats.consumed == len(recorder.items)
-        assert recorder.items[-3:] == [4, 5, 6], "what came after add_handler is handled"
+        assert recorder.items[-3:] == [4, 5, 6], "items after add_handler are handled"
         assert recorder.items[:-3] in ([], [1, 2, 3], [2, 3], [3])
         assert_conserved(stats)
 
 
-def test_a_failed_batch_counts_as_failed_and_the_next_as_consumed(make_queue):
+def test_failed_batch_counts_as_failed_and_the_next_as_consumed(make_queue):
     class Sometimes(Recorder):
         def consume(self, batch):
             super().consume(batch)
@@ -197,7 +199,7 @@ def test_a_failed_batch_counts_as_failed_and_the_next_as_consumed(make_queue):
     for number in range(6):
         assert queue.produce(number)
         assert queue.flush(WAIT_S)
-    assert handler.batches == [[0], [1], [2], [3], [4], [5]], "a failed batch is not tried again"
+    assert handler.batches == [[0], [1], [2], [3], [4], [5]], "a failed batch is not retried"
     queue.shutdown(WAIT_S)
     stats = queue.stats()
     assert (stats.consumed, stats.failed) == (3, 3)
@@ -205,7 +207,7 @@ def test_a_failed_batch_counts_as_failed_and_the_next_as_consumed(make_queue):
     assert_conserved(stats)
 
 
-def test_a_failing_handler_does_not_touch_other_types(make_queue):
+def test_failing_handler_does_not_affect_other_types(make_queue):
     def fail(batch):
         raise RuntimeError("as planned")
 
@@ -221,7 +223,7 @@ def test_a_failing_handler_does_not_touch_other_types(make_queue):
     assert_conserved(stats)
 
 
-def test_on_error_gets_the_batch_and_the_error_instead_of_error_handler(make_queue):
+def test_on_error_takes_precedence_over_error_handler(make_queue):
     calls = []
 
     class Own:
@@ -250,7 +252,7 @@ def test_on_error_gets_the_batch_and_the_error_instead_of_error_handler(make_que
     assert queue.stats().failed == 2
 
 
-def test_a_shutdown_that_runs_out_of_time_says_how_many_it_abandoned(make_queue):
+def test_shutdown_that_times_out_returns_the_number_of_abandoned_items(make_queue):
     queue = make_queue(threads=2, buffer_size=100)
     handler, other = Held(), Recorder()
     queue.add_handler(int, handler)
@@ -258,7 +260,7 @@ def test_a_shutdown_that_runs_out_of_time_says_how_many_it_abandoned(make_queue)
     handler.hold(queue, 0)
     assert queue.produce_many(list(range(1, 41))) == 40
     assert queue.produce("free") is True
-    eventually(lambda: other.items, "the other thread goes on")
+    eventually(lambda: other.items, "the other thread continues")
     assert queue.shutdown(0.05) == 41, "one in flight and 40 queued"
     stats = queue.stats()
     assert (stats.produced, stats.consumed, stats.abandoned) == (42, 1, 41)
@@ -270,12 +272,12 @@ def test_a_shutdown_that_runs_out_of_time_says_how_many_it_abandoned(make_queue)
         "an item in flight is abandoned or consumed, never both"
     )
     assert after.handlers()[int].consumed == 0
-    assert handler.items == [0], "what was abandoned is not handled later"
+    assert handler.items == [0], "abandoned items are not handled later"
     assert queue.shutdown(WAIT_S) == 41
     assert_conserved(after)
 
 
-def test_an_abandoned_batch_that_fails_later_is_not_counted_again(make_queue):
+def test_abandoned_batch_that_fails_later_is_not_counted_again(make_queue):
     handler = Held()
 
     def consume(batch):
@@ -295,7 +297,7 @@ def test_an_abandoned_batch_that_fails_later_is_not_counted_again(make_queue):
     assert_conserved(stats)
 
 
-def test_a_second_shutdown_returns_once_the_first_has_abandoned(make_queue):
+def test_second_shutdown_returns_after_the_first_has_abandoned(make_queue):
     """The number is final: there is nothing left to wait for."""
     queue = make_queue()
     handler = Held()

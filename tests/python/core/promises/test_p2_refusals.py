@@ -1,4 +1,4 @@
-"""P2: a refused item was tried, stays with the caller, and is counted, whatever refused it."""
+"""P2: a refused item counts as an attempt and as refused, and stays with the caller."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from core_support.waits import WAIT_S, eventually
 
 
 class Stop(Exception):
-    """Raised by a signal handler."""
+    """A signal handler raises it."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def stopping_signal():
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_full_partition_refuses_and_counts(make_queue):
+def test_full_partition_refuses_and_counts(make_queue):
     queue = make_queue(buffer_size=3, strategy=BufferStrategy.IF_POSSIBLE)
     handler = Held()
     queue.add_handler(int, handler)
@@ -36,7 +36,7 @@ def test_a_full_partition_refuses_and_counts(make_queue):
     assert [queue.produce(number) for number in range(1, 6)] == [True, True, True, False, False]
     stats = queue.stats()
     assert (stats.attempts, stats.produced, stats.refused) == (6, 4, 2)
-    # Of many, the one that did not fit was tried; what stands behind it was not.
+    # Of the list, only the item that did not fit was attempted; the items after it were not.
     assert queue.produce_many([7, 8, 9]) == 0
     assert queue.produce_many(iter([7, 8, 9])) == 0
     stats = queue.stats()
@@ -64,7 +64,7 @@ def test_produce_many_stops_at_the_first_refusal(make_queue, as_list):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.02])
-def test_a_time_out_refuses_and_counts(make_queue, timeout):
+def test_time_out_refuses_and_counts(make_queue, timeout):
     queue = make_queue(buffer_size=4)
     handler = Held()
     queue.add_handler(int, handler)
@@ -87,8 +87,8 @@ def test_a_time_out_refuses_and_counts(make_queue, timeout):
     assert_conserved(queue.stats())
 
 
-def test_a_list_of_several_pieces_times_out_with_the_right_count(make_queue):
-    """Lists travel in pieces; `accepted` counts over all of them."""
+def test_list_of_several_pieces_times_out_with_the_right_count(make_queue):
+    """Lists are enqueued in pieces; `accepted` counts over all of them."""
     queue = make_queue(buffer_size=10_000)
     handler = Held()
     queue.add_handler(int, handler)
@@ -103,7 +103,7 @@ def test_a_list_of_several_pieces_times_out_with_the_right_count(make_queue):
 
 
 @pytest.mark.parametrize("as_list", [True, False], ids=["list", "iterator"])
-def test_an_interrupt_refuses_and_counts(make_queue, stopping_signal, as_list):
+def test_interrupt_refuses_and_counts(make_queue, stopping_signal, as_list):
     queue = make_queue(buffer_size=5)
     handler = Held()
     queue.add_handler(int, handler)
@@ -127,7 +127,7 @@ def test_an_interrupt_refuses_and_counts(make_queue, stopping_signal, as_list):
     assert_conserved(queue.stats())
 
 
-def test_a_closed_queue_refuses_and_counts(make_queue):
+def test_closed_queue_refuses_and_counts(make_queue):
     queue = make_queue()
     recorder = Recorder()
     queue.add_handler(int, recorder)
@@ -143,7 +143,7 @@ def test_a_closed_queue_refuses_and_counts(make_queue):
     assert_conserved(stats)
 
 
-def test_reentrant_refusals_count(make_queue):
+def test_reentrant_refusals_are_counted(make_queue):
     errors = []
     queue = make_queue(buffer_size=2)
 

@@ -1,4 +1,4 @@
-"""P3: order per type and producer thread, per key and producer thread, per partition; also through growth."""
+"""P3: order per type and producer, per key and producer, and per partition; also through growth."""
 
 import threading
 from collections import defaultdict
@@ -24,7 +24,7 @@ TYPES = [type(f"Item{index}", (Item,), {"__slots__": ()}) for index in range(6)]
 
 
 def assert_in_order(items, count=None):
-    """Each producer's numbers come in the order in which it produced them."""
+    """Each producer's numbers arrive in the order in which it produced them."""
     numbers = defaultdict(list)
     for item in items:
         numbers[item.producer].append(item.number)
@@ -37,7 +37,7 @@ def assert_in_order(items, count=None):
 
 @pytest.mark.parametrize("buffer_size", [1, 5, 300, 10_000])
 @pytest.mark.parametrize("max_batch_items", [1, 64, 10_000])
-def test_per_type_and_producer(make_queue, buffer_size, max_batch_items):
+def test_each_type_and_producer_keeps_its_order(make_queue, buffer_size, max_batch_items):
     queue = make_queue(
         threads=3, partitions=4, buffer_size=buffer_size, max_batch_items=max_batch_items
     )
@@ -62,8 +62,8 @@ def test_per_type_and_producer(make_queue, buffer_size, max_batch_items):
         assert_in_order(recorder.items, count)
 
 
-def test_runs_of_one_type_keep_their_order(make_queue):
-    """Long runs fill many segments; a full buffer stops the producer in the middle of one."""
+def test_long_runs_of_one_type_keep_their_order(make_queue):
+    """Long runs fill many segments; a full buffer stops the producer in the middle of a segment."""
     queue = make_queue(buffer_size=1_000, max_batch_items=300)
     recorder = Recorder()
     queue.add_handler(TYPES[0], recorder)
@@ -99,7 +99,7 @@ def test_one_handler_for_several_types_keeps_each_in_order(make_queue):
     [str, lambda number: number, lambda number: str(number).encode()],
     ids=["str", "int", "bytes"],
 )
-def test_per_key_and_producer(make_queue, key):
+def test_each_key_and_producer_keeps_its_order(make_queue, key):
     selector = PartitionSelector.by_key(lambda item: key(item.number % 7))
     consumers = []
 
@@ -114,7 +114,10 @@ def test_per_key_and_producer(make_queue, key):
     def produce(producer):
         for number in range(0, 1_000, 10):
             assert (
-                queue.produce_many(Item(producer, one) for one in range(number, number + 10)) == 10
+                queue.produce_many(
+                    Item(producer, following) for following in range(number, number + 10)
+                )
+                == 10
             )
 
     run_threads(*[lambda producer=producer: produce(producer) for producer in range(3)])
@@ -132,7 +135,7 @@ def test_per_key_and_producer(make_queue, key):
     assert len({next(iter(indexes)) for indexes in seen_by.values()}) > 1, "the keys are spread"
 
 
-def test_per_partition_with_a_custom_selector(make_queue):
+def test_each_partition_keeps_its_order_with_a_custom_selector(make_queue):
     selector = PartitionSelector.custom(lambda item, count: item.number % count)
     recorder = Recorder()
     queue = make_queue(
@@ -150,8 +153,8 @@ def test_per_partition_with_a_custom_selector(make_queue):
     assert len(recorder.items) == 2_000
 
 
-def test_while_the_queue_grows(make_queue):
-    """Types are added while others are produced: a type keeps its partition, nothing is reordered."""
+def test_order_is_kept_while_the_queue_grows(make_queue):
+    """Types are added while others are produced: each type keeps its partition and its order."""
     queue = make_queue(threads=2, partitions=PartitionPolicy.adaptive(2), buffer_size=50)
     recorders = {TYPES[0]: Recorder()}
     queue.add_handler(TYPES[0], recorders[TYPES[0]])
@@ -177,7 +180,7 @@ def test_while_the_queue_grows(make_queue):
             stop.set()
 
     run_threads(grow, lambda: produce(0), lambda: produce(1))
-    home = [one.index for one in queue.stats().top_n(1_000) if TYPES[0] in one.types]
+    home = [part.index for part in queue.stats().top_n(1_000) if TYPES[0] in part.types]
     assert home == [0]
     assert queue.shutdown(WAIT_S) == 0
     stats = queue.stats()
@@ -191,7 +194,7 @@ def test_while_the_queue_grows(make_queue):
     assert len(recorders[TYPES[0]].items) == sum(produced)
 
 
-def test_through_failures_and_shutdown(make_queue):
+def test_order_is_kept_through_failures_and_shutdown(make_queue):
     seen = []
 
     def fail_sometimes(batch):
@@ -206,8 +209,8 @@ def test_through_failures_and_shutdown(make_queue):
     assert_in_order(seen, 2_000)
 
 
-def test_what_was_queued_goes_as_one_batch_per_type(make_queue):
-    """One cycle takes what is there, groups it by type and calls each handler once."""
+def test_queued_items_are_handled_as_one_batch_per_type(make_queue):
+    """One cycle takes what is queued, groups it by type and calls each handler once."""
     queue = make_queue(min_idle_ms=60_000)
     first, second = Recorder(), Recorder()
     queue.add_handler(int, first)

@@ -1,4 +1,4 @@
-"""P4: a handler that hangs, a producer that waits, a flush, a call from inside: each ends, or holds up nobody else."""
+"""P4: no handler, producer, flush or call from a handler blocks anything but what it must."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ from core_support.waits import WAIT_S, eventually
 
 
 def rotate(load, owner, threads):
-    return [(one + 1) % threads for one in owner]
+    return [(thread + 1) % threads for thread in owner]
 
 
-def test_a_handler_that_never_returns_does_not_stop_the_partitions_of_other_threads(make_queue):
+def test_handler_that_never_returns_does_not_stop_other_threads_partitions(make_queue):
     queue = make_queue(threads=2, partitions=4)
     hung, others = Held(), [Recorder() for _ in range(3)]
     for item_type, handler in zip((int, str, float, bytes), [hung, *others], strict=True):
@@ -29,7 +29,7 @@ def test_a_handler_that_never_returns_does_not_stop_the_partitions_of_other_thre
         lambda: len(others[0].items) == len(others[2].items) == 50, "the other thread's partitions"
     )
     queue.produce(0.5)
-    assert others[1].items == [], "float is the hung thread's"
+    assert others[1].items == [], "float belongs to the hung thread"
     hung.released.set()
     assert queue.flush(WAIT_S)
     assert others[1].items == [0.5]
@@ -54,7 +54,7 @@ def test_stuck_handlers_names_the_type_while_it_is_stuck(make_queue):
     assert queue.stats().stuck_handlers == ()
 
 
-def test_what_a_hung_thread_does_not_hand_over_is_taken_back_and_may_move_later(make_queue):
+def test_partitions_of_a_hung_thread_are_taken_back_and_may_move_later(make_queue):
     plan = []
     balancer = DrainBalancer.custom(lambda *_: plan or None)
     queue = make_queue(threads=2, partitions=4, balancer=balancer, rebalance_interval_ms=0)
@@ -64,7 +64,7 @@ def test_what_a_hung_thread_does_not_hand_over_is_taken_back_and_may_move_later(
     hung.hold(queue, 1)
     plan += [1, 1, 1, 1]
     assert queue.rebalance() == 2
-    assert queue.rebalance() == 0, "they are on their way"
+    assert queue.rebalance() == 0, "they are being handed over"
     eventually(lambda: queue.rebalance() == 2, "the take-back: they are to move anew")
     stats = queue.stats()
     assert [stats.partition(index).owner for index in range(4)] == [0, 1, 0, 1]
@@ -81,7 +81,7 @@ def test_what_a_hung_thread_does_not_hand_over_is_taken_back_and_may_move_later(
     assert queue.stats().consumed == 81
 
 
-def test_a_blocked_producer_wakes_on_space(make_queue):
+def test_blocked_producer_wakes_on_space(make_queue):
     queue = make_queue(buffer_size=1)
     held = Held()
     queue.add_handler(int, held)
@@ -97,7 +97,7 @@ def test_a_blocked_producer_wakes_on_space(make_queue):
     assert sorted(held.items) == [0, 1, 2, 3, 4]
 
 
-def test_a_blocked_producer_wakes_on_its_time_out_and_tells_the_next(make_queue):
+def test_blocked_producer_that_times_out_leaves_the_wake_up_to_the_next(make_queue):
     queue = make_queue(buffer_size=1)
     held = Held()
     queue.add_handler(int, held)
@@ -113,26 +113,26 @@ def test_a_blocked_producer_wakes_on_its_time_out_and_tells_the_next(make_queue)
     assert got == [True]
 
 
-def test_a_blocked_producer_wakes_on_close(make_queue):
+def test_blocked_producer_wakes_on_close(make_queue):
     queue = make_queue(buffer_size=1)
     held = Held()
     queue.add_handler(int, held)
     held.hold(queue, 0)
     assert queue.produce(1)
-    one, got_one = in_background(lambda: queue.produce(2))
+    single, got_single = in_background(lambda: queue.produce(2))
     many, got_many = in_background(lambda: queue.produce_many([3, 4]))
     eventually(lambda: queue.stats().attempts == 4, "both wait")
     closer, _ = in_background(lambda: queue.shutdown(WAIT_S))
-    join(one)
+    join(single)
     join(many)
-    assert (got_one, got_many) == ([False], [0])
+    assert (got_single, got_many) == ([False], [0])
     held.released.set()
     join(closer)
     assert held.items == [0, 1]
     assert queue.stats().refused == 2
 
 
-def test_a_blocked_producer_wakes_on_a_signal(make_queue):
+def test_blocked_producer_wakes_on_a_signal(make_queue):
     class Alarm(Exception):
         pass
 
@@ -166,7 +166,7 @@ def test_a_blocked_producer_wakes_on_a_signal(make_queue):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_control_calls_from_a_handler_never_wait(make_queue, threads):
-    """All of them at once, on a queue of its own and on another whose handler hangs."""
+    """All of them together, on the handler's queue and on another whose handler hangs."""
     hung, outcome = Held(), {"own": {}, "other": {}}
     balancer = DrainBalancer.custom(rotate)
     other = make_queue("other", threads=2, partitions=4, balancer=balancer, rebalance_interval_ms=0)
@@ -177,16 +177,16 @@ def test_control_calls_from_a_handler_never_wait(make_queue, threads):
     class Calls(Recorder):
         def consume(self, batch):
             super().consume(batch)
-            for name, one in (("own", queue), ("other", other)):
+            for name, target in (("own", queue), ("other", other)):
                 calls = outcome[name]
                 try:
-                    one.flush()
+                    target.flush()
                 except BatchQueueError as error:
                     calls["flush"] = "drain thread" in str(error)
-                calls["rebalance"] = one.rebalance()
-                calls["add"] = one.add_handler(int, Recorder())
-                calls["factory"] = one.add_handler_factory(bytes, Recorder, partitions=2)
-                calls["remove"] = one.remove_handler(int)
+                calls["rebalance"] = target.rebalance()
+                calls["add"] = target.add_handler(int, Recorder())
+                calls["factory"] = target.add_handler_factory(bytes, Recorder, partitions=2)
+                calls["remove"] = target.remove_handler(int)
             outcome["shutdown"] = queue.shutdown()
 
     queue.add_handler(int, Calls())
@@ -202,15 +202,15 @@ def test_control_calls_from_a_handler_never_wait(make_queue, threads):
             "remove": True,
         }
     assert outcome["shutdown"] == 0
-    eventually(lambda: other.stats().rebalances == 1, "the run that was asked for")
+    eventually(lambda: other.stats().rebalances == 1, "the requested run")
     hung.released.set()
     assert queue.shutdown(WAIT_S) == 0
     assert other.shutdown(WAIT_S) == 0
     assert hung.closed == 1
 
 
-def test_balancing_goes_on_while_every_drain_thread_is_busy():
-    """In the original the balancer starved when the pool was saturated."""
+def test_balancing_continues_while_every_drain_thread_is_busy():
+    """Balancing must not starve when the pool is saturated."""
     settings = config(
         threads=2,
         partitions=4,
@@ -241,7 +241,7 @@ def test_balancing_goes_on_while_every_drain_thread_is_busy():
     assert_conserved(queue.stats())
 
 
-def test_a_flush_beside_an_expired_shutdown_says_no(make_queue):
+def test_flush_during_an_expired_shutdown_returns_false(make_queue):
     queue = make_queue()
     handler = Held()
     queue.add_handler(int, handler)
@@ -270,7 +270,7 @@ def test_flush_waits_for_what_was_accepted_before_it(make_queue):
     run_threads(*[produce_and_flush] * 3)
 
 
-def test_flush_says_no_when_time_runs_out(make_queue):
+def test_flush_returns_false_when_time_runs_out(make_queue):
     queue = make_queue()
     handler = Held()
     queue.add_handler(int, handler)
@@ -281,11 +281,11 @@ def test_flush_says_no_when_time_runs_out(make_queue):
     handler.released.set()
     assert queue.flush(WAIT_S) is True
     queue.shutdown(WAIT_S)
-    assert queue.flush(0) is True, "a shut down queue has delivered everything"
+    assert queue.flush(0) is True, "a queue that was shut down has delivered everything"
 
 
-def test_flush_ends_the_rest_of_an_idle_thread(make_queue):
-    """A rest of a minute collects a batch; a flush does not wait for it."""
+def test_flush_ends_the_pause_of_an_idle_thread(make_queue):
+    """An idle thread pauses for a minute to collect a batch; a flush does not wait for it."""
     queue = make_queue(min_idle_ms=60_000)
     recorder = Recorder()
     queue.add_handler(int, recorder)
@@ -294,7 +294,7 @@ def test_flush_ends_the_rest_of_an_idle_thread(make_queue):
     assert recorder.items == [1]
 
 
-def test_the_first_item_wakes_a_sleeping_queue(make_queue):
+def test_first_item_wakes_a_sleeping_queue(make_queue):
     """Each round waits until the drain thread has gone to sleep for a minute."""
     queue = make_queue(min_idle_ms=0, max_idle_ms=60_000)
     recorder = Recorder()

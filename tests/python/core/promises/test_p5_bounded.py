@@ -1,4 +1,4 @@
-"""P5: at most buffer_size items per partition, exactly, and max_batch_items in flight per drain thread."""
+"""P5: at most buffer_size items per partition, and max_batch_items in flight per drain thread."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from core_support.waits import WAIT_S, eventually
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 3, 4, 5, 63, 255, 256, 257, 1_000, 5_000])
 @pytest.mark.parametrize("how", ["one by one", "list", "iterator"])
-def test_the_bound_is_exact(make_queue, buffer_size, how):
+def test_bound_is_exact(make_queue, buffer_size, how):
     queue = make_queue(buffer_size=buffer_size, strategy=BufferStrategy.IF_POSSIBLE)
     handler = Held()
     queue.add_handler(int, handler)
@@ -25,7 +25,7 @@ def test_the_bound_is_exact(make_queue, buffer_size, how):
     assert accepted == buffer_size
     stats = queue.stats()
     assert stats.in_flight == 1
-    assert stats.total_used == buffer_size + 1, "what is in flight counts as used"
+    assert stats.total_used == buffer_size + 1, "items in flight count as used"
     assert stats.partition(0).used == buffer_size + 1
     handler.released.set()
     assert queue.shutdown(WAIT_S) == 0
@@ -56,8 +56,8 @@ def test_each_partition_has_its_own_bound(make_queue):
 
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 3, 50])
-def test_many_producers_cannot_pass_the_bound(make_queue, buffer_size):
-    """The handler is inside with one item, so whatever is accepted stays queued."""
+def test_many_producers_cannot_exceed_the_bound(make_queue, buffer_size):
+    """The handler holds one item, so all other accepted items stay queued."""
     queue = make_queue(buffer_size=buffer_size, strategy=BufferStrategy.IF_POSSIBLE)
     handler = Held()
     queue.add_handler(int, handler)
@@ -75,7 +75,7 @@ def test_many_producers_cannot_pass_the_bound(make_queue, buffer_size):
     assert_conserved(queue.stats())
 
 
-def test_a_producer_waits_while_its_partition_is_full(make_queue):
+def test_producer_waits_while_its_partition_is_full(make_queue):
     queue = make_queue(buffer_size=2)
     handler = Held()
     queue.add_handler(int, handler)
@@ -94,7 +94,7 @@ def test_a_producer_waits_while_its_partition_is_full(make_queue):
     assert handler.items == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_full_partition_does_not_stop_another_one(make_queue):
+def test_full_partition_does_not_block_another(make_queue):
     queue = make_queue(threads=2, buffer_size=1)
     held, free = Held(), Recorder()
     queue.add_handler(int, held)
@@ -113,7 +113,7 @@ def test_a_full_partition_does_not_stop_another_one(make_queue):
 
 
 @pytest.mark.parametrize("max_batch_items", [1, 2, 100, 300])
-def test_a_cycle_takes_at_most_max_batch_items_rounded_up_to_a_segment(make_queue, max_batch_items):
+def test_cycle_takes_at_most_max_batch_items_rounded_up_to_a_segment(make_queue, max_batch_items):
     queue = make_queue(partitions=3, max_batch_items=max_batch_items, buffer_size=2_000)
     handler = Held()
     types = [int, str, bytes]
@@ -144,15 +144,16 @@ def test_in_flight_is_bounded_over_all_partitions_of_a_thread(make_queue):
     assert 50 <= max(largest) <= 99
 
 
-def test_an_unused_partition_costs_little_whatever_its_buffer_size():
-    """A thousand partitions of 50,000 items: a slot for each item would be 800 MB."""
+def test_unused_partition_costs_little_whatever_its_buffer_size():
+    """A thousand partitions of 50,000 items: a slot for each item would need 800 MB."""
     code, out, err = run_script(
         """
         def resident():
             with open("/proc/self/statm") as statm:
                 return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         before = resident()
-        queue = BatchQueue("wide", config(partitions=PartitionPolicy.fixed(1_000), buffer_size=50_000))
+        settings = config(partitions=PartitionPolicy.fixed(1_000), buffer_size=50_000)
+        queue = BatchQueue("wide", settings)
         say((resident() - before) // 1_000)
         """
     )
@@ -160,7 +161,7 @@ def test_an_unused_partition_costs_little_whatever_its_buffer_size():
     assert int(out[0]) < 40_000, "bytes per partition"
 
 
-def test_memory_goes_back_when_a_backlog_is_drained():
+def test_memory_is_returned_when_a_backlog_is_drained():
     code, out, err = run_script(
         """
         import ctypes
@@ -168,7 +169,8 @@ def test_memory_goes_back_when_a_backlog_is_drained():
             ctypes.CDLL("libc.so.6").malloc_trim(0)
             with open("/proc/self/statm") as statm:
                 return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        settings = config(partitions=PartitionPolicy.fixed(64), consumer=lambda batch: gate.wait(60),
+        consumer = lambda batch: gate.wait(60)
+        settings = config(partitions=PartitionPolicy.fixed(64), consumer=consumer,
                           buffer_size=20_000, max_batch_items=20_000)
         gate = threading.Event()
         queue = BatchQueue("wide", settings)

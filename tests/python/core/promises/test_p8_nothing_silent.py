@@ -1,4 +1,4 @@
-"""P8: what does not reach its handler is counted, and logged once per type and minute, never per item."""
+"""P8: items that miss their handler are counted, and logged once per type and minute."""
 
 import logging
 
@@ -32,7 +32,7 @@ class HandlerWithErrors:
 
 @pytest.fixture
 def lines(caplog):
-    """The messages of the logger `batchqueue` so far, as a function."""
+    """Returns a function that gives the messages of the logger `batchqueue` so far."""
     caplog.set_level(logging.INFO, logger="batchqueue")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
 
@@ -59,7 +59,7 @@ def test_unhandled_items_are_logged_once_per_type_with_their_number(make_queue, 
     assert_conserved(queue.stats())
 
 
-def test_an_unhandled_subclass_of_a_registered_class_gets_that_hint(make_queue, lines):
+def test_unhandled_subclass_of_a_registered_class_gets_a_hint(make_queue, lines):
     queue = make_queue()
     queue.add_handler(Order, Recorder())
     queue.produce(BulkOrder())
@@ -72,7 +72,7 @@ def test_an_unhandled_subclass_of_a_registered_class_gets_that_hint(make_queue, 
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue, lines):
+def test_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue, lines):
     async def later(batch):
         pass
 
@@ -84,12 +84,12 @@ def test_a_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue
     queue.flush(WAIT_S)
     assert (queue.stats().consumed, queue.stats().failed) == (0, 3)
     assert [(batch, type(error)) for batch, error in errors] == [([1], ConfigError)]
-    # A flush may end before the line of its last cycle is written.
+    # A flush may end before the log line of its last cycle is written.
     eventually(lines, "a line")
     (line,) = lines()
     assert "Order" in line
     assert "returned a coroutine, which nobody awaits" in line
-    # What returns one when it is told of that has not been told.
+    # An error callback that returns a coroutine has not taken the error either.
     queue.add_handler(bytes, HandlerWithErrors(later, errors))
     queue.produce_many([b"", b""])
     queue.shutdown(WAIT_S)
@@ -119,27 +119,27 @@ def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_qu
     assert queue.stats().failed == 80
 
 
-def test_a_failure_that_the_error_handler_took_is_not_logged(make_queue, lines):
-    told = []
+def test_failure_taken_by_the_error_handler_is_not_logged(make_queue, lines):
+    taken = []
 
     def fail(batch):
         raise ValueError("the disk is full")
 
-    queue = make_queue(error_handler=lambda batch, error: told.append((batch, str(error))))
+    queue = make_queue(error_handler=lambda batch, error: taken.append((batch, str(error))))
     queue.add_handler(int, fail)
     queue.produce(1)
     queue.shutdown(WAIT_S)
-    assert told == [([1], "the disk is full")]
+    assert taken == [([1], "the disk is full")]
     assert lines() == []
     assert queue.stats().failed == 1
 
 
-def test_an_error_handler_that_raises_is_logged_with_both_errors(make_queue, lines):
+def test_error_handler_that_raises_is_logged_with_both_errors(make_queue, lines):
     def fail(batch):
         raise ValueError("the disk is full")
 
     def fail_again(batch, error):
-        raise KeyError("nobody to tell")
+        raise KeyError("the pager is off")
 
     queue = make_queue(error_handler=fail_again)
     queue.add_handler(int, fail)
@@ -147,7 +147,7 @@ def test_an_error_handler_that_raises_is_logged_with_both_errors(make_queue, lin
     queue.shutdown(WAIT_S)
     (line,) = lines()
     assert "the disk is full" in line
-    assert "nobody to tell" in line
+    assert "the pager is off" in line
     assert queue.stats().failed == 1
 
 
@@ -168,7 +168,7 @@ def test_refused_items_are_logged_once_per_type(make_queue, lines):
     assert queue.stats().refused == 100
 
 
-def test_puts_into_a_closed_queue_are_logged_once(make_queue, lines):
+def test_refusals_of_a_closed_queue_are_logged_once(make_queue, lines):
     queue = make_queue("orders")
     queue.shutdown(WAIT_S)
     assert not any(queue.produce(2) for _ in range(100))
@@ -192,7 +192,7 @@ def test_abandoned_items_are_logged_with_their_number(make_queue, lines):
 
 
 @pytest.mark.parametrize("method", ["on_idle", "on_close"])
-def test_a_side_call_that_raises_is_logged_once(make_queue, lines, method):
+def test_side_call_that_raises_is_logged_once(make_queue, lines, method):
     calls = []
 
     class Handler(Recorder):
@@ -205,7 +205,7 @@ def test_a_side_call_that_raises_is_logged_once(make_queue, lines, method):
     queue.add_handler(int, Handler())
     queue.produce(1)
     if method == "on_idle":
-        eventually(lambda: len(calls) > 5, "on_idle goes on being called")
+        eventually(lambda: len(calls) > 5, "on_idle is called again and again")
     queue.shutdown(WAIT_S)
     (line,) = lines()
     assert "no route" in line
@@ -214,7 +214,7 @@ def test_a_side_call_that_raises_is_logged_once(make_queue, lines, method):
     assert queue.stats().consumed == 1
 
 
-def test_nothing_is_logged_when_all_is_well(make_queue, lines):
+def test_nothing_is_logged_without_a_problem(make_queue, lines):
     queue = make_queue(threads=2, partitions=4)
     queue.add_handler(int, Recorder())
     queue.produce_many(list(range(1_000)))
@@ -223,7 +223,7 @@ def test_nothing_is_logged_when_all_is_well(make_queue, lines):
     assert lines() == []
 
 
-def test_fewer_partitions_than_threads_is_said(make_queue, lines):
+def test_fewer_partitions_than_threads_are_logged(make_queue, lines):
     queue = make_queue(threads=4, partitions=2)
     assert queue.stats().thread_count == 2
     (line,) = lines()
@@ -231,7 +231,7 @@ def test_fewer_partitions_than_threads_is_said(make_queue, lines):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_logging_handler_that_raises_or_produces_does_no_harm(make_queue, monkeypatch):
+def test_logging_handler_that_raises_or_produces_does_no_harm(make_queue, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
     produced = []
 

@@ -1,4 +1,4 @@
-"""P9: a defined result for whatever a handler or a caller does, and never a hang."""
+"""P9: whatever a handler or a caller does has a defined result, and nothing hangs."""
 
 import gc
 
@@ -19,7 +19,7 @@ from core_support.waits import WAIT_S, eventually
 
 
 class Calling(Recorder):
-    """A handler that calls something with its first batch and keeps what came of it."""
+    """A handler that makes a call with its first batch and keeps the outcome."""
 
     def __init__(self, call):
         super().__init__()
@@ -38,7 +38,7 @@ class Calling(Recorder):
 @pytest.mark.parametrize(
     "error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration]
 )
-def test_whatever_a_handler_raises_fails_its_batch_only(make_queue, error):
+def test_any_exception_of_a_handler_fails_only_its_batch(make_queue, error):
     class Raising(Recorder):
         def consume(self, batch):
             super().consume(batch)
@@ -57,7 +57,7 @@ def test_whatever_a_handler_raises_fails_its_batch_only(make_queue, error):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_error_handler_may_raise(make_queue, error):
+def test_error_handler_may_raise(make_queue, error):
     def fail(batch):
         raise ValueError("first")
 
@@ -72,7 +72,7 @@ def test_an_error_handler_may_raise(make_queue, error):
     assert queue.stats().failed == 3
 
 
-def test_an_exception_that_cannot_be_printed_does_no_harm(make_queue):
+def test_unprintable_exception_does_no_harm(make_queue):
     class Unprintable(Exception):
         def __str__(self):
             raise RuntimeError("no text")
@@ -91,8 +91,8 @@ def test_an_exception_that_cannot_be_printed_does_no_harm(make_queue):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_a_handler_may_call_shutdown(make_queue, timeout):
-    """It closes and returns; the drain threads deliver the rest and end by themselves."""
+def test_handler_may_call_shutdown(make_queue, timeout):
+    """It closes and returns; the drain threads deliver the rest and end on their own."""
     queue = make_queue(threads=2)
     handler = Calling(lambda: queue.shutdown(timeout))
     other = Recorder()
@@ -108,7 +108,7 @@ def test_a_handler_may_call_shutdown(make_queue, timeout):
     assert_conserved(queue.stats())
 
 
-def test_a_handler_that_calls_shutdown_loses_nothing(make_queue):
+def test_handler_that_calls_shutdown_loses_nothing(make_queue):
     queue = make_queue(min_idle_ms=60_000, max_batch_items=10)
     handler = Calling(lambda: queue.shutdown())
     queue.add_handler(int, handler)
@@ -136,7 +136,7 @@ def test_flush_from_a_handler_raises(make_queue):
         assert "another thread" in str(error)
 
 
-def test_a_handler_may_produce_into_its_own_queue(make_queue):
+def test_handler_may_produce_into_its_own_queue(make_queue):
     queue = make_queue(buffer_size=100)
     seen = []
 
@@ -153,7 +153,7 @@ def test_a_handler_may_produce_into_its_own_queue(make_queue):
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["produce", "produce_many"])
-def test_a_handler_that_would_wait_for_itself_gets_an_error(make_queue, many):
+def test_handler_that_would_wait_for_itself_gets_an_error(make_queue, many):
     queue = make_queue(buffer_size=2)
     handler = Calling(
         lambda: queue.produce_many([1, 2, 3]) if many else [queue.produce(1) for _ in range(3)]
@@ -171,7 +171,7 @@ def test_a_handler_that_would_wait_for_itself_gets_an_error(make_queue, many):
     assert_conserved(queue.stats())
 
 
-def test_with_if_possible_a_handler_is_refused_instead(make_queue):
+def test_full_queue_refuses_its_handler_with_if_possible(make_queue):
     queue = make_queue(buffer_size=2, strategy=BufferStrategy.IF_POSSIBLE)
     handler = Calling(lambda: [queue.produce(1) for _ in range(3)])
     queue.add_handler(int, handler)
@@ -180,7 +180,7 @@ def test_with_if_possible_a_handler_is_refused_instead(make_queue):
     assert handler.outcomes == [[True, True, False]]
 
 
-def test_a_handler_may_add_handlers(make_queue):
+def test_handler_may_add_handlers(make_queue):
     class New:
         pass
 
@@ -194,8 +194,8 @@ def test_a_handler_may_add_handlers(make_queue):
     assert queue.stats().unhandled == 0
 
 
-def test_a_handler_may_wait_for_another_queue(make_queue):
-    """Two stages with small buffers: the second one slows the first one down, nothing is lost."""
+def test_handler_may_wait_for_another_queue(make_queue):
+    """Two stages with small buffers: the second slows the first down, and nothing is lost."""
     second = make_queue("second", buffer_size=2)
     last = Recorder()
     second.add_handler(int, last)
@@ -207,8 +207,8 @@ def test_a_handler_may_wait_for_another_queue(make_queue):
     assert last.items == list(range(1_000))
 
 
-def test_a_ring_of_queues_is_ended_by_shutdown(make_queue):
-    """Two handlers that wait for each other's full queues: a shutdown ends it and counts what is left."""
+def test_shutdown_ends_a_ring_of_queues(make_queue):
+    """Two handlers wait for each other's full queues; a shutdown ends this and counts the rest."""
     left, right = make_queue("left", buffer_size=1), make_queue("right", buffer_size=1)
 
     def double_into(queue):
@@ -227,7 +227,7 @@ def test_a_ring_of_queues_is_ended_by_shutdown(make_queue):
         assert_conserved(queue.stats())
 
 
-def test_on_close_comes_once_after_the_last_batch(make_queue):
+def test_on_close_is_called_once_after_the_last_batch(make_queue):
     order = []
 
     class Closing:
@@ -251,7 +251,7 @@ def test_on_close_comes_once_after_the_last_batch(make_queue):
     assert order.count("closed") == 1
 
 
-def test_on_close_hands_on_to_the_next_queue(make_queue):
+def test_on_close_may_produce_into_the_next_queue(make_queue):
     second = make_queue("second")
     last = Recorder()
     second.add_handler(int, last)
@@ -270,7 +270,7 @@ def test_on_close_hands_on_to_the_next_queue(make_queue):
     assert last.items == [45]
 
 
-def test_on_close_is_refused_by_its_own_queue(make_queue):
+def test_on_close_cannot_produce_into_its_own_queue(make_queue):
     outcomes = []
 
     class Late(Recorder):
@@ -285,7 +285,7 @@ def test_on_close_is_refused_by_its_own_queue(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_many_shutdowns_at_once_agree(make_queue):
+def test_concurrent_shutdowns_agree(make_queue):
     for _ in range(20):
         queue = make_queue(threads=2)
         handler = Recorder()
@@ -300,7 +300,7 @@ def test_many_shutdowns_at_once_agree(make_queue):
         assert handler.closed == 1
 
 
-def test_a_with_block_delivers_what_was_accepted():
+def test_with_block_delivers_what_was_accepted():
     recorder = Recorder()
     with BatchQueue("block", config(min_idle_ms=60_000)) as queue:
         queue.add_handler(int, recorder)
@@ -313,7 +313,7 @@ def test_a_with_block_delivers_what_was_accepted():
     assert not queue.running
 
 
-def test_a_with_block_gives_up_after_shutdown_timeout():
+def test_with_block_gives_up_after_shutdown_timeout():
     handler = Held()
     with BatchQueue("block", config(shutdown_timeout=0.05)) as queue:
         queue.add_handler(int, handler)
@@ -329,18 +329,18 @@ def test_add_handler_on_a_closed_queue_raises(make_queue):
         queue.add_handler(int, Recorder())
 
 
-def test_a_dropped_queue_delivers_what_it_accepted(make_queue):
+def test_dropped_queue_delivers_what_it_accepted(make_queue):
     recorder = Recorder()
     queue = BatchQueue("dropped", config(min_idle_ms=60_000))
     queue.add_handler(int, recorder)
     queue.produce_many([1, 2, 3])
     del queue
     gc.collect()
-    eventually(lambda: recorder.closed == 1, "the dropped queue ends by itself")
+    eventually(lambda: recorder.closed == 1, "the dropped queue ends")
     assert recorder.items == [1, 2, 3]
 
 
-def test_a_handler_may_drop_the_last_reference_to_its_queue():
+def test_handler_may_drop_the_last_reference_to_its_queue():
     recorder = Recorder()
     queues = [BatchQueue("dropped", config())]
 
@@ -351,6 +351,6 @@ def test_a_handler_may_drop_the_last_reference_to_its_queue():
     queues[0].add_handler(int, drop)
     queues[0].add_handler(str, recorder)
     queues[0].produce_many([1, "a", 2, "b"])
-    eventually(lambda: recorder.closed == 1, "the dropped queue ends by itself")
+    eventually(lambda: recorder.closed == 1, "the dropped queue ends")
     assert sorted(map(str, recorder.items)) == ["1", "2", "a", "b"]
     assert queues == []

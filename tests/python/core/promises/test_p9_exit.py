@@ -8,7 +8,7 @@ from core_support.scripts import run_script
 
 SLOW_END = """
 class SlowEnd:
-    # Makes the last phase of the interpreter long enough for a drain thread to come back into it.
+    # Makes the interpreter's last phase long enough for a drain thread to re-enter it.
     def __init__(self):
         self.sleep = time.sleep
 
@@ -38,8 +38,8 @@ def test_exit_delivers_what_every_queue_accepted():
     assert sorted(out) == ["dropped [4]", "plain [1, 2, 3]", "registered [1, 2, 3]"]
 
 
-def test_exit_delivers_to_handlers_that_work_without_the_interpreter():
-    """What they have then goes on to Python code."""
+def test_exit_delivers_to_interpreter_free_handlers():
+    """What they emit is then handled by Python code."""
     code, out, err = run_script(
         """
         import pyarrow as pa
@@ -98,7 +98,7 @@ def test_exit_closes_the_last_created_queue_first():
     ]
 
 
-def test_exit_delivers_the_items_of_threads_that_still_run():
+def test_exit_delivers_the_items_of_running_threads():
     code, out, err = run_script(
         """
         queue = BatchQueue("queue", config(buffer_size=2))
@@ -122,7 +122,7 @@ def test_exit_delivers_the_items_of_threads_that_still_run():
     assert out == ["500"]
 
 
-def test_a_queue_that_is_made_during_the_exit_is_refused():
+def test_queue_created_during_the_exit_is_refused():
     code, out, err = run_script(
         """
         class Handler:
@@ -174,7 +174,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("handler", HANGS.values(), ids=HANGS)
-def test_a_handler_that_hangs_does_not_stop_the_exit(handler):
+def test_hanging_handler_does_not_stop_the_exit(handler):
     code, out, err = run_script(
         f"""{SLOW_END}
 lock = threading.Lock()
@@ -216,7 +216,7 @@ say("ends")
     "place", ["on_idle", "on_close", "on_error", "error_handler", "__del__", "__str__", "logging"]
 )
 @pytest.mark.parametrize("body", ["while True: pass", "time.sleep(0.6)"], ids=["busy", "sleep"])
-def test_a_hang_anywhere_in_a_drain_thread_does_not_stop_the_exit(place, body):
+def test_hang_anywhere_in_a_drain_thread_does_not_stop_the_exit(place, body):
     if place == "logging" and body.startswith("while"):
         body = "while not stop.is_set(): pass"
     code, out, err = run_script(
@@ -261,7 +261,7 @@ if place != "on_close":
     queue.produce(Item())
     assert entered.wait(30)
 say("ends")
-# Else the main thread would hang in the user's logging handler, too.
+# Otherwise the main thread would hang in the user's logging handler, too.
 atexit.register(stop.set)
 """
     )
@@ -271,13 +271,14 @@ atexit.register(stop.set)
     assert "panicked" not in err
 
 
-def test_a_stage_that_waits_for_a_hanging_stage_does_not_stop_the_exit():
+def test_stage_that_waits_for_a_hanging_stage_does_not_stop_the_exit():
     for order in ("first, second", "second, first"):
         code, out, err = run_script(
             f"""{SLOW_END}
 queues = {{}}
 for name in {order!r}.split(", "):
-    queues[name] = BatchQueue(name, config(buffer_size=1 if name == "second" else 9, shutdown_timeout=0.3))
+    size = 1 if name == "second" else 9
+    queues[name] = BatchQueue(name, config(buffer_size=size, shutdown_timeout=0.3))
 first, second = queues["first"], queues["second"]
 second.add_handler(int, lambda batch: time.sleep(1000))
 first.add_handler(int, lambda batch: [second.produce(item) for item in batch])
@@ -292,7 +293,7 @@ say("ends")
 
 
 @pytest.mark.parametrize("call", ["queue.produce(1)", "queue.flush()", "queue.shutdown()"])
-def test_a_daemon_thread_that_waits_does_not_stop_the_exit(call):
+def test_waiting_daemon_thread_does_not_stop_the_exit(call):
     code, out, err = run_script(
         f"""{SLOW_END}
 queue = BatchQueue("queue", config(buffer_size=1, shutdown_timeout=0.3))
@@ -313,7 +314,7 @@ say("ends")
     assert "FATAL" not in err
 
 
-def test_a_shutdown_that_ran_out_of_time_is_not_waited_for_again():
+def test_shutdown_that_timed_out_is_not_waited_for_again():
     code, out, err = run_script(
         """
         queue = BatchQueue("queue", config(shutdown_timeout=1000))
@@ -327,17 +328,18 @@ def test_a_shutdown_that_ran_out_of_time_is_not_waited_for_again():
     assert out == ["1"]
 
 
-def test_the_exit_of_an_idle_queue_is_clean():
+def test_exit_of_an_idle_queue_is_clean():
     code, out, err = run_script(
         """
-        queues = [BatchQueue(f"queue{index}", config(threads=2, min_idle_ms=0)) for index in range(20)]
+        settings = config(threads=2, min_idle_ms=0)
+        queues = [BatchQueue(f"queue{index}", settings) for index in range(20)]
         say("ends")
         """
     )
     assert (code, out, err) == (0, ["ends"], "")
 
 
-def test_an_item_that_holds_its_queue_does_no_harm_at_exit():
+def test_item_that_holds_its_queue_does_no_harm_at_exit():
     code, out, err = run_script(
         """
         class Item:
@@ -353,7 +355,7 @@ def test_an_item_that_holds_its_queue_does_no_harm_at_exit():
     assert (code, out, err) == (0, ["1"], "")
 
 
-def test_an_unhandled_item_whose_del_is_running_does_not_stop_the_exit():
+def test_unhandled_item_with_a_running_del_does_not_stop_the_exit():
     code, out, err = run_script(
         """
     class SlowEnd:
@@ -361,7 +363,7 @@ def test_an_unhandled_item_whose_del_is_running_does_not_stop_the_exit():
             self.sleep = time.sleep
         def __del__(self):
             self.sleep(0.5)
-    sys.modules["slow_end"] = SlowEnd()  # so that the thread comes back while the interpreter ends
+    sys.modules["slow_end"] = SlowEnd()  # so that the thread re-enters during interpreter exit
     class Item:
         def __del__(self):
             time.sleep(0.6)
@@ -374,8 +376,8 @@ def test_an_unhandled_item_whose_del_is_running_does_not_stop_the_exit():
     assert (code, out) == (0, ["ends"]), err
 
 
-def test_a_queue_that_starts_while_the_exit_begins_is_refused_and_closed():
-    """The exit begins after the first look at it, while the consumer's name is asked for."""
+def test_queue_that_starts_while_the_exit_begins_is_refused_and_closed():
+    """The exit begins after the first check for it, while the consumer's name is read."""
     code, out, err = run_script(
         """
         from batchqueue import _core

@@ -1,4 +1,4 @@
-"""P9: a forked child says what it has not, works with new queues, and ends."""
+"""P9: a forked child gets a clear error for its parent's queues, can make new ones, and ends."""
 
 import pytest
 
@@ -12,7 +12,7 @@ class Handler:
         self.items.extend(batch)
 
 def child(body):
-    # Run `body` in a forked child that ends like a program, and return its exit code.
+    # Runs `body` in a forked child that ends like a program; returns its exit code.
     pid = os.fork()
     if pid == 0:
         try:
@@ -30,7 +30,8 @@ def name_of_error(call):
         return type(error).__name__
 
 handler = Handler()
-queue = BatchQueue("queue", config(threads=2, partitions=PartitionPolicy.fixed(4), shutdown_timeout=20))
+settings = config(threads=2, partitions=PartitionPolicy.fixed(4), shutdown_timeout=20)
+queue = BatchQueue("queue", settings)
 queue.add_handler(int, handler)
 queue.produce(1)
 queue.flush(30)
@@ -50,8 +51,9 @@ def test_every_call_on_the_parents_queue_raises_in_the_child():
     out = run("""
 def body():
     for call in (lambda: queue.produce(1), lambda: queue.produce_many([1]),
-                 lambda: queue.produce_many(iter([1])), lambda: queue.flush(), lambda: queue.shutdown(),
-                 lambda: queue.stats(), lambda: queue.add_handler(str, handler), lambda: queue.running):
+                 lambda: queue.produce_many(iter([1])), lambda: queue.flush(),
+                 lambda: queue.shutdown(), lambda: queue.stats(),
+                 lambda: queue.add_handler(str, handler), lambda: queue.running):
         say(name_of_error(call))
     try:
         queue.produce(1)
@@ -67,7 +69,7 @@ say(queue.produce(2), queue.flush(30), handler.items)
     assert out[9:] == ["True", "0", "True True [1, 2]"]
 
 
-def test_a_full_put_in_the_child_raises_and_does_not_hang():
+def test_produce_into_a_full_queue_in_the_child_raises_and_does_not_hang():
     out = run("""
 small = BatchQueue("small", config(buffer_size=1))
 entered, released = threading.Event(), threading.Event()
@@ -96,7 +98,7 @@ say(BatchQueueManager.names(), handler.items)
     assert out == ["[]", "2 True 0", "[1, 10, 11]", "0", "['registered'] [1]"]
 
 
-def test_a_child_that_was_forked_while_the_handler_ran_is_free_to_use_it():
+def test_child_forked_while_a_handler_ran_may_use_the_handler():
     out = run("""
 entered, released = threading.Event(), threading.Event()
 class Busy(Handler):
@@ -123,8 +125,8 @@ say(other.shutdown(30))
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
-def test_a_child_that_ends_like_a_program_ends(ending):
-    """With the parent's queues alive in it, and one of its own with items to deliver."""
+def test_child_that_ends_like_a_program_ends(ending):
+    """The parent's queues are alive in it, and its own queue still has items to deliver."""
     expected = {"": 0, "sys.exit(3)": 3, "raise ValueError": 1}[ending]
     out = run(f"""
 pid = os.fork()
@@ -153,7 +155,7 @@ say(handler.items)
     assert out == ["3", "True", "[1, 2]"]
 
 
-def test_the_child_may_print_and_drop_the_parents_queue():
+def test_child_may_print_and_drop_the_parents_queue():
     out = run("""
 def body():
     global queue
@@ -166,7 +168,7 @@ say(child(body))
     assert out == ["True", "dropped", "0"]
 
 
-def test_a_child_forked_from_a_handler_is_not_a_drain_thread():
+def test_child_forked_from_a_handler_is_not_a_drain_thread():
     out = run("""
 def fork(batch):
     def body():
@@ -204,8 +206,8 @@ say(sorted(results.get() for _ in processes), [process.exitcode for process in p
     assert out == ["[45, 190, 435] [0, 0, 0]"]
 
 
-def test_forks_in_the_middle_of_traffic():
-    """Whatever lock the drain threads and the producers held at the fork, a new queue in the child works."""
+def test_forks_in_the_middle_of_traffic_leave_usable_children():
+    """A new queue works in the child, whatever locks the parent's threads held at the fork."""
     out = run("""
 stop = threading.Event()
 def produce():

@@ -1,4 +1,4 @@
-"""P9: odd users: strange items, handlers, classes, time-outs and settings get a defined result."""
+"""P9: unusual items, handlers, classes, time-outs and settings have a defined result."""
 
 import gc
 
@@ -19,7 +19,7 @@ from core_support.waits import WAIT_S, eventually
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf")])
 @pytest.mark.parametrize("method", ["produce", "produce_many", "flush", "shutdown"])
-def test_a_time_out_below_zero_is_an_error_and_changes_nothing(make_queue, method, timeout):
+def test_negative_time_out_is_an_error_and_changes_nothing(make_queue, method, timeout):
     queue = make_queue()
     arguments = {"produce": (1,), "produce_many": ([1],)}.get(method, ())
     with pytest.raises(ConfigError, match=r"timeout"):
@@ -28,7 +28,7 @@ def test_a_time_out_below_zero_is_an_error_and_changes_nothing(make_queue, metho
     assert queue.stats().attempts == 0
 
 
-def test_an_endless_time_out_is_a_time_out(make_queue):
+def test_infinite_time_out_waits_without_a_limit(make_queue):
     queue = make_queue()
     queue.add_handler(int, Recorder())
     for timeout in (float("inf"), 1e300, 1e18):
@@ -37,7 +37,7 @@ def test_an_endless_time_out_is_a_time_out(make_queue):
     assert queue.shutdown(float("inf")) == 0
 
 
-def test_a_zero_time_out_with_space_is_no_time_out(make_queue):
+def test_zero_time_out_succeeds_when_there_is_space(make_queue):
     queue = make_queue()
     handler = Recorder()
     queue.add_handler(int, handler)
@@ -47,7 +47,7 @@ def test_a_zero_time_out_with_space_is_no_time_out(make_queue):
     assert handler.items == [1, 2, 3]
 
 
-def test_producers_that_die_leave_the_queue_in_order(make_queue):
+def test_producers_that_die_leave_the_queue_intact(make_queue):
     queue = make_queue(buffer_size=2)
     handler = Held()
     queue.add_handler(int, handler)
@@ -70,7 +70,7 @@ def test_producers_that_die_leave_the_queue_in_order(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_an_item_may_produce_when_it_dies(make_queue):
+def test_item_may_produce_when_it_dies(make_queue):
     outcomes = []
 
     class Phoenix:
@@ -110,7 +110,7 @@ def test_abandoned_items_may_produce_when_they_die(make_queue):
     assert outcomes == [False] * 5
 
 
-def test_a_generator_that_raises_midway_keeps_what_was_accepted(make_queue):
+def test_generator_that_raises_midway_keeps_what_was_accepted(make_queue):
     def items():
         yield 1
         yield 2
@@ -126,7 +126,7 @@ def test_a_generator_that_raises_midway_keeps_what_was_accepted(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_a_generator_may_produce_into_the_same_queue(make_queue):
+def test_generator_may_produce_into_the_same_queue(make_queue):
     def items():
         for number in range(0, 100, 2):
             assert queue.produce(number)
@@ -140,7 +140,7 @@ def test_a_generator_may_produce_into_the_same_queue(make_queue):
     assert handler.items == list(range(100))
 
 
-def test_a_list_that_changes_while_its_producer_waits(make_queue):
+def test_list_may_change_while_its_producer_waits(make_queue):
     queue = make_queue(buffer_size=4_096)
     handler = Held()
     queue.add_handler(int, handler)
@@ -157,7 +157,7 @@ def test_a_list_that_changes_while_its_producer_waits(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_a_million_items_at_once(make_queue):
+def test_million_items_in_one_call_arrive(make_queue):
     queue = make_queue(threads=2)
     total = [0, 0]
 
@@ -171,7 +171,7 @@ def test_a_million_items_at_once(make_queue):
     assert total == [1_000_000, sum(range(1_000_000))]
 
 
-def test_garbage_collection_in_the_middle_of_everything(make_queue):
+def test_garbage_collection_at_any_point_does_no_harm(make_queue):
     class Node:
         def __init__(self):
             self.me = self
@@ -196,7 +196,7 @@ def test_garbage_collection_in_the_middle_of_everything(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_five_thousand_types(make_queue):
+def test_five_thousand_types_are_handled(make_queue):
     types = [type(f"Type{index}", (), {}) for index in range(5_000)]
     seen = Recorder()
     queue = make_queue(threads=2, partitions=PartitionPolicy.adaptive(), buffer_size=100)
@@ -212,7 +212,7 @@ def test_five_thousand_types(make_queue):
 
 
 @pytest.mark.parametrize("idle", [(0, 0), (0, 1e15), (1e9, 1e12)])
-def test_extreme_idle_times(make_queue, idle):
+def test_extreme_idle_times_work(make_queue, idle):
     queue = make_queue(min_idle_ms=idle[0], max_idle_ms=idle[1])
     handler = Recorder()
     queue.add_handler(int, handler)
@@ -223,7 +223,7 @@ def test_extreme_idle_times(make_queue, idle):
     assert handler.items == list(range(50))
 
 
-def test_weird_classes(make_queue):
+def test_unusual_classes_are_handled(make_queue):
     class Meta(type):
         def __eq__(cls, other):
             raise RuntimeError("do not compare me")
@@ -262,7 +262,7 @@ def test_weird_classes(make_queue):
     assert [len(handler.items) for handler in handlers.values()] == [1, 1, 1]
 
 
-def test_an_item_may_change_its_class_while_it_is_queued(make_queue):
+def test_item_may_change_its_class_while_it_is_queued(make_queue):
     class Before:
         pass
 
@@ -283,7 +283,7 @@ def test_an_item_may_change_its_class_while_it_is_queued(make_queue):
     assert_conserved(queue.stats())
 
 
-def test_handlers_that_are_proxies(make_queue):
+def test_proxies_work_as_handlers(make_queue):
     class Proxy:
         def __init__(self, target):
             self._target = target
@@ -304,8 +304,8 @@ def test_handlers_that_are_proxies(make_queue):
     assert target.closed == 1
 
 
-def test_a_panic_inside_a_handler_fails_its_batch(make_queue):
-    """Whatever goes wrong below a handler, in this package too, the interpreter is not held for ever."""
+def test_panic_inside_a_handler_fails_its_batch(make_queue):
+    """A failure below a handler, even in this package, never keeps the interpreter locked."""
     queue = make_queue()
     outcomes = []
 
@@ -343,7 +343,7 @@ def test_on_idle_may_produce_and_shut_down(make_queue):
     assert handler.closed == 1
 
 
-def test_a_handler_that_hangs_is_named_and_does_not_stop_the_others(make_queue):
+def test_hanging_handler_is_named_and_does_not_stop_the_others(make_queue):
     queue = make_queue(threads=2)
     held, free = Held(), Recorder()
     queue.add_handler(int, held)
@@ -353,14 +353,14 @@ def test_a_handler_that_hangs_is_named_and_does_not_stop_the_others(make_queue):
     eventually(lambda: queue.stats().stuck_handlers, "the handler is named after a second")
     assert queue.stats().stuck_handlers == ("int",)
     queue.produce("a")
-    eventually(lambda: free.items == ["a"], "the other thread goes on")
+    eventually(lambda: free.items == ["a"], "the other thread continues")
     held.released.set()
     assert queue.flush(WAIT_S)
     assert queue.stats().stuck_handlers == ()
 
 
-def test_threads_wake_up_when_a_queue_is_closed_in_its_sleep(make_queue):
-    """They would sleep for a minute."""
+def test_closing_a_sleeping_queue_wakes_its_threads(make_queue):
+    """Without the wake-up they would sleep for a minute."""
     for _ in range(50):
         queue = make_queue(threads=3, min_idle_ms=0, max_idle_ms=60_000)
         assert queue.shutdown(WAIT_S) == 0

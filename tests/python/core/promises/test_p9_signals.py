@@ -1,4 +1,4 @@
-"""P9: Ctrl-C ends a wait. Each test sends itself a real SIGINT, in an interpreter of its own."""
+"""P9: Ctrl-C ends a wait. Each test sends itself a real SIGINT in a new interpreter."""
 
 from core_support.scripts import run_script
 
@@ -57,7 +57,7 @@ def test_ctrl_c_ends_a_blocked_produce_with_a_time_out():
     assert out == ["interrupted 0", "7 6 1", "0 [0, 1, 1, 1, 1, 1]"]
 
 
-def test_ctrl_c_ends_a_blocked_produce_many_and_says_how_many_are_in():
+def test_ctrl_c_ends_a_blocked_produce_many_with_the_number_accepted():
     out = interrupted("queue.produce_many(list(range(1, 20)))", "queue.stats().attempts == 7")
     assert out == ["interrupted 5", "7 6 1", "0 [0, 1, 2, 3, 4, 5]"]
 
@@ -72,7 +72,7 @@ def test_ctrl_c_ends_a_flush():
     assert out == ["interrupted None", "1 1 0", "0 [0]"]
 
 
-def test_ctrl_c_ends_a_shutdown_which_goes_on_delivering():
+def test_ctrl_c_ends_the_wait_of_a_shutdown_which_continues_to_deliver():
     out = interrupted("queue.produce_many([1, 2]), queue.shutdown()", "not queue.running")
     assert out == ["interrupted None", "3 3 0", "0 [0, 1, 2]"]
 
@@ -109,7 +109,7 @@ say("ends")
     assert "panicked" not in err
 
 
-def test_a_signal_handler_that_does_not_raise_lets_the_wait_go_on():
+def test_wait_continues_after_a_signal_handler_that_does_not_raise():
     code, out, err = run_script(
         PREPARE
         + """
@@ -127,7 +127,7 @@ say(queue.shutdown(30), len(seen))
     assert out == ["signal", "10", "0 11"]
 
 
-def test_a_signal_handler_may_produce_into_the_queue():
+def test_signal_handler_may_produce_into_the_queue():
     code, out, err = run_script(
         PREPARE
         + """
@@ -145,7 +145,7 @@ say(queue.shutdown(30), sum(seen))
     assert out == ["True", "10", "0 12"]
 
 
-def test_an_interrupt_that_cannot_be_marked_is_still_raised():
+def test_interrupt_that_cannot_be_marked_is_still_raised():
     code, out, err = run_script(
         PREPARE
         + """
@@ -171,7 +171,7 @@ say(queue.shutdown(30), len(seen))
 
 
 def test_ctrl_c_in_a_custom_balancer_is_raised_by_rebalance():
-    """On the control thread it would be a line in the log; the main thread must get its interrupt."""
+    """On the control thread it would only be logged; the main thread must get its interrupt."""
     code, out, err = run_script("""
 def assign(load, owner, threads):
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,4 +1,4 @@
-"""P9: processes that multiprocessing starts anew make queues of their own; what travels to them is the config."""
+"""P9: a process started by multiprocessing makes its own queues; only the config travels to it."""
 
 import subprocess
 import sys
@@ -38,7 +38,8 @@ if __name__ == "__main__":
         queue.add_handler(Order, totals := Totals())
         queue.produce(Order(1))
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-            print([future.result() for future in [pool.submit(work, config, count) for count in (10, 20, 30)]])
+            futures = [pool.submit(work, config, count) for count in (10, 20, 30)]
+            print([future.result() for future in futures])
             try:
                 pool.submit(len, [queue]).result()
             except TypeError as error:
@@ -49,7 +50,7 @@ if __name__ == "__main__":
 
 
 def test_multiprocessing_with_spawn_works_beside_a_queue(tmp_path):
-    # A file: the processes import it anew.
+    # A file, because the processes import it again.
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
     done = subprocess.run(

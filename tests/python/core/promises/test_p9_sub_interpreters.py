@@ -1,4 +1,4 @@
-"""P9: a sub-interpreter is refused with the remedy, before it could touch the queues of the main one."""
+"""P9: a sub-interpreter is refused with the remedy before it can touch the main one's queues."""
 
 import sys
 
@@ -35,7 +35,7 @@ queue.produce_many([1, 2])
 @pytest.mark.parametrize(
     "header", ["", SCRIPT_HEADER], ids=["before the main one", "after the main one"]
 )
-def test_an_import_in_a_sub_interpreter_is_refused_and_the_main_one_works_on(header):
+def test_import_in_a_sub_interpreter_is_refused_and_the_main_one_keeps_working(header):
     code, (refusal, *delivered), err = run_script(TRY + SCRIPT_HEADER + USE, header=header)
     assert (code, err) == (0, "")
     assert refusal.startswith("refused: batchqueue cannot be imported in a sub-interpreter")
@@ -43,7 +43,7 @@ def test_an_import_in_a_sub_interpreter_is_refused_and_the_main_one_works_on(hea
     assert delivered == ["[1, 2]"]
 
 
-def test_the_end_of_a_sub_interpreter_leaves_queues_open():
+def test_end_of_a_sub_interpreter_leaves_queues_open():
     code, out, err = run_script(USE + TRY + "say(queue.running, queue.produce(3), queue.flush(30))")
     assert (code, err) == (0, "")
     assert sum(line.startswith("refused") for line in out) == 1
