@@ -1,11 +1,11 @@
-"""Five minutes of everything at once against the Python layer. `make stress` runs it.
+"""Five minutes of everything together against the Python layer. `make stress` runs it.
 
 Each round makes a few queues of random shape, lets threads work on them for about a second, shuts
 them down in one of several ways, and checks that every item is accounted for and in order.
-Meanwhile classes are made and given up, handlers come and go, partitions move, the garbage is
-collected, and a signal handler raises in the main thread, which produces. The ledger is that of the
-tests: `core_support/model.py`. The seed that is printed makes the same queues and the
-same choices again; the order of the threads is never the same.
+Meanwhile classes are made and dropped, handlers come and go, partitions move, garbage is collected,
+and a signal handler raises in the main thread, which produces. The ledger is that of the tests:
+`core_support/model.py`. The printed seed makes the same queues and the same choices again; the
+order of the threads is never the same.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from core_support.waits import WAIT_S
 
 ROUND_S = 1.0
 HANG_S = 120
-"""A round that takes so long hangs: the process ends with the stacks of all threads."""
+"""A round that takes longer hangs: the process ends with the stacks of all threads."""
 
 ALARM_S = 0.003
 MOST_TYPES = 300
@@ -55,7 +55,7 @@ class Alarm(Exception):
 
 
 class Alarms:
-    """While it is entered, a signal comes every few milliseconds, and raises where the main thread is armed for it."""
+    """Sends a signal every few milliseconds, which raises where the main thread is armed for it."""
 
     armed = False
 
@@ -76,12 +76,12 @@ class Alarms:
 
 
 def shape(rng: random.Random) -> tuple[BatchQueueConfig[Any], str]:
-    """Return settings by chance, and what keeps its order under them."""
+    """Return random settings, and what keeps its order under them."""
     turn = itertools.count()
 
     def rotate(load: list[float], owner: list[int], threads: int) -> list[int]:
         step = next(turn)
-        return [(one + step) % threads for one in owner] if step % 5 else [99]
+        return [(thread + step) % threads for thread in owner] if step % 5 else [99]
 
     order, selector = rng.choice(
         [
@@ -139,7 +139,7 @@ class Round:
             self.runs.append(Run(queue, order))
 
     def work(self) -> None:
-        """Let all threads work for a second, or until some of them has shut the queues down."""
+        """Let all threads work for a second, or until a thread has shut the queues down."""
         bodies = [self.produce, self.produce, self.change, self.make_types, self.control]
         threads = []
         for index, body in enumerate(bodies):
@@ -174,7 +174,7 @@ class Round:
             self.put(rng.choice(producers), rng)
 
     def put(self, producer: Producer, rng: random.Random) -> None:
-        """Put one item in, or some."""
+        """Enqueue one item, or several."""
         if rng.random() < 0.5:
             producer.put(rng.choice(TYPES))
             self.done["produce"] += 1
@@ -197,7 +197,7 @@ class Round:
                     self.done["signal"] += 1
 
     def put_under_fire(self, run: Run, producer: Producer) -> None:
-        """One item. From each line to the next an exception may come: until it is noted, its fate is unknown."""
+        """One item. An exception may come between any two lines: until then its fate is unknown."""
         (item,) = producer.items([self.rng.choice(TYPES)])
         run.unknown.append(item)
         accepted = False
@@ -207,7 +207,7 @@ class Round:
             if getattr(alarm, "accepted", None) != 0:
                 raise
             self.done["interrupted wait"] += 1
-        producer.note([item], accepted)
+        producer.record([item], accepted)
         run.unknown.pop()
 
     def change(self, index: int, rng: random.Random) -> None:
@@ -228,14 +228,14 @@ class Round:
                 self.done["closed"] += 1
 
     def add(self, run: Run, item_type: type, behaviour: str) -> None:
-        """Register a new handler that is counted as registered only if it was."""
+        """Register a new handler, and count it only if that succeeded."""
         handler = run.handler(behaviour)
         run.queue.add_handler(item_type, handler, weight=0.3)
         handler.added = 1
         self.done["add"] += 1
 
     def add_factory(self, run: Run, item_type: type, behaviour: str) -> None:
-        """Register a factory, where the queue has room for one."""
+        """Register a factory, if the queue has room for it."""
         made: list[Any] = []
 
         def factory() -> Any:
@@ -251,7 +251,7 @@ class Round:
         self.done["add_factory"] += 1
 
     def make_types(self, index: int, rng: random.Random) -> None:
-        """Make a class, use it, and give it up: queues grow, and addresses of classes come back."""
+        """Make a class, use it, and drop it: queues grow, and addresses of classes are reused."""
         producers = [run.producer(("dynamic", index)) for run in self.runs]
         for number, _ in enumerate(self.turns()):
             item_type = type(f"Dynamic{number}", (Item,), {"__slots__": ()})
@@ -269,7 +269,7 @@ class Round:
             self.done["type"] += 1
 
     def control(self, index: int, rng: random.Random) -> None:
-        """Rebalance, flush, look, collect; near the end perhaps shut a queue down."""
+        """Rebalance, flush, read statistics, collect; near the end perhaps shut a queue down."""
         for _ in self.turns():
             queue = rng.choice(self.queues)
             which = rng.choice(["rebalance", "rebalance", "flush", "stats", "collect", "shutdown"])
@@ -304,7 +304,7 @@ class Round:
 
 
 def main() -> int:
-    """Run rounds until the time is over; 0 if every promise held."""
+    """Run rounds until the time is over; return 0 if every promise held."""
     parser = argparse.ArgumentParser(
         description="Everything at once, round after round, each checked at its end."
     )
@@ -327,19 +327,19 @@ def main() -> int:
     rounds = 0
     while rounds == 0 or time.monotonic() < until:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
-        one = Round(rounds, random.Random(rng.random()))
+        this_round = Round(rounds, random.Random(rng.random()))
         try:
-            one.work()
-            one.end()
+            this_round.work()
+            this_round.end()
         except BaseException:
-            configs = "\n".join(str(queue.config) for queue in one.queues)
+            configs = "\n".join(str(queue.config) for queue in this_round.queues)
             print(
                 f"round {rounds} of seed {seed} failed, with these queues:\n{configs}",
                 file=sys.stderr,
                 flush=True,
             )
             raise
-        total.update(one.done)
+        total.update(this_round.done)
         rounds += 1
     faulthandler.cancel_dump_traceback_later()
     shown = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))

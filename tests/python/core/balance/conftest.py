@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture
 def lines(caplog):
-    """Return the lines that the queue has logged so far, at any level."""
+    """Returns a function that gives the lines the queues have logged so far, at any level."""
     caplog.set_level(logging.DEBUG, "batchqueue")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "batchqueue"]

@@ -20,7 +20,7 @@ def test_throughput_spreads_the_busy_partitions(make_queue, lines):
     assert "queue queue: rebalanced 1 partitions, max thread load delta: 100% -> 0%" in lines()
 
 
-def test_what_is_balanced_stays_and_load_ratio_says_so(make_queue, lines):
+def test_balanced_load_stays_and_load_ratio_shows_it(make_queue, lines):
     queue = balanced(make_queue, DrainBalancer.throughput_weighted())
     load(queue, 1_000, 500, 0, 500)
     assert queue.rebalance() == 0
@@ -30,7 +30,7 @@ def test_what_is_balanced_stays_and_load_ratio_says_so(make_queue, lines):
     assert lines() == []
 
 
-def test_only_the_time_since_the_last_run_counts(make_queue):
+def test_only_load_since_the_last_run_counts(make_queue):
     queue = balanced(make_queue, DrainBalancer.throughput_weighted())
     load(queue, 9_000, 9_000, 0, 0)
     assert queue.rebalance() == 0
@@ -39,13 +39,13 @@ def test_only_the_time_since_the_last_run_counts(make_queue):
     assert queue.stats().load_ratio == 3.0
 
 
-def test_an_idle_queue_moves_nothing(make_queue):
+def test_idle_queue_moves_nothing(make_queue):
     queue = balanced(make_queue, DrainBalancer.throughput_weighted(1.0))
     assert [queue.rebalance() for _ in range(3)] == [0, 0, 0]
     assert (queue.stats().rebalances, queue.stats().load_ratio) == (3, 1.0)
 
 
-def test_skip_ratio_is_how_uneven_the_threads_may_be(make_queue):
+def test_skip_ratio_is_the_tolerated_imbalance(make_queue):
     for ratio, moved in ((4.0, False), (1.5, True)):
         queue = balanced(make_queue, DrainBalancer.throughput_weighted(ratio))
         load(queue, 2_000, 1_000, 1_000, 0)
@@ -53,7 +53,7 @@ def test_skip_ratio_is_how_uneven_the_threads_may_be(make_queue):
 
 
 def test_cost_weighs_the_time_that_handlers_need(make_queue):
-    """The busy thread is the one with few items that take long, and one of those is what moves."""
+    """The busy thread has few items that take long, and one of their partitions moves."""
 
     def slow(batch):
         threading.Event().wait(0.02 * len(batch))
@@ -72,7 +72,7 @@ def test_cost_weighs_the_time_that_handlers_need(make_queue):
         assert {index for index, owner in enumerate(owners(queue)) if owner != index % 2} < moved
 
 
-def test_the_balancer_runs_on_the_control_thread_or_the_caller_and_never_on_a_drain_thread(
+def test_balancer_runs_on_the_control_thread_or_the_caller_but_never_on_a_drain_thread(
     make_queue,
 ):
     names, drains = [], set()
@@ -103,8 +103,8 @@ def test_rebalance_from_a_handler_returns_0_and_runs_soon(make_queue):
     assert (queue.stats().rebalances, queue.stats().moves) == (1, 4)
 
 
-def test_the_interval_runs_the_balancer_and_interval_0_does_not(make_queue):
-    """Both are on one control thread, so what the first shows in many runs, the second had time for."""
+def test_balancer_runs_at_the_interval_and_never_at_interval_0(make_queue):
+    """Both share one control thread: many runs of the first prove the second had time for a run."""
     often = balanced(make_queue, DrainBalancer.custom(lambda *_: None), rebalance_interval_ms=1)
     never = balanced(make_queue, DrainBalancer.custom(swap), rebalance_interval_ms=0)
     eventually(lambda: often.stats().rebalances >= 20, "runs of the interval")
@@ -112,10 +112,10 @@ def test_the_interval_runs_the_balancer_and_interval_0_does_not(make_queue):
     assert never.rebalance() == 4
 
 
-def test_a_balancer_is_silently_off_where_there_is_nothing_to_balance(make_queue, lines):
+def test_balancer_is_silently_off_where_there_is_nothing_to_balance(make_queue, lines):
     called = []
     off = DrainBalancer.custom(lambda *args: called.append(args))
-    one = make_queue(threads=1, partitions=4, balancer=off, rebalance_interval_ms=1)
+    single = make_queue(threads=1, partitions=4, balancer=off, rebalance_interval_ms=1)
     shared = make_queue(
         settings=BatchQueueConfig(
             shared_scheduler=("pool", ThreadPolicy.fixed(2)),
@@ -126,7 +126,7 @@ def test_a_balancer_is_silently_off_where_there_is_nothing_to_balance(make_queue
     )
     watch = balanced(make_queue, DrainBalancer.throughput_weighted(), rebalance_interval_ms=1)
     eventually(lambda: watch.stats().rebalances >= 20, "runs of another queue with that interval")
-    for queue in (one, shared):
+    for queue in (single, shared):
         assert queue.rebalance() == 0
         assert (queue.stats().rebalances, queue.stats().moves, queue.stats().load_ratio) == (
             0,
@@ -137,13 +137,13 @@ def test_a_balancer_is_silently_off_where_there_is_nothing_to_balance(make_queue
     assert lines() == []
 
 
-def test_without_a_balancer_rebalance_is_nothing(make_queue):
+def test_rebalance_without_a_balancer_does_nothing(make_queue):
     queue = make_queue(threads=2, partitions=4)
     assert queue.rebalance() == 0
     assert queue.stats().rebalances == 0
 
 
-def test_a_partition_above_a_threads_share_is_named_once_with_the_remedy(make_queue, lines):
+def test_partition_above_a_threads_share_is_logged_once_with_the_remedy(make_queue, lines):
     queue = balanced(make_queue, DrainBalancer.throughput_weighted())
     for _ in range(3):
         load(queue, 0, 9_000, 500, 500)
@@ -155,8 +155,8 @@ def test_a_partition_above_a_threads_share_is_named_once_with_the_remedy(make_qu
     )
 
 
-def test_a_busy_owner_hands_over_when_it_is_done(make_queue, lines):
-    """And longest_handoff_ms says how long the slowest one took."""
+def test_busy_owner_hands_over_after_its_batch(make_queue, lines):
+    """longest_handoff_ms is the slowest hand-over."""
     queue = balanced(make_queue, DrainBalancer.custom(swap))
     handler = Held()
     queue.add_handler(TYPES[0], handler)
@@ -168,7 +168,7 @@ def test_a_busy_owner_hands_over_when_it_is_done(make_queue, lines):
     )
     handler.released.set()
     assert queue.flush(WAIT_S)
-    taken_back = "keeps 2 partitions"  # by a control thread that had to wait for over a second
+    taken_back = "keeps 2 partitions"  # by a control thread that was delayed for over a second
     eventually(
         lambda: owners(queue) == [1, 0, 1, 0] or any(taken_back in line for line in lines()),
         "the busy one does, too",
@@ -194,8 +194,8 @@ def test_partitions_of_a_hung_thread_are_taken_back_and_its_handler_is_named(mak
     assert len(handler.items) == 2
 
 
-def test_nothing_is_lost_doubled_or_reordered_while_partitions_move_all_the_time(make_queue):
-    """A balancer that moves every partition each millisecond, against producers and slow owners."""
+def test_constant_moves_lose_duplicate_and_reorder_nothing(make_queue):
+    """The balancer moves every partition each millisecond, against producers and slow owners."""
     turn = iter(range(1_000_000))
     queue = make_queue(
         threads=3,
@@ -204,7 +204,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_partitions_move_all_the_time
         max_batch_items=16,
         min_idle_ms=0,
         balancer=DrainBalancer.custom(
-            lambda load, owner, threads: [(next(turn) + one) % threads for one in owner]
+            lambda load, owner, threads: [(next(turn) + thread) % threads for thread in owner]
         ),
         rebalance_interval_ms=1,
     )

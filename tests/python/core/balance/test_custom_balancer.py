@@ -16,10 +16,10 @@ def test_custom_gets_loads_owners_and_threads(make_queue):
     load(queue, 5, 0, 7, 1)
     assert queue.rebalance() == 0
     assert seen == [([5.0, 0.0, 7.0, 1.0], [0, 1, 0, 1], 2)]
-    assert [type(one) for one in seen[0]] == [list, list, int]
+    assert [type(value) for value in seen[0]] == [list, list, int]
 
 
-def test_custom_decides_and_rebalance_counts_what_it_changed(make_queue, lines):
+def test_custom_balancer_decides_and_rebalance_counts_its_changes(make_queue, lines):
     plans = [[1, 0, 1, 0], [1, 0, 1, 0], [1, 1, 1, 0], None]
     queue = balanced(make_queue, DrainBalancer.custom(lambda *_: plans.pop(0)))
     for changed, wanted in (
@@ -71,7 +71,7 @@ def raises(*_):
         "huge",
     ],
 )
-def test_a_custom_plan_that_is_none_is_refused_with_a_line(make_queue, lines, assign, words):
+def test_invalid_custom_plan_is_refused_and_logged(make_queue, lines, assign, words):
     queue = balanced(make_queue, DrainBalancer.custom(assign))
     load(queue, 10, 10, 10, 10)
     assert queue.rebalance() == 0
@@ -84,10 +84,10 @@ def test_a_custom_plan_that_is_none_is_refused_with_a_line(make_queue, lines, as
     assert owners(queue) == [0, 1, 0, 1]
     load(queue, 10, 10, 10, 10)
     assert queue.shutdown(WAIT_S) == 0
-    assert queue.stats().consumed == 80, "the queue works on"
+    assert queue.stats().consumed == 80, "the queue keeps working"
 
 
-def test_none_leaves_all_where_they_are_without_a_line(make_queue, lines):
+def test_none_keeps_all_partitions_in_place_without_a_log_line(make_queue, lines):
     queue = balanced(make_queue, DrainBalancer.custom(lambda *_: None))
     load(queue, 1_000, 300, 100, 600)
     assert queue.rebalance() == 0
@@ -96,7 +96,7 @@ def test_none_leaves_all_where_they_are_without_a_line(make_queue, lines):
 
 
 @pytest.mark.parametrize("interval", [0, 1], ids=["on demand", "control thread"])
-def test_a_custom_balancer_may_use_the_queue(make_queue, interval):
+def test_custom_balancer_may_call_the_queue(make_queue, interval):
     seen = []
     ready = threading.Event()
 
@@ -115,8 +115,8 @@ def test_a_custom_balancer_may_use_the_queue(make_queue, interval):
 
 
 @pytest.mark.parametrize("interval", [0, 1], ids=["on demand", "control thread"])
-def test_a_custom_balancer_may_shut_the_queue_down(make_queue, interval):
-    """Its plan comes too late then, and is not a fault."""
+def test_custom_balancer_may_shut_the_queue_down(make_queue, interval):
+    """Its plan then comes too late, which is not a fault."""
     returned = []
     ready = threading.Event()
 
@@ -137,7 +137,7 @@ def test_a_custom_balancer_may_shut_the_queue_down(make_queue, interval):
     assert (queue.stats().moves, queue.rebalance()) == (0, 0)
 
 
-def test_two_queues_whose_balancers_call_each_other(make_queue):
+def test_balancers_of_two_queues_may_call_each_other(make_queue):
     queues = []
 
     def assign(*_):

@@ -12,7 +12,7 @@ from core_support.waits import WAIT_S, eventually
 
 
 def hold_second_batch(queue, handler):
-    """One batch is done, so that a snapshot tells the handler from one that is new; the thread is inside with `1`."""
+    """Finishes one batch, which distinguishes the handler from a new one, and holds `1`."""
     handler.released.set()
     queue.produce(0)
     assert queue.flush(WAIT_S)
@@ -22,12 +22,12 @@ def hold_second_batch(queue, handler):
 
 
 def is_published(queue):
-    """Whether the handler with a batch behind it is no longer the one that items of int go to."""
+    """Whether items of int no longer go to the handler that has finished a batch."""
     handlers = queue.stats().handlers()
     return int not in handlers or handlers[int].consumed == 0
 
 
-def test_a_replaced_handler_keeps_what_it_got_and_is_closed_once(make_queue):
+def test_replaced_handler_keeps_its_batches_and_is_closed_once(make_queue):
     queue = make_queue()
     first, second = Recorder(), Recorder()
     queue.add_handler(int, first)
@@ -41,7 +41,7 @@ def test_a_replaced_handler_keeps_what_it_got_and_is_closed_once(make_queue):
     assert (second.items, second.closed) == ([3, 4], 1)
 
 
-def test_a_type_keeps_its_partition_through_replace_and_remove(make_queue):
+def test_type_keeps_its_partition_through_replace_and_remove(make_queue):
     queue = make_queue(threads=2, partitions=4)
     for item_type in (int, str, float):
         queue.add_handler(item_type, Recorder())
@@ -63,7 +63,7 @@ def test_a_type_keeps_its_partition_through_replace_and_remove(make_queue):
     ]
 
 
-def test_a_removed_type_counts_as_unhandled_until_it_has_a_handler_again(make_queue):
+def test_removed_type_counts_as_unhandled_until_it_has_a_handler_again(make_queue):
     queue = make_queue()
     first, second = Recorder(), Recorder()
     queue.add_handler(int, first)
@@ -83,8 +83,8 @@ def test_a_removed_type_counts_as_unhandled_until_it_has_a_handler_again(make_qu
     assert_conserved(queue.stats())
 
 
-def test_the_same_instance_may_come_back(make_queue):
-    """It is closed for each time that it left."""
+def test_same_instance_may_come_back(make_queue):
+    """It is closed once for each time it was removed."""
     queue = make_queue()
     handler = Recorder()
     for number in range(3):
@@ -97,7 +97,7 @@ def test_the_same_instance_may_come_back(make_queue):
     assert (handler.items, handler.closed) == ([0, 1, 2], 3)
 
 
-def test_replaced_by_itself_it_is_not_closed(make_queue):
+def test_replacing_a_handler_with_itself_does_not_close_it(make_queue):
     queue = make_queue()
     handler = Recorder()
     queue.add_handler(int, handler)
@@ -111,20 +111,20 @@ def test_replaced_by_itself_it_is_not_closed(make_queue):
 
 @pytest.mark.parametrize("change", ["remove", "replace"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_call_waits_for_the_batch_in_hand_and_for_on_close(make_queue, change, threads):
+def test_change_waits_for_the_running_batch_and_for_on_close(make_queue, change, threads):
     queue = make_queue(threads=threads)
     old = Held()
     queue.add_handler(int, old)
     hold_second_batch(queue, old)
 
-    def do():
+    def make_change():
         if change == "remove":
             assert queue.remove_handler(int)
         else:
             queue.add_handler(int, Recorder())
         return old.released.is_set(), old.items, old.closed
 
-    changer, outcome = in_background(do)
+    changer, outcome = in_background(make_change)
     eventually(lambda: is_published(queue), "the change is published")
     assert outcome == []
     old.released.set()
@@ -132,7 +132,7 @@ def test_the_call_waits_for_the_batch_in_hand_and_for_on_close(make_queue, chang
     assert outcome == [(True, [0, 1], 1)]
 
 
-def test_a_removal_does_not_wait_for_other_threads(make_queue):
+def test_removal_does_not_wait_for_other_threads(make_queue):
     queue = make_queue(threads=2)
     busy, idle = Held(), Recorder()
     queue.add_handler(int, busy)
@@ -145,7 +145,7 @@ def test_a_removal_does_not_wait_for_other_threads(make_queue):
 
 
 @pytest.mark.parametrize("change", ["remove", "replace"])
-def test_what_is_queued_when_its_handler_goes_is_unhandled_or_the_new_ones(make_queue, change):
+def test_items_queued_at_a_removal_are_unhandled_or_go_to_the_new_handler(make_queue, change):
     queue = make_queue(max_batch_items=1)
     old, new = Held(), Recorder()
     queue.add_handler(int, old)
@@ -165,8 +165,8 @@ def test_what_is_queued_when_its_handler_goes_is_unhandled_or_the_new_ones(make_
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_handler_may_replace_and_remove_handlers_and_does_not_wait(make_queue, threads):
-    """Its own and another's: the call returns while the batch is in hand."""
+def test_handler_may_replace_and_remove_handlers_without_a_wait(make_queue, threads):
+    """Itself and others: the call returns while the batch still runs."""
     queue = make_queue(threads=threads)
     others, returned, after = Recorder(), [], Recorder()
 
@@ -184,15 +184,15 @@ def test_a_handler_may_replace_and_remove_handlers_and_does_not_wait(make_queue,
     queue.produce(1)
     eventually(lambda: first.closed and others.closed, "both old handlers are closed")
     assert returned[:2] == [True, False]
-    assert returned[2][0] == 0, "the one that is inside cannot have been closed"
-    queue.produce_many([2, "nobody"])
+    assert returned[2][0] == 0, "the running handler cannot have been closed"
+    queue.produce_many([2, "text"])
     assert queue.shutdown(WAIT_S) == 0
     assert (first.items, after.items, others.items) == ([1], [2], [])
     assert (first.closed, after.closed, others.closed) == (1, 1, 1)
     assert queue.stats().unhandled == 1
 
 
-def test_a_handler_may_remove_itself(make_queue):
+def test_handler_may_remove_itself(make_queue):
     queue = make_queue()
 
     class Once(Recorder):
@@ -237,7 +237,7 @@ def test_handlers_may_be_changed_from_every_call(make_queue, method):
 
 
 def test_flush_from_on_close_of_a_removed_handler_raises(make_queue):
-    """It is a drain thread's call like any other."""
+    """It is a call on a drain thread like any other."""
     raised = []
 
     class Flushes(Recorder):
@@ -253,7 +253,7 @@ def test_flush_from_on_close_of_a_removed_handler_raises(make_queue):
     assert "drain thread" in raised[0]
 
 
-def test_an_instance_that_serves_several_types_is_closed_with_the_last(make_queue):
+def test_instance_that_serves_several_types_is_closed_with_the_last(make_queue):
     queue = make_queue(threads=2)
     handler = Recorder()
     for item_type in (int, str, float):
@@ -291,7 +291,7 @@ def test_on_idle_ends_with_the_removal(make_queue):
     assert calls["removed"] == last
 
 
-def test_the_decorator_replaces_as_well(make_queue):
+def test_decorator_replaces_the_handler_too(make_queue):
     queue = make_queue()
     old = Recorder()
     queue.add_handler(int, old)
@@ -308,7 +308,7 @@ def test_the_decorator_replaces_as_well(make_queue):
     assert seen == [1, 2], "the name is still the function"
 
 
-def test_on_a_queue_that_is_shut_down(make_queue):
+def test_changes_on_a_queue_that_was_shut_down_raise(make_queue):
     queue = make_queue()
     handler = Recorder()
     queue.add_handler(int, handler)
@@ -326,7 +326,7 @@ def test_on_a_queue_that_is_shut_down(make_queue):
     assert handler.closed == 1
 
 
-def test_what_is_no_type_or_no_handler_changes_nothing(make_queue):
+def test_invalid_type_or_handler_changes_nothing(make_queue):
     queue = make_queue()
     handler = Recorder()
     queue.add_handler(int, handler)
@@ -339,8 +339,8 @@ def test_what_is_no_type_or_no_handler_changes_nothing(make_queue):
     assert (handler.items, handler.closed) == ([1], 1)
 
 
-def test_when_a_removal_has_returned_nobody_enters_any_more(make_queue):
-    """Against producers, two drain threads and a balancer's worth of other types; many times."""
+def test_handler_is_never_entered_after_its_removal_has_returned(make_queue):
+    """Against producers, two drain threads and the growth of other types; many times."""
     queue = make_queue(threads=2, partitions=4, min_idle_ms=0, max_batch_items=3)
     for item_type in (str, float):
         queue.add_handler(item_type, Recorder())
@@ -368,7 +368,7 @@ def test_when_a_removal_has_returned_nobody_enters_any_more(make_queue):
                 handler = Handler()
                 made.append(handler)
                 queue.add_handler(int, handler)
-                assert set(made[:-1]) == gone, "all but the new one are closed"
+                assert set(made[:-1]) == gone, "all but the new handler are closed"
                 if turn % 3 == 0:
                     assert queue.remove_handler(int)
                     assert set(made) == gone
@@ -379,5 +379,5 @@ def test_when_a_removal_has_returned_nobody_enters_any_more(make_queue):
     run_threads(produce, produce, change)
     assert queue.shutdown(WAIT_S) == 0
     assert late == []
-    assert all(one.closed == 1 for one in gone)
+    assert all(handler.closed == 1 for handler in gone)
     assert_conserved(queue.stats())

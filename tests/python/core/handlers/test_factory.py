@@ -12,7 +12,7 @@ from core_support.waits import WAIT_S, eventually
 
 
 class Made(Recorder):
-    """Keeps a list of its instances, and notices when it is entered twice."""
+    """Adds itself to a list of instances, and detects overlapping calls."""
 
     def __init__(self, instances):
         super().__init__()
@@ -23,7 +23,7 @@ class Made(Recorder):
         assert self._inside.acquire(blocking=False), "P1: entered twice"
         try:
             for _ in range(3):
-                time.sleep(0)  # gives the interpreter away, so that another thread could come in
+                time.sleep(0)  # yields the interpreter, so that another thread could enter
             super().consume(batch)
         finally:
             self._inside.release()
@@ -39,24 +39,24 @@ def test_one_instance_per_partition_and_items_spread_evenly(make_queue):
         assert queue.produce(number)
     assert queue.produce_many(range(4_000, 8_000)) == 4_000
     assert queue.shutdown(WAIT_S) == 0
-    counts = [len(one.items) for one in instances]
-    assert sorted(item for one in instances for item in one.items) == list(range(8_000))
+    counts = [len(instance.items) for instance in instances]
+    assert sorted(item for instance in instances for item in instance.items) == list(range(8_000))
     assert max(counts) - min(counts) <= 128, counts
-    assert [one.closed for one in instances] == [1] * 4
+    assert [instance.closed for instance in instances] == [1] * 4
     assert (queue.stats().consumed, queue.stats().handlers()[int].consumed) == (8_000, 8_000)
     assert_conserved(queue.stats())
 
 
-def test_the_order_holds_per_partition(make_queue):
+def test_order_is_kept_per_partition(make_queue):
     instances = []
     queue = make_queue(threads=3, partitions=3, buffer_size=100, max_batch_items=10)
     queue.add_handler_factory(int, lambda: Made(instances), partitions=3)
     assert queue.produce_many(range(5_000), timeout=WAIT_S) == 5_000
     assert queue.shutdown(WAIT_S) == 0
-    assert all(one.items == sorted(one.items) for one in instances)
+    assert all(instance.items == sorted(instance.items) for instance in instances)
 
 
-def test_the_instances_run_in_parallel(make_queue):
+def test_instances_run_in_parallel(make_queue):
     together = threading.Barrier(3)
 
     class Meets:
@@ -66,7 +66,7 @@ def test_the_instances_run_in_parallel(make_queue):
     queue = make_queue(settings=config(threads=3, partitions=6))
     queue.add_handler_factory(int, Meets, partitions=3)
     assert {
-        queue.stats().partition(one.index).owner for one in queue.stats().top_n(9) if one.types
+        queue.stats().partition(part.index).owner for part in queue.stats().top_n(9) if part.types
     } == {
         0,
         1,
@@ -78,7 +78,7 @@ def test_the_instances_run_in_parallel(make_queue):
     assert not together.broken
 
 
-def test_adaptive_grows_by_the_partitions_that_are_asked_for(make_queue):
+def test_adaptive_queue_grows_by_the_requested_partitions(make_queue):
     queue = make_queue(threads=2, partitions=PartitionPolicy.adaptive())
     queue.add_handler(str, Recorder())
     assert queue.stats().partition_count == 2
@@ -86,43 +86,43 @@ def test_adaptive_grows_by_the_partitions_that_are_asked_for(make_queue):
     queue.add_handler_factory(int, lambda: Made(instances), partitions=6)
     stats = queue.stats()
     assert stats.partition_count == 7
-    assert sum(int in one.types for one in stats.top_n(99)) == len(instances) == 6
+    assert sum(int in part.types for part in stats.top_n(99)) == len(instances) == 6
 
 
-def test_other_types_live_beside_it(make_queue):
+def test_other_types_work_beside_a_factory(make_queue):
     queue = make_queue(threads=2, partitions=3)
     instances, other = [], Recorder()
     queue.add_handler_factory(int, lambda: Made(instances), partitions=3)
     queue.add_handler(str, other)
     queue.produce_many([1, "a", 2, "b", 3])
     assert queue.shutdown(WAIT_S) == 0
-    assert sorted(item for one in instances for item in one.items) == [1, 2, 3]
+    assert sorted(item for instance in instances for item in instance.items) == [1, 2, 3]
     assert other.items == ["a", "b"]
 
 
-def test_a_factory_that_returns_one_instance_makes_it_one_handler(make_queue):
+def test_factory_that_returns_one_instance_makes_it_one_handler(make_queue):
     instances = []
-    one = Made(instances)
+    instance = Made(instances)
     queue = make_queue(threads=3, partitions=3, min_idle_ms=0)
-    queue.add_handler_factory(int, lambda: one, partitions=3)
+    queue.add_handler_factory(int, lambda: instance, partitions=3)
     for number in range(3_000):
         assert queue.produce(number)
     assert queue.shutdown(WAIT_S) == 0
     assert queue.stats().failed == 0
-    assert sorted(one.items) == list(range(3_000))
-    assert one.closed == 1
+    assert sorted(instance.items) == list(range(3_000))
+    assert instance.closed == 1
 
 
-def test_replace_remove_and_add_again(make_queue):
+def test_factory_may_be_replaced_removed_and_added_again(make_queue):
     first, second = [], []
     queue = make_queue(threads=2, partitions=2)
     queue.add_handler_factory(int, lambda: Made(first), partitions=2)
     queue.produce_many([1, 2])
     assert queue.flush(WAIT_S)
     queue.add_handler_factory(int, lambda: Made(second), partitions=2)
-    assert [one.closed for one in first] == [1, 1]
+    assert [instance.closed for instance in first] == [1, 1]
     assert queue.remove_handler(int) is True
-    assert [one.closed for one in second] == [1, 1]
+    assert [instance.closed for instance in second] == [1, 1]
     alone = Recorder()
     queue.add_handler(int, alone)
     assert queue.produce_many([3, 4, 5]) == 3
@@ -130,7 +130,7 @@ def test_replace_remove_and_add_again(make_queue):
     assert sorted(alone.items) == [3, 4, 5], "one handler for all of its partitions"
 
 
-def test_a_type_keeps_the_number_of_its_partitions(make_queue):
+def test_type_keeps_its_number_of_partitions(make_queue):
     queue = make_queue(threads=2, partitions=4)
     kept = Recorder()
     queue.add_handler(int, kept)
@@ -160,7 +160,7 @@ def test_a_type_keeps_the_number_of_its_partitions(make_queue):
     ],
     ids=["zero", "many", "bool", "float", "fixed", "type", "factory", "handler"],
 )
-def test_what_cannot_work_is_refused(make_queue, arguments, message):
+def test_invalid_arguments_are_rejected(make_queue, arguments, message):
     queue = make_queue(threads=2, partitions=4)
     item_type, factory, partitions = arguments
     with pytest.raises(ConfigError, match=message):
@@ -177,13 +177,13 @@ def test_what_cannot_work_is_refused(make_queue, arguments, message):
     ],
     ids=lambda selector: selector.kind,
 )
-def test_other_selectors_have_no_partitions_of_one_type(make_queue, selector):
+def test_other_selectors_have_no_partitions_per_type(make_queue, selector):
     queue = make_queue(threads=2, partitions=4, selector=selector)
     with pytest.raises(ConfigError, match=r"only the selector by_type.*use add_handler"):
         queue.add_handler_factory(int, Recorder, partitions=2)
 
 
-def test_a_factory_that_raises_registers_nothing(make_queue):
+def test_factory_that_raises_registers_nothing(make_queue):
     queue = make_queue(threads=2, partitions=4)
     made = []
 

@@ -1,4 +1,4 @@
-"""Who handles: one consumer, one consumer per drain thread, a handler per class, or nobody."""
+"""Modes: one consumer, one consumer per drain thread, a handler per class, or no handler."""
 
 import threading
 
@@ -22,7 +22,7 @@ def test_one_consumer_takes_all_types_as_one_batch(make_queue):
     assert (queue.stats().consumed, queue.stats().unhandled, recorder.closed) == (4, 0, 1)
 
 
-def test_a_consumer_may_be_a_function_and_may_fail(make_queue):
+def test_consumer_may_be_a_function_and_may_fail(make_queue):
     reported = []
 
     def consume(batch):
@@ -44,7 +44,7 @@ def test_one_consumer_is_spread_round_robin_by_default(make_queue):
     assert [queue.stats().partition(index).attempts for index in range(4)] == [100] * 4
 
 
-def test_a_factory_makes_one_instance_per_drain_thread_and_all_are_inside_at_once(make_queue):
+def test_factory_makes_one_instance_per_drain_thread_and_all_run_in_parallel(make_queue):
     together = threading.Barrier(4)
     made = []
 
@@ -63,11 +63,11 @@ def test_a_factory_makes_one_instance_per_drain_thread_and_all_are_inside_at_onc
         assert queue.produce(number)
     assert queue.shutdown(WAIT_S) == 0
     assert not together.broken
-    assert [len(one.items) for one in made] == [2] * 4
-    assert [one.closed for one in made] == [1] * 4
+    assert [len(connection.items) for connection in made] == [2] * 4
+    assert [connection.closed for connection in made] == [1] * 4
 
 
-def test_a_factory_makes_as_many_as_there_are_drain_threads(make_queue):
+def test_factory_makes_as_many_instances_as_there_are_drain_threads(make_queue):
     """Fewer partitions than threads reduce both; a shared scheduler has one drain task."""
     made = []
 
@@ -88,7 +88,7 @@ def test_a_factory_makes_as_many_as_there_are_drain_threads(make_queue):
         assert (len(made), queue.stats().thread_count) == (count, count)
 
 
-def test_a_consumer_wins_over_handlers(make_queue):
+def test_consumer_takes_precedence_over_handlers(make_queue):
     for mode in ("consumer", "consumer_factory"):
         consumer, handler = Recorder(), Recorder()
         queue = make_queue(
@@ -101,8 +101,8 @@ def test_a_consumer_wins_over_handlers(make_queue):
         assert (queue.stats().consumed, queue.stats().unhandled) == (2, 0)
 
 
-def test_a_handler_that_never_gets_anything_is_still_closed_when_removed(make_queue):
-    """Beside a consumer a handler is only registered; taking it away again is no error."""
+def test_handler_that_never_gets_an_item_is_still_closed_when_removed(make_queue):
+    """Beside a consumer a handler is only registered; removing it is not an error."""
     handler = Recorder()
     queue = make_queue(consumer=Recorder())
     queue.add_handler(int, handler)
@@ -110,7 +110,7 @@ def test_a_handler_that_never_gets_anything_is_still_closed_when_removed(make_qu
     assert handler.closed == 1
 
 
-def test_with_nobody_to_handle_them_items_are_unhandled_and_it_is_said_once(make_queue, caplog):
+def test_items_without_any_handler_are_unhandled_and_logged_once(make_queue, caplog):
     queue = make_queue(max_batch_items=1)
     for _ in range(20):
         queue.produce(1)

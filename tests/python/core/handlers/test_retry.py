@@ -1,4 +1,4 @@
-"""Retries: a batch is tried again in place, counts once, and keeps its order."""
+"""Retries: a batch is retried in place, counts once, and keeps its order."""
 
 import pickle
 import threading
@@ -13,11 +13,11 @@ from core_support.waits import WAIT_S, eventually
 
 AT_ONCE = {"backoff_ms": 0}
 NEVER = {"backoff_ms": 86_400_000, "max_backoff_ms": 86_400_000}
-"""A wait that only a shutdown ends within the life of a test."""
+"""A wait that only a shutdown can end during the test."""
 
 
 class Flaky(Recorder):
-    """Raises at the first `failures` tries of each batch."""
+    """Raises at the first `failures` attempts of each batch."""
 
     def __init__(self, failures, error=ValueError):
         super().__init__()
@@ -26,7 +26,7 @@ class Flaky(Recorder):
 
     def consume(self, batch):
         self.tries.append(list(batch))
-        if sum(one == self.tries[-1] for one in self.tries) <= self.failures:
+        if sum(attempt == self.tries[-1] for attempt in self.tries) <= self.failures:
             raise self.error("as planned")
         super().consume(batch)
 
@@ -45,7 +45,7 @@ def retried(make_queue, handler, settings=AT_ONCE, error_handler=None, **options
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3, 7])
-def test_attempts_counts_all_tries_the_first_included(make_queue, attempts):
+def test_attempts_counts_the_first_one_too(make_queue, attempts):
     handler = Flaky(failures=1_000)
     queue = retried(make_queue, handler, {"attempts": attempts, **AT_ONCE}, lambda *_: None)
     queue.produce_many([1, 2, 3])
@@ -56,7 +56,7 @@ def test_attempts_counts_all_tries_the_first_included(make_queue, attempts):
     assert (stats.handlers()[int].failed, stats.handlers()[int].batches) == (3, 1)
 
 
-def test_the_default_is_three_tries(make_queue):
+def test_default_is_three_attempts(make_queue):
     handler = Flaky(failures=2)
     queue = retried(make_queue, handler)
     queue.produce(1)
@@ -64,7 +64,7 @@ def test_the_default_is_three_tries(make_queue):
     assert handler.tries == [[1]] * 3
 
 
-def test_without_a_policy_there_is_one_try(make_queue):
+def test_batch_is_attempted_once_without_a_policy(make_queue):
     handler = Flaky(failures=1)
     queue = make_queue(error_handler=lambda *_: None)
     queue.add_handler(int, handler)
@@ -73,7 +73,7 @@ def test_without_a_policy_there_is_one_try(make_queue):
     assert (handler.tries, queue.stats().failed) == ([[1]], 1)
 
 
-def test_a_try_that_succeeds_ends_it_and_the_batch_counts_once_as_consumed(make_queue, caplog):
+def test_retry_ends_at_the_first_success_and_the_batch_counts_once_as_consumed(make_queue, caplog):
     handler, reported = Flaky(failures=1), []
     queue = retried(make_queue, handler, error_handler=lambda *args: reported.append(args))
     queue.produce_many([1, 2])
@@ -86,7 +86,7 @@ def test_a_try_that_succeeds_ends_it_and_the_batch_counts_once_as_consumed(make_
     assert caplog.records == []
 
 
-def test_only_the_listed_exceptions_are_tried_again(make_queue):
+def test_only_the_listed_exceptions_are_retried(make_queue):
     for kinds, error, tries in (
         ((KeyError, OSError), KeyError, 3),
         ((KeyError, OSError), ConnectionError, 3),
@@ -103,7 +103,7 @@ def test_only_the_listed_exceptions_are_tried_again(make_queue):
         assert queue.stats().failed == 1
 
 
-def test_on_error_comes_at_the_end_and_once(make_queue):
+def test_on_error_is_called_once_after_the_last_attempt(make_queue):
     class Reports(Flaky):
         def on_error(self, batch, error):
             reported.append((list(batch), str(error), len(self.tries)))
@@ -120,7 +120,7 @@ def test_on_error_comes_at_the_end_and_once(make_queue):
         assert reported == [([1, 2], "as planned", tries)]
 
 
-def test_error_handler_gets_the_last_error_at_the_end(make_queue):
+def test_error_handler_gets_the_last_error_after_the_last_attempt(make_queue):
     reported = []
 
     def consume(batch):
@@ -135,8 +135,8 @@ def test_error_handler_gets_the_last_error_at_the_end(make_queue):
     assert reported == [([1], "try 3")]
 
 
-def test_each_try_gets_a_list_of_its_own(make_queue):
-    """What a try did to its list, the next one does not see; nor does it see another list's contents."""
+def test_each_attempt_gets_its_own_list(make_queue):
+    """An attempt's changes to its list, and the other lists, are invisible to the next attempt."""
     lists, reported = [], []
 
     def consume(batch):
@@ -150,11 +150,11 @@ def test_each_try_gets_a_list_of_its_own(make_queue):
     queue.produce_many([1, 2, 3])
     assert queue.flush(WAIT_S)
     assert seen == [[1, 2, 3]] * 3
-    assert len({id(one) for one in lists}) == 3
-    assert reported[0] is lists[-1], "as the last try left it"
+    assert len({id(batch) for batch in lists}) == 3
+    assert reported[0] is lists[-1], "as the last attempt left it"
 
 
-def test_the_order_is_kept_because_the_partition_waits(make_queue):
+def test_order_is_kept_because_the_partition_waits(make_queue):
     handler = Flaky(failures=1)
     queue = retried(make_queue, handler, max_batch_items=5)
     queue.produce_many(range(300))
@@ -163,8 +163,8 @@ def test_the_order_is_kept_because_the_partition_waits(make_queue):
     assert len(handler.tries) == 2 * len(handler.batches)
 
 
-def test_a_handler_is_free_for_others_between_two_tries(make_queue):
-    """The wait is outside the handler: another type's batch gets in from another thread."""
+def test_handler_is_free_for_others_between_two_attempts(make_queue):
+    """The wait is outside the handler: another thread's batch of another type can enter it."""
     failed = threading.Event()
 
     class OneFails(Recorder):
@@ -186,7 +186,7 @@ def test_a_handler_is_free_for_others_between_two_tries(make_queue):
     assert handler.items == ["meanwhile", 1]
 
 
-def test_a_shutdown_ends_the_wait_and_the_tries_that_are_left_follow_at_once(make_queue):
+def test_shutdown_ends_the_wait_and_runs_the_remaining_attempts_immediately(make_queue):
     handler = Flaky(failures=2)
     queue = retried(make_queue, handler, {"attempts": 3, **NEVER})
     queue.produce_many([1, 2])
@@ -200,7 +200,7 @@ def test_a_shutdown_ends_the_wait_and_the_tries_that_are_left_follow_at_once(mak
     assert (queue.stats().consumed, handler.closed) == (2, 1)
 
 
-def test_a_shutdown_out_of_time_abandons_what_is_being_retried_once(make_queue):
+def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
     held = threading.Event()
 
     def consume(batch):
@@ -222,7 +222,7 @@ def test_a_shutdown_out_of_time_abandons_what_is_being_retried_once(make_queue):
     assert (queue.stats().abandoned, queue.stats().failed) == (2, 0)
 
 
-def test_it_serves_consumers_as_well(make_queue):
+def test_consumers_are_retried_too(make_queue):
     handler = Flaky(failures=1)
     queue = make_queue(consumer=handler, retry=RetryPolicy(**AT_ONCE))
     queue.produce_many([1, "a"])
@@ -231,7 +231,7 @@ def test_it_serves_consumers_as_well(make_queue):
     assert queue.stats().consumed == 2
 
 
-def test_a_policy_is_a_value():
+def test_policy_is_a_value():
     policy = RetryPolicy(
         attempts=5, backoff_ms=1.5, factor=3, max_backoff_ms=9, retry_on=(OSError, KeyError)
     )
@@ -267,6 +267,6 @@ def test_a_policy_is_a_value():
     ],
     ids=repr,
 )
-def test_values_that_cannot_work_are_refused(settings, message):
+def test_invalid_values_are_rejected(settings, message):
     with pytest.raises(ConfigError, match=message):
         RetryPolicy(**settings)

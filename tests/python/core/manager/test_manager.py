@@ -1,4 +1,4 @@
-"""The manager: queues by name, and what it compares when a name is taken."""
+"""The manager: queues by name, and the settings it compares when a name exists."""
 
 import pytest
 
@@ -22,12 +22,12 @@ def test_create_registers_in_order_of_creation(manager):
     assert all(type(queue) is BatchQueue for queue in queues)
 
 
-def test_a_plain_queue_is_not_registered(manager, make_queue):
+def test_plain_queue_is_not_registered(manager, make_queue):
     make_queue("plain")
     assert manager.names() == []
 
 
-def test_a_name_that_is_taken_is_refused(manager):
+def test_taken_name_is_rejected(manager):
     first = manager.create("orders", config())
     with pytest.raises(ConfigError, match=r"'orders' is taken.*choose another.*create_if_absent"):
         manager.create("orders", config())
@@ -35,7 +35,7 @@ def test_a_name_that_is_taken_is_refused(manager):
     assert first.running
 
 
-def test_a_queue_that_cannot_be_made_is_not_registered(manager):
+def test_queue_that_cannot_be_made_is_not_registered(manager):
     with pytest.raises(ZeroDivisionError):
         manager.create("broken", config(consumer_factory=lambda: 1 // 0))
     with pytest.raises(ConfigError):
@@ -69,7 +69,7 @@ def test_create_if_absent_returns_the_same_queue(manager, caplog):
         ),
     ],
 )
-def test_create_if_absent_warns_about_what_differs_with_both_values(
+def test_create_if_absent_warns_about_each_difference_with_both_values(
     manager, caplog, setting, has, asked, words
 ):
     from batchqueue import BatchQueueConfig
@@ -83,7 +83,7 @@ def test_create_if_absent_warns_about_what_differs_with_both_values(
     assert all(word in line for word in ["orders", setting, *words])
 
 
-def test_create_if_absent_refuses_another_mode(manager):
+def test_create_if_absent_rejects_another_mode(manager):
     manager.create("handlers", config())
     manager.create("consumer", config(consumer=len))
     for name, other in (
@@ -98,7 +98,7 @@ def test_create_if_absent_refuses_another_mode(manager):
     assert manager.names() == ["handlers", "consumer"]
 
 
-def test_threads_that_ask_for_the_same_queue_get_one(manager):
+def test_concurrent_create_if_absent_returns_one_queue(manager):
     got = []
     run_threads(*[lambda: got.append(manager.create_if_absent("orders", config()))] * 8)
     assert len({id(queue) for queue in got}) == 1
@@ -136,9 +136,9 @@ def test_threads_that_ask_for_the_same_queue_get_one(manager):
             },
         ),
     ],
-    ids=["shared and own", "other policy", "three at once"],
+    ids=["shared and own", "other policy", "three together"],
 )
-def test_each_setting_that_differs_has_a_warning_of_its_own(manager, caplog, has, asked, named):
+def test_each_setting_that_differs_has_its_own_warning(manager, caplog, has, asked, named):
     from batchqueue import BatchQueueConfig
 
     first = manager.create("orders", BatchQueueConfig(**has))
@@ -150,7 +150,7 @@ def test_each_setting_that_differs_has_a_warning_of_its_own(manager, caplog, has
         assert all(value in line for value in values), line
 
 
-def test_settings_that_may_differ_are_not_warned_about(manager, caplog):
+def test_settings_that_may_differ_do_not_warn(manager, caplog):
     first = manager.create("orders", config())
     other = config(
         error_handler=lambda *_: None, min_idle_ms=3, max_batch_items=7, rebalance_interval_ms=5
@@ -159,7 +159,7 @@ def test_settings_that_may_differ_are_not_warned_about(manager, caplog):
     assert caplog.records == []
 
 
-def test_the_mode_is_compared_as_consumer_or_handlers(manager):
+def test_mode_is_compared_as_consumer_or_handlers(manager):
     """A consumer and a factory are both consumers."""
     first = manager.create("orders", config(consumer=len))
     assert manager.create_if_absent("orders", config(consumer_factory=Recorder)) is first

@@ -1,4 +1,4 @@
-"""The manager's shutdown: one queue or all of them, within one deadline, chains in the right order."""
+"""The manager's shutdown: one queue or all, within one deadline, chains in the right order."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_shutdown_delivers_and_frees_the_name(manager):
     assert manager.create("orders", config()) is not queue
 
 
-def test_shutdown_says_how_many_items_it_abandoned(manager):
+def test_shutdown_returns_the_number_of_abandoned_items(manager):
     queue = manager.create("orders", config())
     handler = Held()
     queue.add_handler(int, handler)
@@ -34,12 +34,12 @@ def test_shutdown_says_how_many_items_it_abandoned(manager):
     handler.released.set()
 
 
-def test_an_unknown_name_is_nothing_to_shut_down(manager):
-    assert manager.shutdown("nobody") == 0
+def test_shutdown_of_an_unknown_name_does_nothing(manager):
+    assert manager.shutdown("unknown") == 0
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_wrong_time_out_changes_nothing(manager, timeout):
+def test_invalid_time_out_changes_nothing(manager, timeout):
     queue = manager.create("orders", config())
     with pytest.raises(ConfigError, match="timeout"):
         manager.shutdown("orders", timeout)
@@ -49,7 +49,7 @@ def test_a_wrong_time_out_changes_nothing(manager, timeout):
     assert queue.running
 
 
-def test_the_name_of_a_queue_that_was_shut_down_directly_is_free(manager):
+def test_name_of_a_queue_that_was_shut_down_directly_is_free(manager):
     with manager.create("orders", config()) as first:
         pass
     second = manager.create("orders", config())
@@ -82,12 +82,12 @@ def test_shutdown_all_ends_the_last_created_first(manager):
     first.produce_many([1, 2, 3])
     assert manager.shutdown_all(WAIT_S) == {"first": 0, "second": 0, "third": 0}
     assert order == ["first", "second", "third"]
-    assert last.items == [6], "what on_close hands on is delivered"
+    assert last.items == [6], "what on_close emits is delivered"
     assert manager.names() == []
 
 
-def test_shutdown_all_refuses_outside_threads_at_once(manager):
-    """While the last stage works, an outside thread is refused by the first one, a drain thread is not."""
+def test_shutdown_all_refuses_outside_threads_immediately(manager):
+    """While the last stage works, the first refuses outside threads but not drain threads."""
     store = manager.create("store", config())
     stage = manager.create("stage", config())
     handler = Held()
@@ -133,14 +133,14 @@ def test_shutdown_all_from_a_handler_ends(manager):
     assert queue.shutdown(WAIT_S) == 0
 
 
-def test_shutdown_all_without_queues_is_nothing(manager):
+def test_shutdown_all_without_queues_does_nothing(manager):
     assert manager.shutdown_all() == {}
     assert BatchQueueManager.shutdown_all(None) == {}
 
 
 @pytest.mark.parametrize("registered_first", ["store", "stage"])
-def test_a_chain_of_two_delivers_the_last_partials(manager, registered_first):
-    """L1's on_close produces into L2, which still takes from drain threads, whoever was created first."""
+def test_chain_of_two_delivers_the_last_partials(manager, registered_first):
+    """L1's on_close produces into L2, which still accepts from drain threads, in either order."""
     names = [registered_first, "stage" if registered_first == "store" else "store"]
     queues = {name: manager.create(name, config(min_idle_ms=60_000)) for name in names}
     kept, accepted = Recorder(), []
@@ -156,14 +156,14 @@ def test_a_chain_of_two_delivers_the_last_partials(manager, registered_first):
     queues["stage"].produce_many(range(1_000))
     assert manager.shutdown_all(WAIT_S) == {"store": 0, "stage": 0}
     assert (sum(partial.items), partial.closed, kept.closed) == (499_500, 1, 1)
-    # The last created ends first: a stage that was made before its store finds it closed, and is
-    # told so.
+    # The last created ends first: a stage that was made before its store finds the store closed,
+    # and `produce` returns `False`.
     assert accepted == [registered_first == "store"]
     assert kept.items == ([499_500] if registered_first == "store" else [])
 
 
-def test_a_chain_with_full_buffers_drains_through(manager):
-    """The store's buffer holds one item: the stage's drain thread waits for space during the shutdown."""
+def test_chain_with_full_buffers_drains_completely(manager):
+    """The store's buffer holds one item: during the shutdown the stage's thread waits for space."""
     store = manager.create("store", config(buffer_size=1))
     stage = manager.create("stage", config(min_idle_ms=60_000))
     kept = Recorder()
@@ -174,7 +174,7 @@ def test_a_chain_with_full_buffers_drains_through(manager):
     assert kept.items == list(range(500))
 
 
-def test_shutdown_by_name_from_a_handler(manager):
+def test_handler_may_shut_queues_down_by_name(manager):
     returned, recorder = [], Recorder()
     other = manager.create("other", config(min_idle_ms=60_000))
     other.add_handler(int, recorder)
@@ -195,8 +195,8 @@ def test_shutdown_by_name_from_a_handler(manager):
     assert queue.stats().consumed == 1
 
 
-def test_two_shutdowns_at_once(manager):
-    """Of one queue, and of all: each item is delivered once, and the callers agree."""
+def test_two_concurrent_shutdowns_agree(manager):
+    """Of one queue, and of all: each item is delivered once, and both calls return the same."""
     for _ in range(20):
         recorders = {}
         for name in ("a", "b", "c"):
@@ -217,8 +217,8 @@ def test_two_shutdowns_at_once(manager):
             assert recorder.items == [1, 2, 3]
 
 
-def test_a_time_out_says_what_is_left(manager, caplog):
-    """By queue, in the result and in the log; what is not hung is delivered."""
+def test_time_out_reports_what_is_left(manager, caplog):
+    """By queue, in the result and in the log; queues that do not hang are delivered."""
     held, kept = {}, Recorder()
     for name, count in (("a", 1), ("b", 4)):
         held[name] = Held()
@@ -238,8 +238,8 @@ def test_a_time_out_says_what_is_left(manager, caplog):
     assert [queue.stats().abandoned for queue in queues] == [1, 4]
 
 
-def test_shutdown_all_with_pools_balancers_and_handlers_that_go(manager):
-    """Everything that has threads of its own ends with it."""
+def test_shutdown_all_ends_pools_balancers_and_removed_handlers(manager):
+    """Every thread that the queues started ends with it."""
     from batchqueue import BatchQueueConfig, DrainBalancer
 
     last = Recorder()

@@ -1,4 +1,4 @@
-"""Random actions against the queue and against a small model of it, which must agree at the end."""
+"""Random actions against the queue and a small model of it, which must agree at the end."""
 
 import threading
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ TYPES = [type(f"Item{index}", (Item,), {}) for index in range(4)]
 
 
 class Handler:
-    """Records; waits while held; raises for every batch that begins with a multiple of `fails`."""
+    """Records its batches; waits while held; fails those that begin with a multiple of `fails`."""
 
     def __init__(self, gate, fails):
         self.gate, self.fails = gate, fails
@@ -57,16 +57,16 @@ class Handler:
 
 
 class Model:
-    """What must be true: which numbers were accepted, in which order, and how many attempts were refused."""
+    """The accepted numbers in their order, and how many attempts were refused."""
 
     def __init__(self):
         self.accepted = defaultdict(list)
         self.refused = 0
         self.next_number = 0
         self.handlers = defaultdict(list)
-        """All that a type ever had, the newest last."""
+        """All handlers that a type ever had, the newest last."""
         self.registered = set()
-        """The types that have one now."""
+        """The types that have a handler now."""
 
     def numbers(self, count):
         self.next_number += count
@@ -82,22 +82,26 @@ class Model:
         assert stats.produced == sum(len(numbers) for numbers in self.accepted.values())
         consumed = failed = 0
         for item_type, numbers in self.accepted.items():
-            mine = [[number for one in self.handlers[item_type] for number in one.consumed]]
-            mine.append([number for one in self.handlers[item_type] for number in one.failed])
-            assert not Counter(mine[0] + mine[1]) - Counter(numbers), (
-                "nothing twice, nothing foreign"
+            mine = [[number for handler in self.handlers[item_type] for number in handler.consumed]]
+            mine.append(
+                [number for handler in self.handlers[item_type] for number in handler.failed]
             )
-            assert all(one == sorted(one) for one in mine), "P3, also from one handler to the next"
+            assert not Counter(mine[0] + mine[1]) - Counter(numbers), (
+                "no duplicates, no unknown items"
+            )
+            assert all(numbers == sorted(numbers) for numbers in mine), "P3, also across handlers"
             consumed += len(mine[0])
             failed += len(mine[1])
         assert stats.consumed + stats.abandoned >= consumed
         if not stats.abandoned:
             assert (stats.consumed, stats.failed) == (consumed, failed)
             assert stats.unhandled == stats.produced - consumed - failed
-            # A shutdown without patience does not wait for the last calls.
-            handlers = [one for handlers in self.handlers.values() for one in handlers]
-            eventually(lambda: all(one.closed for one in handlers), "on_close of every handler")
-            assert all(one.closed == 1 for one in handlers)
+            # A shutdown with a time-out of 0 does not wait for the last calls.
+            handlers = [handler for handlers in self.handlers.values() for handler in handlers]
+            eventually(
+                lambda: all(handler.closed for handler in handlers), "on_close of every handler"
+            )
+            assert all(handler.closed == 1 for handler in handlers)
 
 
 kinds = st.integers(0, len(TYPES) - 1)
@@ -147,7 +151,7 @@ class Run:
         self.gate.set()
 
     def add_handler(self, kind, fails):
-        """Also in place of another one, which has to get its last batch first."""
+        """Also in place of another handler, which has to get its last batch first."""
         item_type, handler = TYPES[kind], Handler(self.gate, fails)
         if item_type in self.model.registered:
             self.release()
@@ -159,7 +163,7 @@ class Run:
         self.queue.add_handler(item_type, handler)
         self.model.handlers[item_type].append(handler)
         self.model.registered.add(item_type)
-        assert all(one.closed == 1 for one in before)
+        assert all(handler.closed == 1 for handler in before)
 
     def remove_handler(self, kind):
         self.release()
@@ -171,7 +175,7 @@ class Run:
         if running:
             self.model.registered.discard(item_type)
             assert set(self.queue.stats().handlers()) == self.model.registered
-            assert all(one.closed == 1 for one in self.model.handlers[item_type])
+            assert all(handler.closed == 1 for handler in self.model.handlers[item_type])
 
     def rebalance(self):
         moved = self.queue.rebalance()
@@ -200,7 +204,7 @@ class Run:
             for number in mine:
                 puts.append(self.queue.produce(TYPES[kind](number), timeout=WAIT_S))
 
-        # One after the other: several threads in turn are several producers, in a known order.
+        # One after another: several threads in turn are several producers, in a known order.
         for mine in numbers:
             start = len(puts)
             run_threads(lambda mine=mine: produce(mine))
@@ -232,9 +236,9 @@ class Run:
             eventually(
                 lambda: (
                     not any(
-                        one.inside.locked()
+                        handler.inside.locked()
                         for handlers in self.model.handlers.values()
-                        for one in handlers
+                        for handler in handlers
                     )
                 )
             )
@@ -265,7 +269,7 @@ class Run:
         ("produce", 0),
     ],
 )
-@example(  # A flush after a shutdown(0) that abandoned nothing said no.
+@example(  # A flush after a shutdown(0) that abandoned nothing returned False.
     shape={
         "threads": ThreadPolicy.fixed(1),
         "partitions": PartitionPolicy.fixed(1),
@@ -293,8 +297,8 @@ def test_random_actions_agree_with_the_model(shape, steps):
     ),
     close_after=st.one_of(st.none(), st.integers(0, 200)),
 )
-def test_several_producers_at_once_agree_with_the_model(shape, producers, close_after):
-    """Real concurrency: each producer's accepted numbers arrive once, and in order per type."""
+def test_concurrent_producers_agree_with_the_model(shape, producers, close_after):
+    """Each producer's accepted numbers arrive once, and in order per type."""
     run = Run(shape)
     queue = run.queue
     for kind in range(3):

@@ -1,9 +1,9 @@
-"""Stateful: several threads run random programs against one queue at once; then every promise is checked.
+"""Several threads run random programs against one queue; then every promise is checked.
 
 Hypothesis chooses the queue and the program; the threads run it from different places, lap after
-lap. What one thread's call returns depends on the others, so a failure is shown as it was found and
-not made smaller. An action is one call of one thread: `make soak-python` does more of them than the
-test suite.
+lap. The result of one thread's call depends on the others, so a failure is shown as found, not
+shrunk. An action is one call of one thread: `make soak-python` does more of them than the test
+suite.
 """
 
 import faulthandler
@@ -35,7 +35,7 @@ from core_support.waits import HANG_S, WAIT_S, eventually
 
 ACTIONS = int(os.environ.get("BATCHQUEUE_SOAK_ACTIONS", "100000"))
 BATCH = 10
-"""Examples between two looks at the count."""
+"""Examples between two checks of the count."""
 
 rotation = itertools.count()
 JUNK = [[], [99], None, "no plan", [-1] * 4]
@@ -43,7 +43,7 @@ JUNK = [[], [99], None, "no plan", [-1] * 4]
 
 def rotate(load, owner, threads):
     turn = next(rotation)
-    return [(one + turn) % threads for one in owner]
+    return [(thread + turn) % threads for thread in owner]
 
 
 def junk(load, owner, threads):
@@ -106,8 +106,8 @@ others = st.one_of(
     st.tuples(st.just("add"), plain, behaviours),
     st.tuples(st.just("add_for_two"), plain, behaviours),
     st.tuples(st.just("add_factory"), st.integers(0, len(SPREAD) - 1), behaviours),
-    st.tuples(st.just("fresh"), st.integers(1, 5)),
-    st.tuples(st.just("come_and_go"), st.integers(1, 5), behaviours),
+    st.tuples(st.just("produce_new_class"), st.integers(1, 5)),
+    st.tuples(st.just("add_and_remove"), st.integers(1, 5), behaviours),
     st.tuples(st.just("remove"), kinds),
     st.tuples(st.just("rebalance")),
     st.tuples(st.just("flush"), st.sampled_from([0, 0.001, WAIT_S])),
@@ -142,7 +142,7 @@ class Threads:
         self.run = Run(self.queue, ORDERS[selector])
         self.tally = tally
 
-    def go(self, program, threads, laps, end):
+    def execute(self, program, threads, laps, end):
         when, timeout = end
         on_the_way = [("shutdown", timeout)] if when == "on the way" else []
         counts = [Counter() for _ in range(threads)]
@@ -168,20 +168,21 @@ class Threads:
         assert {*results, self.queue.shutdown(WAIT_S)} == {self.queue.stats().abandoned}
         self.run.check()
 
-    # ---- the actions
-    # -------------------------------------------------------------------------------------------
+    # The actions.
 
     def produce(self, producer, kind, timeout):
         producer.put(TYPES[kind], timeout)
 
     def produce_many(self, producer, kind, count, as_list):
-        producer.put_many([TYPES[(kind + one // 6) % len(TYPES)] for one in range(count)], as_list)
+        producer.put_many(
+            [TYPES[(kind + index // 6) % len(TYPES)] for index in range(count)], as_list
+        )
 
     def add(self, producer, kind, behaviour):
         self.register(self.run.handler(behaviour), PLAIN[kind])
 
     def add_for_two(self, producer, kind, behaviour):
-        """One instance for two classes: between the two calls it may already have been replaced in the first."""
+        """One instance for two classes: it may lose the first before it has the second."""
         handler = self.run.handler(behaviour)
         for item_type in (PLAIN[kind], PLAIN[kind - 1]):
             self.register(handler, item_type)
@@ -204,18 +205,18 @@ class Threads:
         try:
             self.queue.add_handler_factory(SPREAD[kind], factory, partitions=2)
         except (QueueClosedError, ConfigError):
-            # Another selector has no partitions of one class, and one partition is too few.
+            # Other selectors have no partitions per class, and one partition is too few.
             for handler in made:
                 handler.added = 0
 
-    def fresh(self, producer, count):
-        """A class that nobody has seen before: the queue may grow, and its items find their handler at once."""
+    def produce_new_class(self, producer, count):
+        """A class that the queue has not seen: it may grow, and the items find their handler."""
         item_type = type("Fresh", (Item,), {"__slots__": ()})
         self.register(self.run.handler("plain"), item_type)
         self.run.certain.add(item_type)
         producer.put_many([item_type] * count)
 
-    def come_and_go(self, producer, count, behaviour):
+    def add_and_remove(self, producer, count, behaviour):
         """A class of this thread alone: when its handler is removed, it has had its last call."""
         item_type = type("ComesAndGoes", (Item,), {"__slots__": ()})
         handler = self.run.handler(behaviour)
@@ -249,7 +250,7 @@ class Threads:
 
 @pytest.fixture
 def quick_switches(caplog):
-    """Threads take turns often: more orders in less time. Nor do they wait for tens of thousands of lines in a log."""
+    """Threads switch often, for more interleavings in less time; nor do they wait for long logs."""
     caplog.set_level(logging.CRITICAL, "batchqueue")
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
@@ -273,14 +274,14 @@ def test_random_programs_of_several_threads_keep_every_promise(quick_switches):
     )
     def example(shape, program, threads, laps, end):
         faulthandler.dump_traceback_later(HANG_S, exit=True)
-        Threads(shape, tally).go(program, threads, laps, end)
+        Threads(shape, tally).execute(program, threads, laps, end)
 
     while sum(tally.values()) < ACTIONS:
         example()
     print(f"{sum(tally.values())} actions:", dict(tally))
     assert tally["produce"] <= sum(tally.values()) / 2
     assert set(tally) >= {name for name in vars(Threads) if not name.startswith("_")} - {
-        "go",
+        "execute",
         "register",
     }
     eventually(

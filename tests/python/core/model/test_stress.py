@@ -1,4 +1,4 @@
-"""A slice of `make stress`, in an interpreter of its own: it changes what signals do."""
+"""A slice of `make stress`, in a new interpreter because it changes what signals do."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 from programs import STRESS
 
 
-def test_ten_seconds_of_everything_at_once():
+def test_ten_seconds_of_stress_keep_every_promise():
     command = [sys.executable, str(STRESS), "--seconds", "10"]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=145, check=False

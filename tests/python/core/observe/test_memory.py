@@ -1,4 +1,4 @@
-"""Memory: reference counts go back, cycles are collected, types keep their addresses."""
+"""Memory: references are released, cycles are collected, types keep their addresses."""
 
 import gc
 import sys
@@ -28,7 +28,7 @@ def collected(reference):
     return reference() is None
 
 
-def test_reference_counts_of_items_go_back(make_queue):
+def test_reference_counts_of_items_are_restored(make_queue):
     queue = make_queue(threads=2, buffer_size=3, strategy=BufferStrategy.IF_POSSIBLE)
     queue.add_handler(Item, lambda batch: None)
     item, stranger = Item(), 1.5
@@ -46,7 +46,7 @@ def test_reference_counts_of_items_go_back(make_queue):
     assert (sys.getrefcount(item), sys.getrefcount(stranger)) == counts
 
 
-def test_a_handled_item_dies_with_its_batch(make_queue):
+def test_handled_item_dies_with_its_batch(make_queue):
     queue = make_queue()
     queue.add_handler(Item, lambda batch: None)
     item = Item()
@@ -58,7 +58,7 @@ def test_a_handled_item_dies_with_its_batch(make_queue):
 
 
 @pytest.mark.parametrize("fail", ["handler", "on_error"])
-def test_a_failed_item_dies_with_its_error(make_queue, fail):
+def test_failed_item_dies_with_its_error(make_queue, fail):
     class Failing:
         def consume(self, batch):
             raise ValueError(batch)
@@ -75,7 +75,7 @@ def test_a_failed_item_dies_with_its_error(make_queue, fail):
     eventually(lambda: collected(reference), "the item dies")
 
 
-def test_abandoned_items_die_when_the_thread_comes_back(make_queue):
+def test_abandoned_items_die_when_their_thread_returns(make_queue):
     queue = make_queue()
     handler = Held()
     queue.add_handler(Item, handler)
@@ -89,7 +89,7 @@ def test_abandoned_items_die_when_the_thread_comes_back(make_queue):
     eventually(lambda: reference() is None, "the abandoned item dies")
 
 
-def test_a_shut_down_queue_and_its_handler_are_collected():
+def test_queue_that_was_shut_down_and_its_handler_are_collected():
     class Handler(Recorder):
         pass
 
@@ -105,7 +105,10 @@ def test_a_shut_down_queue_and_its_handler_are_collected():
 
 
 def canary_in_a_cycle(through):
-    """Make, use and shut down a queue in a cycle through something it was given; return a weak reference into it."""
+    """Puts a queue into a cycle through one of its arguments, runs it and shuts it down.
+
+    Returns a weak reference into the cycle.
+    """
 
     class Canary:
         pass
@@ -152,11 +155,11 @@ def canary_in_a_cycle(through):
         *("error_handler", "selector", "key", "balancer", "retry_on", "item", "type"),
     ],
 )
-def test_cycles_through_anything_that_a_queue_was_given_are_collected(through):
+def test_cycles_through_any_argument_of_a_queue_are_collected(through):
     assert collected(canary_in_a_cycle(through))
 
 
-def test_a_dropped_queue_lets_its_handler_go():
+def test_dropped_queue_releases_its_handler():
     class Handler(Recorder):
         pass
 
@@ -169,7 +172,7 @@ def test_a_dropped_queue_lets_its_handler_go():
     eventually(lambda: collected(reference), "the handler dies after its last batch")
 
 
-def test_a_running_queue_keeps_its_handlers(make_queue):
+def test_running_queue_keeps_its_handlers(make_queue):
     seen = []
 
     class Handler:
@@ -184,7 +187,7 @@ def test_a_running_queue_keeps_its_handlers(make_queue):
     assert seen == [1]
 
 
-def test_a_refused_handler_is_not_kept(make_queue):
+def test_rejected_handler_is_not_kept(make_queue):
     queue = make_queue()
     queue.shutdown(30)
 
@@ -199,7 +202,7 @@ def test_a_refused_handler_is_not_kept(make_queue):
     assert collected(reference)
 
 
-def test_registered_types_stay_alive_so_their_addresses_are_not_used_again(make_queue):
+def test_registered_types_stay_alive_so_that_their_addresses_are_not_reused(make_queue):
     queue = make_queue(partitions=4)
     recorder = Recorder()
     references = []
@@ -211,15 +214,15 @@ def test_registered_types_stay_alive_so_their_addresses_are_not_used_again(make_
     gc.collect()
     assert all(reference() is not None for reference in references)
     for index in range(500):
-        queue.produce(type(f"Stranger{index}", (), {})())
+        queue.produce(type(f"Unknown{index}", (), {})())
     assert queue.flush(WAIT_S)
-    assert recorder.items == [], "no stranger is taken for a registered type"
+    assert recorder.items == [], "an unknown type is never taken for a registered one"
     assert queue.stats().unhandled == 500
 
 
 def test_unregistered_types_do_not_stay_alive(make_queue):
     queue = make_queue()
-    item_type = type("Stranger", (), {})
+    item_type = type("Unregistered", (), {})
     reference = weakref.ref(item_type)
     queue.produce(item_type())
     assert queue.flush(WAIT_S)
@@ -227,10 +230,10 @@ def test_unregistered_types_do_not_stay_alive(make_queue):
     eventually(lambda: collected(reference), "the type dies with its last item")
 
 
-def test_queues_that_come_and_go_leave_nothing_behind():
+def test_short_lived_queues_leave_nothing_behind():
     def live_queues():
         gc.collect()
-        return sum(isinstance(one, BatchQueue) for one in gc.get_objects())
+        return sum(isinstance(candidate, BatchQueue) for candidate in gc.get_objects())
 
     before = live_queues()
     for _ in range(20):

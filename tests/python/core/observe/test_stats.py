@@ -1,4 +1,4 @@
-"""Statistics: whole, immutable, consistent while the queue runs."""
+"""Statistics: complete, immutable, and consistent while the queue runs."""
 
 import dataclasses
 import pickle
@@ -13,19 +13,19 @@ from core_support.threads import run_threads
 from core_support.waits import WAIT_S, eventually
 
 
-def test_a_fresh_queue_shows_its_shape(make_queue):
+def test_new_queue_shows_its_shape(make_queue):
     stats = make_queue("orders", threads=2, partitions=6, buffer_size=50).stats()
     assert (stats.name, stats.partition_count, stats.thread_count) == ("orders", 6, 2)
     assert (stats.buffer_size, stats.total_capacity) == (50, 300)
     assert (stats.total_used, stats.used_percentage) == (0, 0.0)
     assert stats.attempts == stats.produced == stats.consumed == 0
     assert stats.stuck_handlers == ()
-    assert [one.index for one in stats.drain_threads] == [0, 1]
+    assert [thread.index for thread in stats.drain_threads] == [0, 1]
     assert [stats.partition(index).owner for index in range(6)] == [0, 1, 0, 1, 0, 1]
     assert stats.handlers() == {}
 
 
-def test_a_snapshot_does_not_change(make_queue):
+def test_snapshot_does_not_change(make_queue):
     queue = make_queue()
     queue.add_handler(int, Recorder())
     before = queue.stats()
@@ -39,7 +39,7 @@ def test_a_snapshot_does_not_change(make_queue):
     assert list(before.handlers()) == [int]
 
 
-def test_a_snapshot_pickles(make_queue):
+def test_snapshot_pickles(make_queue):
     queue = make_queue()
     queue.add_handler(int, Recorder())
     queue.produce(1)
@@ -48,7 +48,7 @@ def test_a_snapshot_pickles(make_queue):
     assert pickle.loads(pickle.dumps(stats)) == stats
 
 
-def test_partitions_and_handlers_by_type(make_queue):
+def test_snapshot_lists_partitions_and_handlers_by_type(make_queue):
     queue = make_queue(partitions=PartitionPolicy.adaptive(), buffer_size=10)
     held, free = Held(), Recorder()
     queue.add_handler(str, free)
@@ -64,8 +64,8 @@ def test_partitions_and_handlers_by_type(make_queue):
     assert stats.total_used == 5
     assert stats.used_percentage == 25.0
     assert stats.in_flight == 1
-    assert [one.index for one in stats.top_n(1)] == [1]
-    assert [one.index for one in stats.top_n(10)] == [1, 0]
+    assert [part.index for part in stats.top_n(1)] == [1]
+    assert [part.index for part in stats.top_n(10)] == [1, 0]
     assert stats.top_n(0) == stats.top_n(-1) == []
     of_str = stats.handlers()[str]
     assert (of_str.consumed, of_str.failed) == (2, 0)
@@ -78,12 +78,12 @@ def test_partitions_and_handlers_by_type(make_queue):
 
 
 @pytest.mark.parametrize("index", [-1, 2, 10**9])
-def test_a_partition_that_does_not_exist_is_an_index_error(make_queue, index):
+def test_unknown_partition_is_an_index_error(make_queue, index):
     with pytest.raises(IndexError, match=r"0 to 1"):
         make_queue(partitions=2).stats().partition(index)
 
 
-def test_used_percentage_never_passes_a_hundred(make_queue):
+def test_used_percentage_never_exceeds_a_hundred(make_queue):
     queue = make_queue(buffer_size=2, strategy=BufferStrategy.IF_POSSIBLE)
     handler = Held()
     queue.add_handler(int, handler)
@@ -103,12 +103,12 @@ def test_drain_threads_count_what_they_dispatched(make_queue):
     queue.produce_many([1] * 100 + ["a"] * 10 + [2.5])
     queue.shutdown(WAIT_S)
     threads = queue.stats().drain_threads
-    assert sum(one.items for one in threads) == 111
-    assert all(one.cycles > 0 for one in threads)
-    assert max(threads, key=lambda one: one.cpu_s).items >= 100
+    assert sum(thread.items for thread in threads) == 111
+    assert all(thread.cycles > 0 for thread in threads)
+    assert max(threads, key=lambda thread: thread.cpu_s).items >= 100
 
 
-def test_stats_stay_after_shutdown(make_queue):
+def test_stats_are_available_after_shutdown(make_queue):
     queue = make_queue()
     queue.add_handler(int, Recorder())
     queue.produce_many([1, 2])
@@ -119,7 +119,7 @@ def test_stats_stay_after_shutdown(make_queue):
     assert queue.stats() == stats
 
 
-def test_counts_only_grow_and_fit_together_while_the_queue_runs(make_queue):
+def test_counts_only_grow_and_agree_while_the_queue_runs(make_queue):
     queue = make_queue(threads=2, partitions=4, buffer_size=20, max_batch_items=10)
     types = [type(f"T{index}", (), {}) for index in range(4)]
 

@@ -329,13 +329,11 @@ def test_shutdown_that_timed_out_is_not_waited_for_again():
 
 
 def test_exit_of_an_idle_queue_is_clean():
-    code, out, err = run_script(
-        """
+    code, out, err = run_script("""
         settings = config(threads=2, min_idle_ms=0)
         queues = [BatchQueue(f"queue{index}", settings) for index in range(20)]
         say("ends")
-        """
-    )
+    """)
     assert (code, out, err) == (0, ["ends"], "")
 
 

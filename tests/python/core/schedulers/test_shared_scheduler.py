@@ -1,4 +1,4 @@
-"""Queues on a pool that they share: made on first use, counted, fair, and never blocked by its own work."""
+"""Queues on a shared pool: made on first use, counted, fair, never blocked by its own work."""
 
 import itertools
 import logging
@@ -37,7 +37,7 @@ def threads_of(pool):
 
 @pytest.fixture
 def add(make_queue):
-    """Make a queue on a pool, with a handler for ints."""
+    """Makes queues on a pool, each with a handler for ints."""
 
     def add(name, pool, handler, **settings):
         queue = make_queue(name, settings=on_pool(pool, **settings))
@@ -53,7 +53,7 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
 
 
-def test_a_pool_is_made_by_its_first_queue_and_ends_with_its_last(add):
+def test_pool_is_made_by_its_first_queue_and_ends_with_its_last(add):
     on_pool("aa", 3)
     assert threads_of("aa") == 0, "a config alone starts nothing"
     first = add("first", "aa", Recorder(), threads=3)
@@ -71,7 +71,7 @@ def test_a_pool_is_made_by_its_first_queue_and_ends_with_its_last(add):
     assert third.shutdown(WAIT_S) == 0
 
 
-def test_queues_that_are_dropped_end_the_pool_as_well(make_queue):
+def test_dropped_queues_end_the_pool_too(make_queue):
     from batchqueue import BatchQueue
 
     queues = [BatchQueue("queue", on_pool("ab")) for _ in range(3)]
@@ -80,7 +80,7 @@ def test_queues_that_are_dropped_end_the_pool_as_well(make_queue):
     eventually(lambda: threads_of("ab") == 0, "the end of the workers")
 
 
-def test_the_first_policy_wins_and_another_one_is_warned_about(add, lines):
+def test_first_policy_is_kept_and_another_one_warns(add, lines):
     add("first", "ac", Recorder(), threads=2)
     add("same", "ac", Recorder(), threads=2)
     assert lines() == []
@@ -98,7 +98,7 @@ def test_names_keep_pools_apart(add):
     eventually(lambda: (threads_of("ad"), threads_of("ae")) == (1, 2), "the workers")
 
 
-def test_a_queue_has_one_drain_task_and_its_other_settings(add):
+def test_queue_has_one_drain_task_and_its_other_settings(add):
     handler = Recorder()
     queue = add("queue", "af", handler, threads=3, partitions=4, buffer_size=7)
     queue.add_handler(str, Recorder())
@@ -133,8 +133,8 @@ def test_many_queues_on_few_threads_lose_and_reorder_nothing(add):
     eventually(lambda: threads_of("ag") == 0)
 
 
-def test_a_busy_queue_does_not_starve_another_on_one_thread(add):
-    """Fair: the busy queue always has work, and the other one's item is handled nevertheless."""
+def test_busy_queue_does_not_starve_another_on_one_thread(add):
+    """The busy queue always has work, and the other queue's item is handled nevertheless."""
     seen = Recorder()
     busy = add(
         "busy", "ah", lambda batch: busy.produce(batch[0]) if not seen.items else None, threads=1
@@ -147,8 +147,8 @@ def test_a_busy_queue_does_not_starve_another_on_one_thread(add):
     assert seen.items == [1]
 
 
-def test_turns_are_taken_in_turn(add):
-    """Two queues with a backlog on one thread: neither gets two batches in a row while the other waits."""
+def test_queues_with_a_backlog_alternate(add):
+    """On one thread, neither gets two batches in a row while the other waits."""
     order, gate = [], Held()
     gated = add("gate", "ai", gate, threads=1)
     gate.hold(gated, 0)
@@ -169,10 +169,10 @@ def test_turns_are_taken_in_turn(add):
     for queue in queues:
         assert queue.flush(WAIT_S)
     assert sorted(order) == ["x"] * 20 + ["y"] * 20
-    assert all(one != following for one, following in itertools.pairwise(order)), order
+    assert all(name != following for name, following in itertools.pairwise(order)), order
 
 
-def test_a_long_handler_of_one_queue_leaves_the_free_threads_to_the_others(add):
+def test_long_handler_of_one_queue_leaves_the_free_threads_to_the_others(add):
     held, seen = Held(), Recorder()
     long = add("long", "aj", held)
     others = [add(f"other{index}", "aj", seen) for index in range(3)]
@@ -185,8 +185,8 @@ def test_a_long_handler_of_one_queue_leaves_the_free_threads_to_the_others(add):
     held.released.set()
 
 
-def test_a_handler_that_produces_into_a_full_queue_of_its_own_pool_gets_a_stand_in(add):
-    """The only thread waits for space that only this pool can make: another worker makes it."""
+def test_handler_that_waits_for_a_full_queue_of_the_same_pool_is_compensated(add):
+    """The only thread waits for space that only this pool can free; another worker frees it."""
     small = add(
         "small", "ak", lambda batch: seen.extend(batch), threads=1, buffer_size=1, max_batch_items=1
     )
@@ -206,11 +206,11 @@ def test_a_handler_that_produces_into_a_full_queue_of_its_own_pool_gets_a_stand_
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_beyond_twice_the_threads_a_handler_that_would_wait_gets_an_error(add, many):
-    """The worker waits and so does its stand-in; a second stand-in there is not."""
+def test_handler_that_would_wait_beyond_twice_the_threads_gets_an_error(add, many):
+    """The worker waits and so does the worker that compensates it; a third is not started."""
     errors, seen, gate = [], Recorder(), Held()
 
-    class HandOn:
+    class Emitting:
         def consume(self, batch):
             try:
                 small.produce_many(batch) if many else small.produce(batch[0])
@@ -219,18 +219,18 @@ def test_beyond_twice_the_threads_a_handler_that_would_wait_gets_an_error(add, m
 
     at_once = {"threads": 1, "min_idle_ms": 0}
     small = add("small", "al", seen, buffer_size=1, **at_once)
-    stages = [add(f"stage{index}", "al", HandOn(), **at_once) for index in range(3)]
+    stages = [add(f"stage{index}", "al", Emitting(), **at_once) for index in range(3)]
     gated = add("gate", "al", gate, **at_once)
     gate.hold(gated, 0)
     # The pool's one worker is busy, so the turns are taken in this order: three that need space,
-    # one that makes it.
+    # then the one that frees it.
     for number, queue in enumerate([*stages, small], start=1):
         assert queue.produce(number)
     gate.released.set()
     for queue in [*stages, small]:
         assert queue.flush(WAIT_S)
-    # The first waits, the second is its stand-in and may not wait, and so on until the turn of
-    # `small` comes.
+    # The first waits, the second runs on the compensating worker and may not wait, and so on until
+    # the turn of `small`.
     assert len(errors) == 2
     assert all(error.accepted == 0 for error in errors)
     assert "partition 0" in str(errors[0])
@@ -241,7 +241,7 @@ def test_beyond_twice_the_threads_a_handler_that_would_wait_gets_an_error(add, m
     eventually(lambda: threads_of("al") == 1, "the stand-in leaves")
 
 
-def test_a_handler_may_shut_down_its_own_queue_and_another_of_its_pool(add):
+def test_handler_may_shut_down_its_own_queue_and_another_of_its_pool(add):
     returned = []
     other_seen = Recorder()
     other = add("other", "an", other_seen, threads=1)
@@ -261,7 +261,7 @@ def test_a_handler_may_shut_down_its_own_queue_and_another_of_its_pool(add):
     eventually(lambda: threads_of("an") == 0, "the end of the workers")
 
 
-def test_a_shutdown_out_of_time_leaves_the_pool_to_the_others(add):
+def test_shutdown_that_times_out_leaves_the_pool_to_the_others(add):
     held, seen = Held(), Recorder()
     hung = add("hung", "ao", held)
     other = add("other", "ao", seen)
@@ -276,7 +276,7 @@ def test_a_shutdown_out_of_time_leaves_the_pool_to_the_others(add):
     assert_conserved(hung.stats())
 
 
-def test_idle_and_error_calls_and_retries_work_there(add):
+def test_on_idle_on_error_and_retries_work_on_a_pool(add):
     idle, reported = threading.Event(), []
 
     class Handler(Recorder):
@@ -337,7 +337,7 @@ def test_handlers_change_on_a_pool_as_anywhere(add):
     ],
     ids=repr,
 )
-def test_what_names_no_pool_is_refused(shared):
+def test_invalid_pool_is_rejected(shared):
     with pytest.raises(ConfigError, match=r"shared_scheduler is .*give a name and a ThreadPolicy"):
         BatchQueueConfig(shared_scheduler=shared)
 
@@ -351,7 +351,7 @@ def test_exactly_one_of_threads_and_shared_scheduler_is_given():
         BatchQueueConfig()
 
 
-def test_other_modes_and_selectors_work_there(make_queue):
+def test_other_modes_and_selectors_work_on_a_pool(make_queue):
     made = []
 
     class Consumer(Recorder):
@@ -362,7 +362,7 @@ def test_other_modes_and_selectors_work_there(make_queue):
     queue = make_queue(settings=on_pool("ar", partitions=3, consumer_factory=Consumer))
     queue.produce_many(range(9))
     assert queue.shutdown(WAIT_S) == 0
-    assert [sorted(one.items) for one in made] == [list(range(9))]
+    assert [sorted(consumer.items) for consumer in made] == [list(range(9))]
     handler = Recorder()
     keyed = make_queue(settings=on_pool("ar", partitions=3, selector=PartitionSelector.by_key(str)))
     keyed.add_handler(int, handler)

@@ -1,4 +1,4 @@
-"""P9 with shared pools: the exit of the interpreter, and forks."""
+"""P9 with shared pools: exits of the interpreter, and forks."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def on_pool(name="pool", threads=2, **settings):
     return BatchQueueConfig(shared_scheduler=(name, ThreadPolicy.fixed(threads)), **settings)
 
 def child(body):
-    # Run `body` in a forked child that ends like a program, and return its exit code.
+    # Runs `body` in a forked child that ends like a program; returns its exit code.
     pid = os.fork()
     if pid == 0:
         code = 0
@@ -32,11 +32,12 @@ def name_of_error(call):
         return type(error).__name__
 
 def states_of(pool):
-    # One letter for each of its threads: S sleeps.
+    # One letter for each of its threads: S means that it sleeps.
     states = []
     for task in os.listdir("/proc/self/task"):
         try:
-            name, _, rest = open(f"/proc/self/task/{task}/stat").read().partition("(")[2].rpartition(")")
+            stat = open(f"/proc/self/task/{task}/stat").read()
+            name, _, rest = stat.partition("(")[2].rpartition(")")
         except OSError:
             continue
         if name.startswith(f"batchqueue-{pool}"[:15]):
@@ -77,7 +78,8 @@ class Stage:
     def consume(self, batch):
         self.items += batch
     def on_close(self):
-        say(self.name, sum(self.items), self.following is None or self.following.produce(sum(self.items)))
+        total = sum(self.items)
+        say(self.name, total, self.following is None or self.following.produce(total))
 last = BatchQueue("last", on_pool(threads=1, min_idle_ms=60_000))
 last.add_handler(int, Stage("last"))
 first = BatchQueue("first", on_pool(threads=1, min_idle_ms=60_000))
@@ -98,8 +100,8 @@ first.produce_many(range(1_000))
         ("on_close", "time.sleep(0.6)"),
     ],
 )
-def test_exit_with_a_pool_that_hangs(place, body):
-    """Also when its worker comes back in the last phase of the interpreter."""
+def test_exit_with_a_hanging_pool_ends(place, body):
+    """Also when its worker returns in the interpreter's last phase."""
     out = run(f"""
 class SlowEnd:
     def __init__(self):
@@ -136,7 +138,7 @@ healthy.produce(2)
     assert out == ["[2]"]
 
 
-def test_every_call_on_the_parents_queue_raises_in_the_child_and_the_parent_goes_on():
+def test_every_call_on_the_parents_queue_raises_in_the_child_and_the_parent_continues():
     out = run("""
 seen = []
 class Handler:
@@ -164,15 +166,17 @@ say(queue.shutdown(30), one.shutdown(30), sorted(seen))
     assert out == ["QueueForkedError"] * 18 + ["0", "0 0 [1, 2, 3]"]
 
 
-def test_a_child_does_not_meet_the_threads_that_waited_in_its_parent():
-    """A lock that keeps its waiting threads in a table of the process crashes in the child, on their reused stacks.
+def test_child_does_not_wake_the_threads_that_waited_in_its_parent():
+    """A lock with a process-wide table of waiting threads crashes in the child on reused stacks.
 
-    Whether two locks meet in such a table depends on their addresses: many of them wait at once, on
-    both sides.
+    Whether two locks meet in such a table depends on their addresses, so many of them wait
+    together, on both sides.
     """
     out = run("""
 def idle_pools(name, count, threads):
-    queues = [BatchQueue(f"{name} {n}", on_pool(f"{name} {n}", threads=threads)) for n in range(count)]
+    queues = []
+    for n in range(count):
+        queues.append(BatchQueue(f"{name} {n}", on_pool(f"{name} {n}", threads=threads)))
     for queue in queues:
         queue.add_handler(int, len)
         queue.produce(1)
@@ -199,8 +203,8 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_child_has_no_pools_and_makes_its_own(busy):
-    """Of the same name, also when the fork met the workers in the middle of a batch."""
+def test_child_has_no_pools_and_makes_its_own(busy):
+    """With the same name, and even if the fork happened in the middle of a worker's batch."""
     out = run(f"""
 entered, released = threading.Event(), threading.Event()
 class Handler:
@@ -239,7 +243,7 @@ say(queue.shutdown(30), handler.items)
     assert out == ["0", "True [1, 10]", "0", "0", "0 " + ("[1, 'hold', 2]" if busy else "[1, 2]")]
 
 
-def test_a_child_that_drops_the_parents_queues_leaves_the_parents_pools_alone():
+def test_child_that_drops_the_parents_queues_leaves_the_parents_pools_alone():
     out = run("""
 import gc
 queue = BatchQueue("queue", on_pool())
@@ -257,8 +261,8 @@ say(queue.flush(30), seen)
     assert out == ["dropped", "0", "True [1]"]
 
 
-def test_a_fork_from_a_handler_on_a_pool():
-    """The child's only thread was a worker; it is an ordinary thread there."""
+def test_child_forked_from_a_handler_on_a_pool_runs_on_an_ordinary_thread():
+    """The child's only thread was a worker in the parent."""
     out = run("""
 codes = []
 def body():
@@ -277,11 +281,13 @@ say(queue.flush(30), codes)
 
 
 def test_forks_while_balancers_and_pools_work():
-    """The control thread is not in the child; new queues there get one."""
+    """The control thread is not in the child; new queues there start another."""
     out = run("""
 def busy_queues(prefix):
-    queues = [BatchQueue(prefix + "a", config(threads=2, partitions=PartitionPolicy.fixed(4), rebalance_interval_ms=1,
-              balancer=DrainBalancer.custom(lambda load, owner, threads: [1 - one for one in owner]))),
+    swap = DrainBalancer.custom(lambda load, owner, threads: [1 - thread for thread in owner])
+    settings = config(threads=2, partitions=PartitionPolicy.fixed(4), rebalance_interval_ms=1,
+                      balancer=swap)
+    queues = [BatchQueue(prefix + "a", settings),
               BatchQueue(prefix + "b", on_pool(prefix))]
     for queue in queues:
         for kind in (int, str, float, bytes):

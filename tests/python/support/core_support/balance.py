@@ -14,7 +14,7 @@ def owners(queue):
 
 
 def balanced(make_queue, balancer, threads=2, **settings):
-    """A queue of four types, each in its own partition; with two threads their owners are 0, 1, 0, 1."""
+    """A queue of four types, one per partition; with two threads their owners are 0, 1, 0, 1."""
     settings.setdefault("rebalance_interval_ms", 0)
     queue = make_queue(threads=threads, partitions=4, balancer=balancer, **settings)
     for item_type in TYPES:
@@ -23,7 +23,7 @@ def balanced(make_queue, balancer, threads=2, **settings):
 
 
 def swap(load, owner, threads):
-    return [(one + 1) % threads for one in owner]
+    return [(thread + 1) % threads for thread in owner]
 
 
 def load(queue, *counts):

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 
 class Rows:
-    """Keeps the record batches that it is given."""
+    """Keeps its record batches."""
 
     def __init__(self):
         self.batches = []

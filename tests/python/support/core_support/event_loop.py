@@ -1,4 +1,4 @@
-"""What the tests of `AsyncBatchQueue` share."""
+"""Helpers of the tests of `AsyncBatchQueue`."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from core_support.waits import WAIT_S
 
 
 def run(main):
-    """Run a coroutine function in a loop of its own; fail if it does not end."""
+    """Runs a coroutine function in a new loop; fails if it does not end."""
 
     async def bounded():
         async with asyncio.timeout(WAIT_S * 2):
@@ -19,7 +19,7 @@ def run(main):
 
 
 async def until(condition, what="the condition"):
-    """Give the loop turns until `condition()` is true; fail after WAIT_S."""
+    """Yields to the loop until `condition()` is true; fails after WAIT_S."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {WAIT_S} s"
@@ -27,20 +27,20 @@ async def until(condition, what="the condition"):
 
 
 async def begin(*coroutines):
-    """Start a task for each; when this returns, each has come as far as it can without waiting."""
+    """Starts a task for each; when this returns, each has run as far as it can without a wait."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     await asyncio.sleep(0)
     return tasks
 
 
 async def outcomes(tasks):
-    """What each task returned, or the class of what it raised."""
+    """What each task returned, or the class of the exception it raised."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [type(result) if isinstance(result, BaseException) else result for result in results]
 
 
 async def fill(queue, handler, item=0, size=None):
-    """Have `handler`, a `Held`, hold one item, and the partition be full behind it."""
+    """Makes `handler`, a `Held`, hold one item, and fills the partition behind it."""
     assert await queue.produce(item) is True
     await until(handler.entered.is_set)
     for number in range(1, 1 + (size or queue.config.buffer_size)):
@@ -48,14 +48,14 @@ async def fill(queue, handler, item=0, size=None):
 
 
 def wait_for_room(queue, partition=0):
-    """Keep the loop from its turns until there is room."""
+    """Blocks the loop until there is room."""
     deadline = time.monotonic() + WAIT_S
     while _core.room(queue._queue, partition) == 0:
         assert time.monotonic() < deadline
 
 
 class OnLoopTo:
-    """Keeps what it was given, on the loop."""
+    """Keeps its items, on the loop."""
 
     def __init__(self, seen):
         self.seen = seen
@@ -66,7 +66,7 @@ class OnLoopTo:
 
 
 class ScriptedQueue:
-    """In place of the core: how much room each look finds, and what becomes of each try, is what the test says."""
+    """Replaces the core: the test scripts the room each check finds and each attempt's result."""
 
     def __init__(self, *rooms):
         self.rooms = list(rooms)
@@ -97,7 +97,7 @@ class ScriptedWaiting:
 
 
 class SilentBell:
-    """Rings when the test says so."""
+    """Rings when the test rings it."""
 
     def __init__(self):
         self.read, self.write = socket.socketpair()

@@ -6,7 +6,7 @@ from core_support.waits import WAIT_S
 
 
 class Recorder:
-    """A handler that keeps all it was given."""
+    """A handler that keeps all its batches."""
 
     def __init__(self):
         self.batches = []
@@ -33,10 +33,10 @@ class Held(Recorder):
 
     def consume(self, batch):
         self.entered.set()
-        assert self.released.wait(WAIT_S), "nobody released the handler"
+        assert self.released.wait(WAIT_S), "the test did not release the handler"
         super().consume(batch)
 
     def hold(self, queue, item):
-        """Put `item` in and wait until the handler is inside with it."""
+        """Enqueues `item` and waits until the handler is inside with it."""
         assert queue.produce(item) is True
         assert self.entered.wait(WAIT_S), "the handler was not entered"

@@ -1,8 +1,7 @@
-"""What the model of the queue remembers: who produced what, who got it, and what must hold between the two.
+"""What the model of the queue remembers: who produced what, who got it, and what must hold then.
 
-Producers note what was accepted and refused, handlers what came to them. Nothing is shared but a
-list that only grows, so the model puts no order between threads that the queue itself does not put
-there.
+Producers record what was accepted and refused, handlers what they got. Nothing is shared but a list
+that only grows, so the model orders no threads that the queue itself does not order.
 """
 
 import itertools
@@ -29,16 +28,16 @@ class Item:
 
 
 PLAIN = [type(f"Plain{index}", (Item,), {"__slots__": ()}) for index in range(4)]
-"""Classes with one handler at a time: the order holds per class."""
+"""Classes with one handler at a time: order is kept per class."""
 
 SPREAD = [type(f"Spread{index}", (Item,), {"__slots__": ()}) for index in range(2)]
-"""Classes with a handler factory: the order holds per instance."""
+"""Classes with a handler factory: order is kept per instance."""
 
 TYPES = PLAIN + SPREAD
 
 
 class Producer:
-    """One thread's puts. Its numbers rise over all classes."""
+    """The calls of one thread. Its numbers rise over all classes."""
 
     def __init__(self, queue, name):
         self.queue, self.name = queue, name
@@ -53,14 +52,14 @@ class Producer:
         ]
 
     def put(self, item_type, timeout=WAIT_S):
-        """One item; False if it was refused."""
+        """Enqueues one item; returns False if it was refused."""
         (item,) = self.items([item_type])
         try:
             accepted = self.queue.produce(item, timeout=timeout)
         except (ProduceTimeoutError, ReentrantProduceError):
             assert timeout < WAIT_S, "P4: no space for all that time"
             accepted = False
-        self.note([item], accepted)
+        self.record([item], accepted)
         return accepted
 
     def put_many(self, item_types, as_list=True, timeout=WAIT_S):
@@ -70,15 +69,15 @@ class Producer:
         except (ProduceTimeoutError, ReentrantProduceError) as error:
             assert timeout < WAIT_S, "P4: no space for all that time"
             accepted = error.accepted
-        self.note(items, accepted)
+        self.record(items, accepted)
 
-    def note(self, items, accepted):
+    def record(self, items, accepted):
         self.accepted += items[: int(accepted)]
         self.refused += accepted < len(items)
 
 
 class Handler:
-    """Notes what it gets. Raises, is slow, or calls its queue, as its behaviour says."""
+    """Records its batches. Raises, is slow, or calls its queue, depending on its behaviour."""
 
     def __init__(self, run, behaviour="plain"):
         self.run, self.behaviour = run, behaviour
@@ -123,7 +122,7 @@ class IdleHandler(Handler):
 
 
 class Alone:
-    """Notes when two calls into one handler overlap."""
+    """Records when two calls into one handler overlap."""
 
     def __init__(self, handler):
         self.handler = handler
@@ -145,7 +144,7 @@ class Run:
         self.queue, self.order = queue, order
         self.got = []
         self.unknown = []
-        """Items of which their producer does not know whether they are in: a signal came before it could note it."""
+        """Items that may or may not be in: a signal came before their producer recorded them."""
         self.certain = set()
         """Classes that had a handler before their first item and never lost it."""
         self.wrong = []
@@ -162,14 +161,14 @@ class Run:
         return made
 
     def call_from_handler(self, call, producer, batch):
-        """None of these may wait."""
+        """None of these calls may wait."""
         which = call % 5
         if which == 0:
             assert self.queue.rebalance() == 0
         elif which == 1:
             self.queue.remove_handler(PLAIN[call % len(PLAIN)])
         elif which == 2 and batch[0].producer[0] != "handler":
-            # Not for what a handler produced: it would go on for ever.
+            # Not for what a handler produced, or it would never end.
             if self.queue.config.strategy is BufferStrategy.BLOCKING:
                 producer.put(PLAIN[call % len(PLAIN)], timeout=0)
             else:
@@ -183,40 +182,46 @@ class Run:
         else:
             assert self.queue.stats().in_flight >= 0
 
-    # ---- what must hold at rest
-    # --------------------------------------------------------------------------------
+    # What must hold at rest.
 
     def check(self):
-        """The queue is shut down."""
+        """Checks a queue that was shut down."""
         stats = self.queue.stats()
         if stats.abandoned:
             eventually(
-                lambda: not any(one.inside.locked() for one in self.handlers), "the last batches"
+                lambda: not any(handler.inside.locked() for handler in self.handlers),
+                "the last batches",
             )
         assert self.wrong == []
         assert_conserved(stats)
-        self.check_counts(stats, {(one.producer, one.number) for one in self.unknown})
+        self.check_counts(stats, {(item.producer, item.number) for item in self.unknown})
         self.check_order()
         if not stats.abandoned:
             eventually(
-                lambda: all(one.closed >= bool(one.added) for one in self.handlers),
+                lambda: all(handler.closed >= bool(handler.added) for handler in self.handlers),
                 "on_close of all",
             )
-            for one in self.handlers:
-                assert one.closed <= one.added, f"{one.behaviour} handler closed {one.closed} times"
+            for handler in self.handlers:
+                assert handler.closed <= handler.added, (
+                    f"{handler.behaviour} handler closed {handler.closed} times"
+                )
 
     def check_counts(self, stats, unknown):
-        accepted = {(item.producer, item.number) for one in self.producers for item in one.accepted}
+        accepted = {
+            (item.producer, item.number)
+            for producer in self.producers
+            for item in producer.accepted
+        }
         got = Counter((item.producer, item.number) for _, _, batch in self.got for item in batch)
         assert max(got.values(), default=1) == 1, "P2: handled twice"
         assert not set(got) - accepted - unknown, "P2: handled without having been accepted"
-        refused = sum(one.refused for one in self.producers)
+        refused = sum(producer.refused for producer in self.producers)
         assert refused <= stats.refused <= refused + len(unknown)
         assert len(accepted) <= stats.produced <= len(accepted) + len(unknown)
         consumed = sum(len(batch) for _, fine, batch in self.got if fine)
         failed = sum(len(batch) for _, fine, batch in self.got if not fine)
         if stats.abandoned:
-            # A batch in hand when time ran out is abandoned, also if its handler returns later.
+            # A batch that runs when time runs out is abandoned, even if its handler returns later.
             assert stats.consumed + stats.failed <= consumed + failed
             assert consumed + failed <= stats.consumed + stats.failed + stats.abandoned
         else:
@@ -224,8 +229,8 @@ class Run:
             assert stats.unhandled == stats.produced - consumed - failed
             certain = [
                 item
-                for one in self.producers
-                for item in one.accepted
+                for producer in self.producers
+                for item in producer.accepted
                 if type(item) in self.certain
             ]
             missing = [item for item in certain if (item.producer, item.number) not in got]

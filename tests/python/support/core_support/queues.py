@@ -8,7 +8,7 @@ TYPES = [type(f"Item{index}", (int,), {}) for index in range(5)]
 
 
 def config(threads=1, partitions=None, **settings):
-    """Settings of a queue that sleeps for a minute when idle, so that a lost wake-up fails its test."""
+    """Settings with an idle sleep of a minute, so that a lost wake-up fails its test."""
     settings.setdefault("min_idle_ms", 1)
     settings.setdefault("max_idle_ms", 60_000)
     settings.setdefault("shutdown_timeout", WAIT_S)
@@ -20,7 +20,7 @@ def config(threads=1, partitions=None, **settings):
 
 
 def assert_conserved(stats):
-    """The conservation law, of a queue at rest."""
+    """Checks the conservation law of a queue at rest."""
     assert stats.attempts == stats.produced + stats.refused, stats
     assert stats.produced == stats.consumed + stats.failed + stats.unhandled + stats.abandoned, (
         stats

@@ -1,4 +1,4 @@
-"""Scripts that run in an interpreter of their own: exits, forks, signals."""
+"""Scripts that run in a new interpreter: exits, forks, signals."""
 
 import os
 import signal
@@ -7,15 +7,14 @@ import sys
 import textwrap
 
 SCRIPT_S = 60.0
-"""How long an interpreter of its own may run."""
+"""How long a new interpreter may run."""
 
 
 SCRIPT_HEADER = """
 import atexit, gc, os, signal, sys, threading, time
 import faulthandler
 faulthandler.enable()
-# Whoever runs the tests in the background may have them, and with them their children, ignore
-# Ctrl-C.
+# Processes that run in the background may have been started with Ctrl-C ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from batchqueue import *
 
@@ -36,7 +35,10 @@ def say(*words):
 
 
 def run_script(code, python=sys.executable, header=SCRIPT_HEADER):
-    """Run a script in a new interpreter; return (exit code, lines of its output, its standard error)."""
+    """Runs a script in a new interpreter.
+
+    Returns its exit code, the lines of its output, and its standard error.
+    """
     script = header + textwrap.dedent(code)
     process = subprocess.Popen(
         [python, "-c", script],
@@ -49,7 +51,7 @@ def run_script(code, python=sys.executable, header=SCRIPT_HEADER):
     try:
         out, err = process.communicate(timeout=SCRIPT_S)
     except subprocess.TimeoutExpired:
-        # With its forked children; SIGABRT makes each of them show the stacks of its threads.
+        # Also its forked children; SIGABRT makes each of them print the stacks of its threads.
         os.killpg(process.pid, signal.SIGABRT)
         out, err = process.communicate(timeout=SCRIPT_S)
         raise AssertionError(f"the script hangs; so far:\n{out}\n{err}") from None

@@ -7,7 +7,7 @@ from core_support.waits import WAIT_S
 
 
 def run_threads(*bodies):
-    """Run the functions at once, one thread each; wait for all; raise the first error."""
+    """Runs the functions concurrently, one thread each; waits for all; raises the first error."""
     errors = []
     start = threading.Barrier(len(bodies))
 
@@ -33,7 +33,7 @@ def join(thread):
 
 
 def in_background(body):
-    """Start a thread; return it with a list that gets what `body` returned or raised."""
+    """Starts a thread; returns it with a list that gets what `body` returned or raised."""
     outcome = []
 
     def run():
@@ -48,7 +48,7 @@ def in_background(body):
 
 
 def native_threads(start="batchqueue"):
-    """How many threads have such a name. The system's, as native threads have no other; it ends after 15 characters."""
+    """How many threads of the system have such a name, which ends after 15 characters."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -4,15 +4,15 @@ import threading
 import time
 
 WAIT_S = 30.0
-"""How long any wait may take before its test fails. Never reached unless something is wrong."""
+"""The limit of any wait before its test fails. Reached only if something is wrong."""
 
 
 HANG_S = 150
-"""How long a test, or one example of a long one, may take before it ends the run with the stacks of all threads."""
+"""The limit of a test, or of one example of a long one, before the run ends with all stacks."""
 
 
 def eventually(condition, what="the condition"):
-    """Poll until `condition()` is true; fail after WAIT_S."""
+    """Polls until `condition()` is true; fails after WAIT_S."""
     deadline = time.monotonic() + WAIT_S
     pause = threading.Event()
     while not condition():
