@@ -10,6 +10,7 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+PYTEST_WORKERS ?= 2
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
@@ -29,6 +30,9 @@ PYTHON_SOURCES := $(shell find python -type f ! -name '*.pyc' ! -name '*.so')
 INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null)}}" \
 	$(BIN)/uv pip install --require-hashes --no-build-isolation
 
+# libtest has no deadline: this runner names the test that does not end, and ends it.
+WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline.py"]'
+
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
 # in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -38,7 +42,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,27 +51,32 @@ demo: require-toolchain ## run the main job; options: make demo DEMO_ARGS="--row
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/demo-requirements $(VENV)/installed
 	$(BIN)/batchqueue demo $(DEMO_ARGS)
 
-test: test-rust loom test-python ## run all tests
+test: require-python require-toolchain ## run all tests: the three that follow, with the seconds of each
+	+@MAKE="$(MAKE)" $(PYTHON) scripts/test_run.py
 
-test-rust: require-toolchain ## unit, integration and documentation tests of the core; needs no Python
-	cargo test --locked --features arrow
+test-rust: require-python require-toolchain ## unit, integration and documentation tests of the core
+	cargo test --locked $(WATCHED) --features arrow
 
-loom: require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
-	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-		RUSTFLAGS="--cfg loom" cargo test --locked --lib --release --target-dir $(TARGET)/loom loom
+loom: require-python require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
+	RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=600 \
+		cargo test --locked $(WATCHED) --lib --profile local --target-dir $(TARGET)/loom loom
 
-test-python: $(VENV)/installed $(TARGET)/wheel ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
+# What `test-python` needs, made before it and beside the tests of the core.
+.PHONY: test-environment
+test-environment: $(VENV)/requirements $(VENV)/installed $(TARGET)/local-wheel
 	@scripts/postgres.sh --if-possible
+
+test-python: test-environment ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
 	scripts/postgres.sh
 
-test-cluster: $(VENV)/installed $(TARGET)/wheel ## all tests on Spark clusters of real processes, the slow ones too; options as above
+test-cluster: test-environment ## all tests on Spark clusters of real processes, the slow ones too; options as above
 	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
 
 .PHONY: spark-versions
-spark-versions: $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark/versions.md; half an hour, 5 GB
+spark-versions: $(VENV)/requirements $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark/versions.md; half an hour, 5 GB
 	@scripts/postgres.sh --if-possible
 	$(BIN)/python scripts/spark_versions.py --page docs/spark/versions.md $(SPARK_VERSIONS_ARGS)
 
@@ -76,10 +85,10 @@ soak: soak-rust soak-python ## the two that follow
 soak-rust: require-toolchain ## ten million random actions on the core; fewer: make soak-rust SOAK_ACTIONS=1000000
 	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
-soak-python: $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
+soak-python: $(VENV)/requirements $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
 	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
 
-stress: $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
+stress: $(VENV)/requirements $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
 	$(BIN)/python tests/python/support/stress.py $(STRESS_ARGS)
 
 check: lint check-stubs types test ## the one command before a commit
@@ -96,7 +105,7 @@ lint: require-components $(VENV)/requirements ## format and lint, changing nothi
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
+types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict
 	$(BIN)/mypy --strict tests/python/typing
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
@@ -108,7 +117,7 @@ stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## write python/batchqueue/_core.pyi
 check-stubs: $(TARGET)/stubs/batchqueue/_core.pyi ## the committed stubs are those of the built module
 	@diff -u python/batchqueue/_core.pyi $< || { echo "make: _core.pyi is out of date; write it with: make stubs" >&2; exit 1; }
 
-faults: $(VENV)/installed ## turn off one rule after the other, and see its tests go red; a part: FAULTS_ARGS="--part 1/4"
+faults: $(VENV)/requirements $(VENV)/installed ## turn off one rule after the other, and see its tests go red; a part: FAULTS_ARGS="--part 1/4"
 	$(BIN)/python scripts/faults/run.py $(FAULTS_ARGS)
 
 bench: require-toolchain ## every figure that has a bound, five minutes; needs no Python
@@ -117,13 +126,13 @@ bench: require-toolchain ## every figure that has a bound, five minutes; needs n
 contenders: require-toolchain ## batchqueue beside other queues; options: make contenders CONTENDER_ARGS="--quick"
 	$(PYTHON) benches/contenders/run.py $(CONTENDER_ARGS)
 
-bench-python: $(VENV)/installed $(TARGET)/wheel ## from Python, beside other queues, into docs/figures/python.md; three minutes
+bench-python: $(VENV)/installed-release $(TARGET)/wheel ## from Python, beside other queues, into docs/figures/python.md; three minutes
 	$(BIN)/python benches/python/run.py --page docs/figures/python.md $(BENCH_PYTHON_ARGS)
 
-bench-spark: $(VENV)/installed ## the Spark sink beside Spark alone, into docs/figures/spark.md; ten minutes
+bench-spark: $(VENV)/requirements $(VENV)/installed-release ## the Spark sink beside Spark alone, into docs/figures/spark.md; ten minutes
 	$(BIN)/python benches/spark/run.py --page docs/figures/spark.md $(BENCH_SPARK_ARGS)
 
-bench-commit-limit: $(VENV)/installed ## how many bytes of commit messages a driver takes; three minutes
+bench-commit-limit: $(VENV)/requirements $(VENV)/installed-release ## how many bytes of commit messages a driver takes; three minutes
 	$(BIN)/python benches/spark/commit_limit.py
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
@@ -150,9 +159,7 @@ clean: ## remove all that the targets made
 
 # Three steps: the build tools, so that packages which come as sources are built with pinned ones and
 # the core can be compiled meanwhile; what the demo needs; and what developers need besides.
-$(VENV)/build-tools: requirements-demo.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }
+$(VENV)/build-tools: requirements-demo.lock | require-python
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "make: $(PYTHON) cannot make environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
@@ -170,6 +177,13 @@ $(VENV)/requirements: requirements-dev.lock $(VENV)/demo-requirements
 
 $(VENV)/installed: $(VENV)/build-tools $(RUST_SOURCES) | require-toolchain
 	$(BIN)/maturin develop --profile local --locked
+	@rm -f $(VENV)/installed-release
+	@touch $@
+
+# The same with the core of a release, for all that measures.
+$(VENV)/installed-release: $(VENV)/build-tools $(RUST_SOURCES) | require-toolchain
+	$(BIN)/maturin develop --release --locked
+	@rm -f $(VENV)/installed
 	@touch $@
 
 $(TARGET)/wheel: $(VENV)/requirements $(RUST_SOURCES) $(PYTHON_SOURCES) README.md LICENSE | require-toolchain
@@ -177,9 +191,19 @@ $(TARGET)/wheel: $(VENV)/requirements $(RUST_SOURCES) $(PYTHON_SOURCES) README.m
 	$(BIN)/maturin build --release --locked --out dist
 	@touch $@
 
-$(TARGET)/stubs/batchqueue/_core.pyi: $(VENV)/installed
-	$(BIN)/maturin generate-stubs --profile release --locked --interpreter $(BIN)/python --out $(TARGET)/stubs
+# A wheel with the core that is built already, for the tests that install one.
+$(TARGET)/local-wheel: $(VENV)/installed $(PYTHON_SOURCES) README.md LICENSE
+	rm -rf $@
+	$(BIN)/maturin build --profile local --locked --out $@
+	@touch $@
+
+$(TARGET)/stubs/batchqueue/_core.pyi: $(VENV)/requirements $(VENV)/installed
+	$(BIN)/maturin generate-stubs --profile local --locked --interpreter $(BIN)/python --out $(TARGET)/stubs
 	$(BIN)/ruff format --quiet --no-cache --config pyproject.toml $@
+
+require-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }
 
 require-toolchain:
 	@command -v cargo > /dev/null || { echo "make: cargo not found; install Rust: see rustup.rs" >&2; exit 1; }

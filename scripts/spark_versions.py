@@ -39,7 +39,13 @@ CONNECT = (
     "googleapis-common-protos>=1.71",
     "zstandard>=0.25",
 )
-FOR_TESTS = ("pytest>=8", "hypothesis>=6.100", "psycopg[binary]>=3.2", "rich>=13.7")
+FOR_TESTS = (
+    "pytest>=8",
+    "pytest-timeout>=2.4",
+    "hypothesis>=6.100",
+    "psycopg[binary]>=3.2",
+    "rich>=13.7",
+)
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from pages import README, ROOT, blocks, run
+from wheels import local_wheel
 
 _VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
 
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:
-    """The wheel that `make wheel` built."""
-    wheels = sorted((ROOT / "dist").glob(f"batchqueue_rs-{_VERSION}-*.whl"))
-    assert wheels, "there is no wheel in dist; build it with: make wheel"
-    return wheels[-1]
+    return local_wheel()
 
 
 @pytest.fixture(scope="module")

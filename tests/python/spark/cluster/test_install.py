@@ -17,14 +17,12 @@ from pages import ROOT
 from spark_support.cluster import CHECKOUT, Driver, DriverError, Processes, Run, conf
 from spark_support.flight_job import Results, difference, stored
 from spark_support.notes import Notes
+from wheels import local_wheel
 
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:
-    """The wheel that `make wheel` built."""
-    wheels = sorted((ROOT / "dist").glob("batchqueue-*.whl"))
-    assert wheels, "there is no wheel in dist; build it with: make wheel"
-    return wheels[-1]
+    return local_wheel()
 
 
 def make_environment(folder: Path, packages: Sequence[str]) -> Path:

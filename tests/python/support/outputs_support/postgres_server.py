@@ -71,6 +71,7 @@ class PostgresServer:
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             "--no-locale",
+            "--no-sync",
         )
 
     def conninfo(self, **changes: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import pyspark
 
 import batchqueue
+import java_machines
 from batchqueue.spark import find_java_home
 from programs import CLUSTER_DRIVER
 from spark_support.waits import wait_until
@@ -28,7 +29,6 @@ WORKERS = ("127.0.0.1", "127.0.0.2")
 ORDER_DEADLINE_S = 180
 START_DEADLINE_S = 120
 _MARK = "BATCHQUEUE_TEST_PROCESSES"
-_SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # two cores start six of them
 
 CHECKOUT = str(Path(batchqueue.__file__).parents[1])
 """`PYTHONPATH` that finds the package that this process runs."""
@@ -66,6 +66,7 @@ class Processes:
             "JAVA_HOME": java_home,
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **java_machines.short_lived(),
             **changes,
         }
 
@@ -123,7 +124,7 @@ class Processes:
 @contextmanager
 def standalone_cluster(processes: Processes) -> Iterator[str]:
     """Run a master and two workers with one core and 1 GB each; yields the master's URL."""
-    options = f"{_SMALL_JVM} -Dspark.master.rest.enabled=false"
+    options = f"{java_machines.SHORT_LIVED} -Dspark.master.rest.enabled=false"
     daemons = []
 
     def start(name: str, class_name: str, host: str, *arguments: str) -> None:
@@ -178,7 +179,7 @@ def conf(master: str, **changes: str) -> dict[str, str]:
         "spark.master": master,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executor.extraJavaOptions": _SMALL_JVM,
+        "spark.executor.extraJavaOptions": java_machines.SHORT_LIVED,
         "spark.executor.memory": "512m",
         "spark.sql.files.openCostInBytes": "128m",
         "spark.sql.session.timeZone": "UTC",
@@ -211,10 +212,7 @@ class Driver:
             environment: Variables of the process, beside the usual ones.
         """
         self.log = processes.log(name)
-        variables = {
-            "PYSPARK_PYTHON": str(python),
-            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{_SMALL_JVM}' pyspark-shell",
-        }
+        variables = {"PYSPARK_PYTHON": str(python)}
         self._process = processes.start(
             name,
             [python, CLUSTER_DRIVER],
