@@ -1,4 +1,4 @@
-"""The presets are the table of the design, and every size is an argument."""
+"""Presets have the settings of the documented table, and every size is an argument."""
 
 import inspect
 import subprocess
@@ -112,7 +112,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("config", "row"), TABLE.values(), ids=TABLE.keys())
-def test_defaults_are_the_row_of_the_table(config, row):
+def test_defaults_are_those_of_the_table(config, row):
     assert Row(*(getattr(config, name) for name in Row._fields)) == row
 
 
@@ -142,7 +142,7 @@ def test_every_argument_reaches_the_config(preset, strategy):
 
 
 @pytest.mark.parametrize("preset", [presets.remote_client, presets.exporter])
-def test_the_size_of_the_pool_is_an_argument(preset):
+def test_size_of_the_pool_is_an_argument(preset):
     config = preset(send, shared=True, pool_threads=FIXED(3))
     assert (config.threads, config.shared_scheduler) == (None, (presets.IO_POOL, FIXED(3)))
 
@@ -164,7 +164,7 @@ def test_sql_batch_has_one_consumer_and_partition_per_writer():
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("preset", [presets.remote_client, presets.exporter])
-def test_a_queue_for_the_network_delivers_in_order(preset, shared):
+def test_queue_for_the_network_delivers_in_order(preset, shared):
     sent = []
     with BatchQueue("peer", preset(sent.extend, shared=shared)) as queue:
         assert queue.produce_many(list(range(100))) == 100
@@ -176,7 +176,7 @@ def test_presets_are_plain_configs():
     assert all(type(config) is BatchQueueConfig for config, _ in TABLE.values())
 
 
-def test_names_of_queues_and_pool():
+def test_presets_name_their_queues_and_pool():
     names = {presets.METRICS_L1_AGGREGATION, presets.METRICS_L2_PERSISTENCE, presets.TOPN_WORKER}
     assert names == {"METRICS_L1_AGGREGATION", "METRICS_L2_PERSISTENCE", "TOPN_WORKER"}
     assert presets.IO_POOL == "IO_POOL"
@@ -185,7 +185,9 @@ def test_names_of_queues_and_pool():
 TYPED = """
 from typing import Any, assert_type
 from batchqueue import BatchQueueConfig, HandlerConsumer
-from batchqueue.presets import exporter, l1_aggregation, l2_persistence, remote_client, sql_batch, top_n
+from batchqueue.presets import (
+    exporter, l1_aggregation, l2_persistence, remote_client, sql_batch, top_n
+)
 
 class Sender(HandlerConsumer[bytes]): ...
 def send(batch: list[int]) -> None: ...
@@ -211,7 +213,7 @@ assert_type(sql_batch(Sender), BatchQueueConfig[bytes])
     ],
     ids=["right", "no bool", "no consumer", "no factory", "no such argument"],
 )
-def test_a_type_checker_knows_the_items_of_a_preset(tmp_path, wrong, complaint):
+def test_type_checker_knows_the_items_of_a_preset(tmp_path, wrong, complaint):
     page = tmp_path / "page.py"
     page.write_text(TYPED + wrong)
     command = [

@@ -6,7 +6,7 @@ from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
 
 @pytest.fixture
 def make_queue():
-    """Queues that are shut down at the end."""
+    """Makes queues that are shut down after the test."""
     queues = []
 
     def make(threads=1, **settings):

@@ -1,4 +1,4 @@
-"""`Aggregator` gives what DuckDB gives, for rows in any pieces and for partials in any order."""
+"""`Aggregator` gives what DuckDB gives, for rows in any pieces and partials in any order."""
 
 import math
 from datetime import date, datetime
@@ -45,11 +45,13 @@ EVERYTHING = {
 }
 
 SQL = """
-    SELECT {keys}, count(*) AS rows, count("int") AS ints, sum("int")::BIGINT AS int_sum, avg("int") AS int_mean,
-        sum("float") AS float_sum, avg("float") AS float_mean, count("float") AS floats, min("int") AS int_min,
-        max("float") AS float_max, min("float") AS float_min, min("text") AS text_min, max("text") AS text_max,
+    SELECT {keys}, count(*) AS rows, count("int") AS ints, sum("int")::BIGINT AS int_sum,
+        avg("int") AS int_mean, sum("float") AS float_sum, avg("float") AS float_mean,
+        count("float") AS floats, min("int") AS int_min, max("float") AS float_max,
+        min("float") AS float_min, min("text") AS text_min, max("text") AS text_max,
         arg_min("text", "order") AS first_text, arg_max("int", "order") AS last_int,
-        list({{'value': "int", 'label': "order"}} ORDER BY "int" DESC, "order") FILTER ("int" IS NOT NULL) AS best
+        list({{'value': "int", 'label': "order"}} ORDER BY "int" DESC, "order")
+            FILTER ("int" IS NOT NULL) AS best
     FROM data GROUP BY {keys}
 """
 
@@ -68,12 +70,12 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
 FLOATS = st.integers(-(10**6), 10**6).map(lambda eighths: eighths / 8) | st.sampled_from(
     [math.nan, math.inf]
 )
-"""Their sums are exact, so that the order of additions is not seen."""
+"""Their sums are exact, so the order of additions does not show."""
 
 
 @st.composite
 def tables(draw):
-    """A table with two keys of any kind, and values; the order is unique."""
+    """A table with two keys of any type, and values; the column `order` is unique."""
     rows = draw(st.integers(1, 60))
 
     def column(values, data_type, dictionary=None):
@@ -107,7 +109,7 @@ def tables(draw):
 
 
 def plain(value):
-    """A value that compares: all NaN are one, floats are close, rankings have three rows."""
+    """A value that compares: all NaN are equal, floats are close, rankings have three rows."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else float(f"{value:.11e}")
     if isinstance(value, list):
@@ -166,8 +168,8 @@ def test_rows_in_any_pieces_give_what_duckdb_gives(data, table):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), tables(), st.integers(1, 6))
-def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
-    # Counts and sums come back from a copy, and where there are others the groups are found
+def test_batch_with_too_many_groups_changes_nothing(data, table, most):
+    # Counts and sums are restored from a copy; where there are other measures, the groups are found
     # beforehand.
     sums = {
         name: measure
@@ -181,7 +183,7 @@ def test_a_batch_with_too_many_groups_changes_nothing(data, table, most):
     unlimited = Aggregator(Aggregation(keys=["one"], measures=measures))
     keys = set()
     for whole in pieces(data.draw, table):
-        # In several parts, of which the first go in before the last is too much.
+        # In several parts: the first ones are accepted before the last is too much.
         batch = pieces(data.draw, whole)
         with_batch = keys | {plain(key) for key in whole["one"].to_pylist()}
         if len(with_batch) > most:
@@ -220,7 +222,7 @@ def test_quantiles_are_within_one_percent(values, quantiles):
             assert math.isclose(estimate, value, rel_tol=0.0101, abs_tol=1e-9)
 
 
-def test_without_keys_all_rows_are_one_group():
+def test_all_rows_are_one_group_without_keys():
     aggregator = Aggregator(Aggregation(keys=[], measures={"n": Count(), "s": Sum("v")}))
     assert aggregator.result() is None
     aggregator.update(pa.table({"v": pa.array([], pa.int64())}))
@@ -229,7 +231,7 @@ def test_without_keys_all_rows_are_one_group():
     assert aggregator.result().to_pylist() == [{"n": 3, "s": 3}]
 
 
-def test_large_integers_are_added_exactly_and_an_overflow_says_so():
+def test_large_integers_are_added_exactly_and_an_overflow_is_an_error():
     aggregation = Aggregation(keys=["k"], measures={"s": Sum("v"), "m": Mean("v")})
     aggregator = Aggregator(aggregation)
     aggregator.update(pa.table({"k": [1, 1], "v": [2**63 - 1, -5]}))
@@ -246,7 +248,7 @@ def test_large_integers_are_added_exactly_and_an_overflow_says_so():
     assert aggregator.result()["s"].to_pylist() == [2**62]
 
 
-def test_floats_that_cancel_leave_what_is_left():
+def test_floats_that_cancel_leave_the_remainder():
     aggregation = Aggregation(keys=[], measures={"s": Sum("v")})
     aggregator = Aggregator(aggregation)
     for values in ([1e16, 1.0, 1.0], [-1e16, 1.0]):
@@ -259,7 +261,7 @@ def test_floats_that_cancel_leave_what_is_left():
         assert plain(aggregator.result()["s"][0].as_py()) == (total or "NaN")
 
 
-def test_many_groups_of_texts_and_of_pairs():
+def test_many_groups_of_texts_and_of_pairs_are_exact():
     count = 100_000
     data = pa.table({"a": [f"key {number % 50_000}" for number in range(count)], "b": range(count)})
     aggregator = Aggregator(Aggregation(keys=["a", "b"], measures={"n": Count()}))
@@ -271,7 +273,7 @@ def test_many_groups_of_texts_and_of_pairs():
 
 
 @pytest.mark.parametrize("indices", INTEGERS, ids=str)
-def test_dictionaries_with_any_indices(indices):
+def test_dictionaries_with_any_indices_are_read(indices):
     keys = pa.DictionaryArray.from_arrays(
         pa.array([1, None, 0, 1], indices), pa.array(["a", "b", "unused"])
     )
@@ -287,7 +289,7 @@ def test_dictionaries_with_any_indices(indices):
     ]
 
 
-def test_a_dictionary_with_a_broken_index_is_refused():
+def test_dictionary_with_a_broken_index_is_rejected():
     broken = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a", "b"]), safe=False)
     for name in ("k", "v"):
         columns = {"k": ["a", "b"], "v": ["a", "b"], name: broken}
@@ -300,7 +302,7 @@ def test_a_dictionary_with_a_broken_index_is_refused():
 
 
 @pytest.mark.parametrize("is_dictionary", [False, True])
-def test_a_text_that_is_none_is_refused(is_dictionary):
+def test_invalid_text_is_rejected(is_dictionary):
     buffers = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
     broken = pa.Array.from_buffers(pa.string(), 2, buffers)
     if is_dictionary:
@@ -311,7 +313,7 @@ def test_a_text_that_is_none_is_refused(is_dictionary):
     assert len(aggregator) == 0
 
 
-def test_what_was_refused_or_empty_fixes_no_types():
+def test_rejected_or_empty_data_fixes_no_types():
     aggregator = Aggregator(Aggregation(keys=["k"], measures={"s": Sum("v")}))
     aggregator.update(pa.table({"k": pa.array([], pa.float64()), "v": pa.array([], pa.float64())}))
     with pytest.raises(ConfigError, match="as before"):
@@ -339,13 +341,13 @@ def test_partials_survive_a_parquet_file(tmp_path):
     assert stored.result() == wanted
 
 
-def test_equal_aggregations_merge_whatever_the_order_of_their_measures():
-    one = Aggregation(keys=["k"], window=Window("t", 60), measures={"n": Count(), "s": Sum("v")})
-    other = Aggregation(
+def test_equal_aggregations_merge_in_any_order_of_their_measures():
+    left = Aggregation(keys=["k"], window=Window("t", 60), measures={"n": Count(), "s": Sum("v")})
+    right = Aggregation(
         keys=["k"], window=Window("t", 60.0), measures={"s": Sum("v"), "n": Count()}
     )
-    assert one == other
-    l1, l2 = Aggregator(one), Aggregator(other)
+    assert left == right
+    l1, l2 = Aggregator(left), Aggregator(right)
     l1.update(pa.table({"k": [1], "t": [61], "v": [5]}))
     l2.update(l1.partials())
     assert l2.result().to_pylist() == [{"k": 1, "t": 60, "s": 5, "n": 1}]

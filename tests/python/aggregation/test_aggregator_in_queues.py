@@ -28,16 +28,18 @@ from batchqueue.aggregation import (
 
 
 def test_drain_threads_aggregate_while_another_thread_keeps_the_interpreter():
-    # Between two looks at the counts the main thread never lets the interpreter go: nobody makes
-    # it.
+    # Between two checks of the counts the main thread never releases the interpreter; a switch
+    # interval of hours keeps it from being forced to.
     script = """
         import sys
         import pyarrow as pa
         from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
         from batchqueue.aggregation import Aggregation, Aggregator, Count
 
-        queue = BatchQueue("q", BatchQueueConfig(threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.adaptive()))
-        handlers = {tag: Aggregator(Aggregation(keys=["k"], measures={"n": Count()})) for tag in "ab"}
+        policy = PartitionPolicy.adaptive()
+        queue = BatchQueue("q", BatchQueueConfig(threads=ThreadPolicy.fixed(2), partitions=policy))
+        aggregation = Aggregation(keys=["k"], measures={"n": Count()})
+        handlers = {tag: Aggregator(aggregation) for tag in "ab"}
         for tag, handler in handlers.items():
             queue.add_handler(tag, handler)
         data = pa.table({"tag": ["a", "b"] * 5_000, "k": [1, 2] * 5_000})
@@ -55,7 +57,7 @@ def test_drain_threads_aggregate_while_another_thread_keeps_the_interpreter():
 
 @pytest.mark.parametrize("selector", [PartitionSelector.by_type(), PartitionSelector.round_robin()])
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_beside_handlers_in_python(make_queue, selector, partitions):
+def test_aggregator_works_beside_handlers_in_python(make_queue, selector, partitions):
     queue = make_queue(threads=2, partitions=PartitionPolicy.fixed(partitions), selector=selector)
     aggregator, numbers, batches = Aggregator(TOTALS), [], []
     queue.add_handler("a", aggregator)
@@ -93,7 +95,7 @@ def test_one_aggregator_for_many_tags_on_many_threads(make_queue):
     assert found == {row["tag"]: (500, 5 * row["value_sum"]) for row in wanted}
 
 
-def test_as_the_one_consumer(make_queue):
+def test_aggregator_works_as_the_only_consumer(make_queue):
     errors = []
     aggregator = Aggregator(TOTALS)
     queue = make_queue(
@@ -109,7 +111,7 @@ def test_as_the_one_consumer(make_queue):
     assert (queue.stats().consumed, queue.stats().failed) == (2, 1)
 
 
-def test_a_batch_that_cannot_go_in_fails_as_a_whole_and_changes_nothing(make_queue):
+def test_batch_that_cannot_be_added_fails_as_a_whole_and_changes_nothing(make_queue):
     errors = []
     queue = make_queue(
         error_handler=lambda batch, error: errors.append((batch, error)),
@@ -133,7 +135,7 @@ def test_a_batch_that_cannot_go_in_fails_as_a_whole_and_changes_nothing(make_que
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_is_told_and_does_not_hang():
+def test_forked_child_gets_an_error_and_does_not_hang():
     script = """
         import os, warnings
         from batchqueue import QueueForkedError
@@ -142,7 +144,8 @@ def test_a_forked_child_is_told_and_does_not_hang():
         aggregator = Aggregator(Aggregation(keys=[], measures={"n": Count()}))
         child = os.fork()
         if child == 0:
-            calls = [aggregator.result, aggregator.partials, aggregator.flush, lambda: len(aggregator)]
+            calls = [aggregator.result, aggregator.partials, aggregator.flush]
+            calls.append(lambda: len(aggregator))
             for call in calls:
                 try:
                     call()
@@ -199,12 +202,12 @@ def test_a_forked_child_is_told_and_does_not_hang():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(make, message):
+def test_invalid_arguments_are_rejected(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_a_subclass_may_handle_batches_itself(make_queue):
+def test_subclass_may_handle_batches_itself(make_queue):
     class Seen(Aggregator):
         def consume(self, batch):
             self.seen = [part.num_rows for part in batch]
@@ -219,7 +222,7 @@ def test_a_subclass_may_handle_batches_itself(make_queue):
     assert totals(aggregator) == {1: (1, 0), 2: (1, 1)}
 
 
-def test_it_is_garbage_when_nobody_holds_it():
+def test_aggregator_in_a_cycle_is_collected():
     class Next:
         def take(self, partials):
             pass
@@ -232,7 +235,7 @@ def test_it_is_garbage_when_nobody_holds_it():
     assert gone() is None
 
 
-def test_it_says_what_it_is():
+def test_aggregator_has_a_repr_and_does_not_pickle():
     aggregator = Aggregator(TOTALS)
     assert repr(aggregator) == "<Aggregator of n, total by key: 0 groups>"
     assert aggregator

@@ -1,4 +1,4 @@
-"""What an `Aggregator` hands on: to a next worker, to a second queue, to another process."""
+"""Partials of an `Aggregator`: to the next worker, to a second queue, to another process."""
 
 import pickle
 
@@ -14,7 +14,7 @@ from batchqueue import (
 from batchqueue.aggregation import Aggregation, Aggregator, Count, First, Quantiles, Sum
 
 
-def test_more_groups_than_allowed_are_refused_or_handed_on_early():
+def test_too_many_groups_are_refused_or_emitted_early():
     limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=10)
     alone = Aggregator(limited)
     alone.update(rows([*range(8)] * 2))
@@ -40,7 +40,7 @@ def test_more_groups_than_allowed_are_refused_or_handed_on_early():
     assert totals(merged) == totals(wanted)
 
 
-def test_what_the_next_worker_does_not_take_is_offered_again():
+def test_partials_the_next_worker_does_not_take_are_offered_again():
     taken = []
 
     def one_at_a_time(partials):
@@ -60,7 +60,7 @@ def test_what_the_next_worker_does_not_take_is_offered_again():
 
 
 @pytest.mark.parametrize("answer", ["all", -1, 4, 1.5, True, False])
-def test_a_next_worker_with_an_odd_answer(answer):
+def test_next_worker_must_return_how_many_groups_it_took(answer):
     aggregator = Aggregator(TOTALS, lambda _: answer)
     aggregator.update(rows([1, 2, 3]))
     with pytest.raises(BatchQueueError, match="must return how many of the 3 groups it took"):
@@ -68,7 +68,7 @@ def test_a_next_worker_with_an_odd_answer(answer):
     assert (aggregator.dropped, len(aggregator)) == (3, 0)
 
 
-def test_a_next_worker_that_raises_is_named_and_counted(make_queue, caplog):
+def test_next_worker_that_raises_is_named_and_counted(make_queue, caplog):
     def fail(_):
         raise ZeroDivisionError("no")
 
@@ -81,7 +81,7 @@ def test_a_next_worker_that_raises_is_named_and_counted(make_queue, caplog):
     assert "ZeroDivisionError: no" in caplog.text
 
 
-def test_a_next_worker_that_takes_a_part_makes_room_for_the_next_batch():
+def test_next_worker_that_takes_a_part_makes_room_for_the_next_batch():
     limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=10)
     half = Aggregator(limited, lambda partials: partials.num_rows // 2, flush_period_ms=60_000)
     half.update(rows([*range(10)]))
@@ -96,7 +96,7 @@ def test_a_next_worker_that_takes_a_part_makes_room_for_the_next_batch():
     assert sorted(totals(stuck)) == [*range(10)]
 
 
-def test_what_comes_back_finds_room_whatever_came_meanwhile():
+def test_returned_partials_find_room_whatever_was_added_meanwhile():
     limited = Aggregation(keys=["key"], measures=TOTALS.measures, max_groups=3)
 
     def add_others(partials):
@@ -111,7 +111,7 @@ def test_what_comes_back_finds_room_whatever_came_meanwhile():
     assert aggregator.dropped == 0
 
 
-def test_l1_to_l2_through_a_second_queue(make_queue):
+def test_partials_go_from_l1_to_l2_through_a_second_queue(make_queue):
     description = Aggregation(keys=["shop", "key"], measures={"n": Count(), "total": Sum("value")})
     l2 = Aggregator(description)
     second, first = make_queue(), make_queue(threads=2, partitions=PartitionPolicy.adaptive())
@@ -154,7 +154,7 @@ def test_partials_of_another_process_are_merged():
     assert totals(aggregator) == {1: (2, 4), 2: (2, 2)}
 
 
-def test_partials_that_lost_their_metadata_are_no_rows():
+def test_partials_without_their_metadata_are_not_counted_as_rows():
     aggregator = Aggregator(Aggregation(keys=["key"], measures={"n": Count()}))
     aggregator.update(rows([1, 1]))
     partials = aggregator.partials().replace_schema_metadata(None)
@@ -164,7 +164,7 @@ def test_partials_that_lost_their_metadata_are_no_rows():
         aggregator.update(partials)
 
 
-def test_partials_of_another_aggregation_or_version_are_refused():
+def test_partials_of_another_aggregation_or_version_are_rejected():
     aggregator, other = (
         Aggregator(TOTALS),
         Aggregator(Aggregation(keys=["key"], measures={"n": Count()})),
@@ -184,7 +184,7 @@ def test_partials_of_another_aggregation_or_version_are_refused():
     assert len(aggregator) == 0
 
 
-def test_a_sketch_that_cannot_be_read_changes_nothing():
+def test_unreadable_sketch_changes_nothing():
     aggregator = Aggregator(Aggregation(keys=["key"], measures={"q": Quantiles("value", [0.5])}))
     aggregator.update(rows([1, 1]))
     partials = aggregator.partials()
@@ -197,7 +197,7 @@ def test_a_sketch_that_cannot_be_read_changes_nothing():
 
 
 @pytest.mark.parametrize("key", ["text", "ä"])
-def test_slices_without_a_row_change_nothing(key):
+def test_slices_without_rows_change_nothing(key):
     aggregator = Aggregator(Aggregation(keys=["key"], measures={"first": First("key", by="value")}))
     aggregator.update(rows([key, "b", "c"]).slice(2, 0))
     aggregator.update(rows([key, "b", "c"]).slice(1, 2))

@@ -1,4 +1,4 @@
-"""Each kind against plain Python over the same values: any order, any grouping, nulls as Spark SQL."""
+"""Each kind against plain Python: any order, any grouping, nulls as in Spark SQL."""
 
 import math
 from fractions import Fraction
@@ -11,12 +11,12 @@ from batchqueue.aggregation import CountMetrics, MaxMetrics, MeanMetrics, MinMet
 
 INTS = st.lists(st.none() | st.integers(-(2**80), 2**80), min_size=1, max_size=30)
 FLOATS = st.lists(st.none() | st.floats(-1e12, 1e12), min_size=1, max_size=30)
-# NaN and the infinities too; None is null.
+# Also NaN and the infinities; None is null.
 ANY_FLOATS = st.lists(st.none() | st.floats(), min_size=1, max_size=20)
 
 
 def combined(kind, values, data):
-    """Combine one-value partials pairwise, in an order that hypothesis picks."""
+    """Combines partials of one value each pairwise, in an order that hypothesis picks."""
     partials = [kind("entity", 60, value) for value in values]
     while len(partials) > 1:
         other = partials.pop(data.draw(st.integers(0, len(partials) - 1)))
@@ -34,7 +34,7 @@ def test_counts_add_up(values, data):
 
 
 @given(INTS, st.data())
-def test_sums_of_ints_are_exact_ints_and_null_only_when_all_are(values, data):
+def test_sums_of_ints_are_exact_ints_and_null_only_if_all_values_are(values, data):
     total = combined(SumMetrics, values, data).total
     present = [value for value in values if value is not None]
     assert total == (sum(present) if present else None)
@@ -42,7 +42,7 @@ def test_sums_of_ints_are_exact_ints_and_null_only_when_all_are(values, data):
 
 
 @given(FLOATS, st.data())
-def test_sums_of_floats_are_within_1e_9_also_when_they_cancel(values, data):
+def test_sums_of_floats_are_within_1e_9_even_if_they_cancel(values, data):
     total = combined(SumMetrics, values, data).total
     present = [value for value in values if value is not None]
     if present:
@@ -60,12 +60,12 @@ def test_large_values_that_cancel_leave_the_small_ones(values, data):
     st.lists(st.sampled_from([math.inf, -math.inf, math.nan, 1.0, -2.5]), min_size=1, max_size=6),
     st.data(),
 )
-def test_a_sum_with_nan_or_infinities_is_what_addition_says(values, data):
+def test_sum_with_nan_or_infinities_is_that_of_float_addition(values, data):
     assert same(combined(SumMetrics, values, data).total, sum(values))
 
 
 @given(INTS, st.data())
-def test_means_are_the_exact_sum_by_the_number_of_values(values, data):
+def test_means_are_the_exact_sum_divided_by_the_number_of_values(values, data):
     mean = combined(MeanMetrics, values, data)
     present = [value for value in values if value is not None]
     assert mean.count == len(present)
@@ -92,7 +92,7 @@ def test_nan_is_larger_than_any_number(values, data):
     assert same(combined(MinMetrics, values, data).value, smallest)
 
 
-def test_extremes_of_strings():
+def test_extremes_of_strings_are_in_code_point_order():
     first, second = MaxMetrics("entity", 0, "AA"), MaxMetrics("entity", 0, "UA")
     first.combine(second)
     assert first.value == "UA"
@@ -101,7 +101,7 @@ def test_extremes_of_strings():
 @pytest.mark.parametrize("kind", [SumMetrics, MeanMetrics, MaxMetrics, MinMetrics])
 @given(ANY_FLOATS | INTS, st.data())
 def test_rows_and_copies_carry_the_whole_state(kind, values, data):
-    """A partial that went through rows, as through a store, goes on like the one that did not."""
+    """A partial that went through rows, as through a store, continues like the original."""
     whole = combined(kind, values, data)
     twin, stored = whole.copy(), kind.from_rows("entity", 60, whole.to_rows())
     assert twin is not whole

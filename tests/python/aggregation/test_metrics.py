@@ -1,4 +1,4 @@
-"""Metric types: one class per metric, the same one in every process."""
+"""Metric types: one class per metric, the same in every process."""
 
 import pickle
 import subprocess
@@ -22,7 +22,7 @@ PICKLERS = pytest.mark.parametrize("pickler", [pickle, cloudpickle], ids=["pickl
 
 
 class Longest(Metrics):
-    """A kind of one's own: the longest text."""
+    """A user's own kind: the longest text."""
 
     __slots__ = ("text",)
     table = "longest"
@@ -43,7 +43,7 @@ class Longest(Metrics):
         return cls(entity, time_bucket, *rows[0])
 
 
-def test_the_same_arguments_give_the_same_class_and_others_another():
+def test_same_arguments_give_the_same_class_and_different_ones_another():
     united = metric_type("departures.UA", CountMetrics)
     assert metric_type("departures.UA", CountMetrics) is united
     others = [
@@ -73,12 +73,12 @@ def test_columns_and_limit_change_only_the_made_class():
         metric_type("a.b", CountMetrics),
         metric_type(
             "a/b", CountMetrics
-        ),  # the same qualified name, unless something keeps them apart
+        ),  # the same qualified name, unless the module keeps them apart
         metric_type("a.b", SumMetrics, columns={"total": int}),
         metric_type("MetricClass", Ranking, limit=3),
     ],
 )
-def test_a_metric_type_pickles_to_itself(pickler, made):
+def test_metric_type_pickles_to_itself(pickler, made):
     assert pickle.loads(pickler.dumps(made)) is made
 
 
@@ -98,7 +98,7 @@ def test_metrics_pickle_with_their_type_and_value(pickler, item):
 
 
 @PICKLERS
-def test_another_process_rebuilds_the_class_that_it_would_make_itself(pickler):
+def test_another_process_rebuilds_the_class_it_would_make_itself(pickler):
     made = metric_type("departures.UA", CountMetrics)
     script = (
         "import pickle, sys\n"
@@ -114,7 +114,7 @@ def test_another_process_rebuilds_the_class_that_it_would_make_itself(pickler):
 
 
 @PICKLERS
-def test_a_written_subclass_of_a_made_type_pickles_as_itself(pickler):
+def test_subclass_of_a_made_type_pickles_as_itself(pickler):
     assert pickle.loads(pickler.dumps(Child)) is Child
 
 
@@ -122,7 +122,7 @@ class Child(metric_type("parent", CountMetrics)):
     __slots__ = ()
 
 
-def test_a_kind_of_ones_own_merges_pickles_and_copies():
+def test_users_own_kind_merges_pickles_and_copies():
     buffer = MergeBuffer()
     buffer.accept_all([Longest("e", 0, "ab"), Longest("e", 0, "abc"), Longest("f", 0, "")])
     assert buffer.drain() == [Longest("e", 0, "abc"), Longest("f", 0, "")]
@@ -130,7 +130,7 @@ def test_a_kind_of_ones_own_merges_pickles_and_copies():
     assert pickle.loads(pickle.dumps(Longest("e", 0, "x"))) == Longest("e", 0, "x")
 
 
-def test_metrics_compare_by_type_key_and_value_and_show_them():
+def test_metrics_compare_by_type_key_and_value_and_have_a_repr():
     metrics = metric_type("a.b", CountMetrics)("UA", 60, 3)
     assert metrics == metric_type("a.b", CountMetrics)("UA", 60, 3)
     assert metrics != metric_type("a.c", CountMetrics)("UA", 60, 3)
@@ -151,6 +151,6 @@ def test_metrics_compare_by_type_key_and_value_and_show_them():
         ({"kind": Ranking, "limit": 0}, "limit=0 on Ranking.*at least 1"),
     ],
 )
-def test_wrong_arguments_are_refused_with_the_remedy(arguments, message):
+def test_invalid_arguments_are_rejected_with_the_remedy(arguments, message):
     with pytest.raises(ConfigError, match=message):
         metric_type(**{"name": "a", "kind": CountMetrics} | arguments)

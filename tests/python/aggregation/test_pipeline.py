@@ -25,7 +25,7 @@ GATE_TIMEOUT_S = 60
 
 
 class Gate:
-    """A handler that holds its drain thread until the test opens it."""
+    """A handler that blocks its drain thread until the test opens it."""
 
     def __init__(self):
         self.entered = threading.Event()
@@ -54,7 +54,7 @@ def observations(flight):
     yield WORST("all", hour, delay, flight_id, carrier)
 
 
-def test_what_the_pipeline_stores_is_what_dicts_give(tmp_path):
+def test_pipeline_stores_what_dicts_give(tmp_path):
     store = SqliteStore(tmp_path / "metrics.db")
     blocking = BufferStrategy.BLOCKING
     types = [*COUNTS.values(), *MEANS.values()]
@@ -113,7 +113,7 @@ def check_against_dicts(store, rows):
     } == {hour: sorted(entries)[:5] for hour, entries in ranked.items()}
 
 
-def test_an_open_transaction_holds_what_the_queue_wrote_until_its_owner_commits(tmp_path):
+def test_open_transaction_holds_what_the_queue_wrote_until_its_owner_commits(tmp_path):
     store = SqliteStore(tmp_path / "metrics.db")
     with store.transaction("sink") as transaction:
         with BatchQueue(
@@ -127,7 +127,7 @@ def test_an_open_transaction_holds_what_the_queue_wrote_until_its_owner_commits(
     assert store.summaries("sink")[0].summary == {"items": 1_000}
 
 
-def test_a_store_that_cannot_be_written_fails_the_batches_and_says_why(tmp_path):
+def test_store_that_cannot_be_written_fails_the_batches_with_the_reason(tmp_path):
     errors = []
     store = SqliteStore(tmp_path / "absent" / "metrics.db")
     with (
@@ -153,7 +153,7 @@ class RecordingWriter(CommittingStoreWriter):
         self.errors.append(error)
 
 
-def test_nothing_silent_a_full_l1_queue_counts_what_it_refuses_and_the_rest_arrives():
+def test_nothing_silent_full_l1_queue_counts_its_refusals_and_the_rest_arrives():
     gate, handed = Gate(), []
     worker = L1AggregateWorker(handed.extend)
     with BatchQueue(
@@ -170,8 +170,8 @@ def test_nothing_silent_a_full_l1_queue_counts_what_it_refuses_and_the_rest_arri
     assert sum(partial.count for partial in handed) == accepted
 
 
-def test_no_loss_a_full_l2_queue_makes_l1_keep_its_partials():
-    """L2 refuses while its handler hangs; L1 goes on merging and hands on when there is room again."""
+def test_no_loss_full_l2_queue_makes_l1_keep_its_partials():
+    """L2 refuses while its handler hangs; L1 continues to merge, and emits once there is room."""
     gate = Gate()
     config = presets.l2_persistence(
         threads=ThreadPolicy.fixed(1), buffer_size=5, strategy=BufferStrategy.IF_POSSIBLE
@@ -206,7 +206,7 @@ def test_no_loss_a_full_l2_queue_makes_l1_keep_its_partials():
     assert totals == {str(number): 2 for number in range(20)}
 
 
-def test_nothing_silent_what_l2_refuses_at_the_end_is_in_the_drop_count():
+def test_nothing_silent_refusals_of_l2_at_the_end_are_in_the_drop_count():
     gate = Gate()
     config = presets.l2_persistence(
         threads=ThreadPolicy.fixed(1), buffer_size=3, strategy=BufferStrategy.IF_POSSIBLE
@@ -225,7 +225,7 @@ def test_nothing_silent_what_l2_refuses_at_the_end_is_in_the_drop_count():
     assert worker.dropped == 20 - 3
 
 
-def test_an_item_that_cannot_be_combined_fails_its_batch_only():
+def test_item_that_cannot_be_combined_fails_only_its_batch():
     handed, failed = [], []
 
     class Worker(L1AggregateWorker):

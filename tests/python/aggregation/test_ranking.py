@@ -1,4 +1,4 @@
-"""Rankings against sorting everything: any order, ties by id, bounded."""
+"""Rankings against sorting all rows: any order, ties by id, bounded."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def best(rows, limit):
 
 @given(st.lists(ROWS, min_size=1, max_size=5))
 def test_merging_partial_rankings_gives_the_ranking_of_all_rows(sources):
-    """Few scores, ids and labels, so that every kind of tie and every duplicate turns up."""
+    """Few scores, ids and labels, so that every kind of tie and duplicate occurs."""
     whole = MergeBuffer()
     for rows in sources:
         partial = MergeBuffer()
@@ -32,14 +32,14 @@ def test_merging_partial_rankings_gives_the_ranking_of_all_rows(sources):
     assert entries == best([row for rows in sources for row in rows], 3)
 
 
-def test_ints_and_floats_keep_their_type_and_an_absent_score_is_not_ranked():
+def test_ints_and_floats_keep_their_type_and_a_missing_score_is_not_ranked():
     ranking = TOP_3("day", 0, 2**60 + 1, "big")
     ranking.combine(TOP_3("day", 0, 0.5, "small"))
     ranking.combine(TOP_3("day", 0, None, "none"))
     assert ranking.to_rows() == [(2**60 + 1, "big", ""), (0.5, "small", "")]
 
 
-def test_a_ranking_that_went_through_rows_goes_on_where_it_was():
+def test_ranking_that_went_through_rows_continues_where_it_was():
     ranking = TOP_3("day", 0, 5, "b", "label")
     ranking.combine(TOP_3("day", 0, 7, "a"))
     again = TOP_3.from_rows("day", 0, ranking.to_rows())
@@ -48,7 +48,7 @@ def test_a_ranking_that_went_through_rows_goes_on_where_it_was():
     assert [entry.id for entry in again.entries] == ["a", "c", "b"]
 
 
-def test_a_score_that_is_nan_is_refused_with_the_remedy():
+def test_nan_score_is_rejected_with_the_remedy():
     with pytest.raises(
         ValueError, match=r"score of 'UA1' in test\.top_3 is NaN.*give a number or None"
     ):

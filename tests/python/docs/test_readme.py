@@ -13,7 +13,7 @@ _TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), 
 
 
 def _commands(page: Path, program: str) -> list[str]:
-    """The words after `program` where a page shows it as a command: in a shell block or in backticks."""
+    """The words after `program` in the page's commands: in a shell block or in backticks."""
     markdown = page.read_text()
     shell = "\n".join(block.text for block in blocks(markdown, "sh", "bash", "console", "shell"))
     lines = re.findall(rf"^(?:\$ )?{program} (.+)$", shell, re.MULTILINE)

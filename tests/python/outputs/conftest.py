@@ -37,7 +37,7 @@ def open_parquet(tmp_path: Path) -> OpenStore:
 
 @pytest.fixture(params=["sqlite", "postgres", "parquet"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
-    """Returns descriptions of one store, empty at the start, with the given arguments."""
+    """Returns a function that describes one store, empty at the start, with the given arguments."""
     return request.getfixturevalue(f"open_{request.param}")
 
 

@@ -1,9 +1,8 @@
-"""What can be wrong with the directory, the disk and the files of a Parquet store: the old state stays."""
+"""Faults of a Parquet store's directory, disk and files: the old state is kept."""
 
 import errno
 import os
 import pickle
-import pwd
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, MaxMetrics
 from batchqueue.outputs import ParquetStore, StoreError, StoreUnavailableError
 from outputs_support.parquet import COUNT, DAY, data_files, merge
+from outputs_support.users import give_up_root
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(open_parquet):
     return open_parquet()
 
 
-def test_a_data_file_that_is_gone_is_an_error_and_not_an_endless_search(store):
+def test_missing_data_file_is_an_error_and_not_an_endless_search(store):
     merge(store, [COUNT("a", 0)])
     store.files(COUNT)[0].unlink()
     with pytest.raises(StoreError, match="No such file"):
@@ -45,7 +45,7 @@ def test_a_data_file_that_is_gone_is_an_error_and_not_an_endless_search(store):
         ),
     ],
 )
-def test_a_manifest_that_cannot_be_used_is_refused_and_left_alone(store, content, message):
+def test_unusable_manifest_is_refused_and_left_alone(store, content, message):
     merge(store, [COUNT("a", 0)])
     (path,) = store.directory.glob("*/manifest.json")
     path.write_bytes(content)
@@ -56,14 +56,14 @@ def test_a_manifest_that_cannot_be_used_is_refused_and_left_alone(store, content
     assert len(data_files(store)) == 1
 
 
-def test_a_damaged_data_file_is_an_error(store):
+def test_damaged_data_file_is_an_error(store):
     merge(store, [COUNT("a", 0)])
     store.files(COUNT)[0].write_bytes(b"PAR1 this is not Parquet")
     with pytest.raises(StoreError, match="restore what is damaged from a copy"):
         store.read(COUNT)
 
 
-def test_a_table_of_another_shape_is_refused(store):
+def test_table_with_other_columns_is_refused(store):
     class Kind(CountMetrics):
         table = "same"
         columns = {"count": int}  # noqa: RUF012
@@ -86,7 +86,9 @@ def test_a_table_of_another_shape_is_refused(store):
         ("a-file/metrics", "Not a directory.*; the path belongs to something else"),
     ],
 )
-def test_a_directory_that_cannot_be_made_says_path_reason_and_remedy(tmp_path, path, message):
+def test_directory_that_cannot_be_made_is_reported_with_path_reason_and_remedy(
+    tmp_path, path, message
+):
     (tmp_path / "a-file").touch()
     store = ParquetStore(tmp_path / path)
     for attempt in (store.prepare, lambda: merge(store, [COUNT("a", 0)])):
@@ -96,7 +98,7 @@ def test_a_directory_that_cannot_be_made_says_path_reason_and_remedy(tmp_path, p
         assert not isinstance(raised.value, StoreUnavailableError)
 
 
-def test_reading_what_is_not_there(store):
+def test_reading_a_missing_directory_is_an_error(store):
     for attempt in (lambda: store.read(COUNT), store.summaries, lambda: store.files(COUNT)):
         with pytest.raises(StoreError, match="no such directory; write to it first"):
             attempt()
@@ -111,8 +113,8 @@ def open_folder():
         yield Path(folder)
 
 
-def test_a_directory_that_this_user_may_not_write_says_so_and_can_be_read(open_folder):
-    """Root may write everywhere: a child process becomes somebody else first."""
+def test_unwritable_directory_is_reported_and_can_be_read(open_folder):
+    """Root may write everywhere, so a child process gives up its rights first."""
     folder = open_folder
     store = ParquetStore(folder / "metrics")
     merge(store, [COUNT("a", 0)])
@@ -121,10 +123,7 @@ def test_a_directory_that_this_user_may_not_write_says_so_and_can_be_read(open_f
     child = os.fork()
     if child == 0:
         try:
-            if os.getuid() == 0:
-                os.setgroups([])
-                os.setgid(pwd.getpwnam("nobody").pw_gid)
-                os.setuid(pwd.getpwnam("nobody").pw_uid)
+            give_up_root()
             for attempt in (store.prepare, lambda: merge(store, [COUNT("a", 0)])):
                 with pytest.raises(
                     StoreError, match=r"Permission denied.*; let this user write"
@@ -150,7 +149,7 @@ def test_a_directory_that_this_user_may_not_write_says_so_and_can_be_read(open_f
     ],
 )
 @pytest.mark.parametrize("place", ["fsync", "replace"])
-def test_a_disk_that_fails_leaves_the_old_state_and_no_litter(
+def test_failing_disk_leaves_the_old_state_and_no_litter(
     store, monkeypatch, number, unavailable, message, place
 ):
     merge(store, [COUNT("a", 0)])
@@ -169,8 +168,8 @@ def test_a_disk_that_fails_leaves_the_old_state_and_no_litter(
     assert store.read(COUNT) == [COUNT("a", 0, 2)]
 
 
-def test_a_full_disk_leaves_the_old_state_and_room_for_others(store):
-    """A real one: what a process may write to one file is limited, and it stops in the middle of a data file."""
+def test_full_disk_leaves_the_old_state_and_room_for_others(store):
+    """A limit on the size of a file stops the process in the middle of a data file."""
     merge(store, [COUNT("a", 0)])
     script = (
         "import pickle, resource, signal, sys\n"
@@ -197,12 +196,12 @@ def test_a_full_disk_leaves_the_old_state_and_room_for_others(store):
 @pytest.mark.parametrize(
     "arguments", [{"partition_s": 0}, {"lock_timeout_s": -1}, {"keep_replaced_s": -1}]
 )
-def test_arguments_that_cannot_work_are_refused(tmp_path, arguments):
+def test_invalid_arguments_are_rejected(tmp_path, arguments):
     with pytest.raises(ConfigError, match=f"{next(iter(arguments))}="):
         ParquetStore(tmp_path / "metrics", **arguments)
 
 
-def test_without_pyarrow_the_store_says_what_to_install():
+def test_store_without_pyarrow_says_what_to_install():
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from batchqueue.outputs import ParquetStore\nParquetStore('metrics')"

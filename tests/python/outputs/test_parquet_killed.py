@@ -1,4 +1,4 @@
-"""A writer that is killed at any step of its commit: the old state or the new one, whole, and no litter that stays."""
+"""A writer killed at any step of its commit leaves the old or the new state, and no litter."""
 
 import itertools
 import pickle
@@ -80,7 +80,7 @@ OLD = ({"a": 2, "b": 2}, 0, 1)
 NEW = ({"a": 3, "b": 3}, 1, 2)
 
 
-def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one(store, tmp_path):
+def test_kill_at_any_step_leaves_the_old_or_the_new_state(store, tmp_path):
     saved = tmp_path / "saved"
     shutil.copytree(store.directory, saved)
     found = []
@@ -104,4 +104,4 @@ def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one(store, tmp_path)
     assert found[0] == OLD
     assert found[-1] == NEW
     assert len(found) > 10
-    assert found == sorted(found, key=lambda one: one == NEW)  # there is one step that commits
+    assert found == sorted(found, key=lambda outcome: outcome == NEW)  # exactly one step commits

@@ -1,4 +1,4 @@
-"""The Parquet store by itself: its files and who may read them, its locks, the order of a commit."""
+"""The Parquet store: its files and who may read them, its locks, the order of a commit."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def store(open_parquet):
     return open_parquet()
 
 
-def test_an_epoch_rewrites_the_files_of_the_days_it_touches(store):
+def test_epoch_rewrites_the_files_of_the_days_it_touches(store):
     merge(store, [COUNT("a", bucket) for bucket in (-1, 0, DAY - 1, DAY, 5 * DAY)])
     before = store.files(COUNT)
     assert [pq.read_table(path)["time_bucket"].to_pylist() for path in before] == [
@@ -46,7 +46,7 @@ def test_an_epoch_rewrites_the_files_of_the_days_it_touches(store):
     ]
 
 
-def test_the_files_can_be_read_by_others(store):
+def test_files_can_be_read_by_others(store):
     merge(
         store,
         [COUNT("b", 0, 2), COUNT("a", DAY, 3), TOTAL("a", 0, 7), WORST("a", 0, 9, "x", "label")],
@@ -75,7 +75,7 @@ def test_the_files_can_be_read_by_others(store):
     assert (store.files(SumMetrics), store.files(COUNT, "another")) == ([], [])
 
 
-def test_replaced_files_stay_for_their_readers_and_then_go(open_parquet):
+def test_replaced_files_stay_for_their_readers_and_are_then_removed(open_parquet):
     patient, hasty = open_parquet(), open_parquet(keep_replaced_s=0)
     for _ in range(3):
         merge(patient, [COUNT("a", 0)])
@@ -86,13 +86,13 @@ def test_replaced_files_stay_for_their_readers_and_then_go(open_parquet):
     merge(hasty, [COUNT("a", 0)])
     live = set(hasty.files(COUNT))
     replaced_now = data_files(hasty) - live
-    assert len(replaced_now) == 1  # by that commit itself: its readers may still be at it
+    assert len(replaced_now) == 1  # by that commit: its readers may still have it open
     merge(hasty, [COUNT("c", DAY)])
     assert not replaced_now & data_files(hasty)
     assert [item.count for item in hasty.read(COUNT)] == [4, 1, 1]
 
 
-def test_a_reader_whose_files_vanish_looks_again(open_parquet, monkeypatch):
+def test_reader_whose_files_vanish_tries_again(open_parquet, monkeypatch):
     store = open_parquet(keep_replaced_s=0)
     merge(store, [COUNT("a", 0)])
     load, rounds = Manifest.load, []
@@ -109,7 +109,7 @@ def test_a_reader_whose_files_vanish_looks_again(open_parquet, monkeypatch):
     assert store.read(COUNT) == [COUNT("a", 0, 3)]
 
 
-def test_a_transaction_that_changes_nothing_writes_nothing(store):
+def test_transaction_that_changes_nothing_writes_nothing(store):
     merge(store, [COUNT("a", 0)])
     before = {path: path.stat().st_mtime_ns for path in store.directory.glob("*/*")}
     with store.transaction() as transaction:
@@ -117,7 +117,7 @@ def test_a_transaction_that_changes_nothing_writes_nothing(store):
     assert {path: path.stat().st_mtime_ns for path in store.directory.glob("*/*")} == before
 
 
-def test_a_sink_keeps_its_partitions(open_parquet):
+def test_sink_keeps_its_partitions(open_parquet):
     hourly = open_parquet(partition_s=3_600)
     merge(hourly, [COUNT("a", 0), COUNT("a", 3_600)])
     assert len(hourly.files(COUNT)) == 2
@@ -126,7 +126,7 @@ def test_a_sink_keeps_its_partitions(open_parquet):
     assert len(open_parquet().read(COUNT)) == 2
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_the_lock(open_parquet):
+def test_surviving_forked_child_does_not_keep_the_lock(open_parquet):
     store = open_parquet(lock_timeout_s=0)
     end, told = os.pipe()
     with store.transaction() as transaction:
@@ -145,8 +145,8 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_lock(open_parquet):
     assert store.read(COUNT) == [COUNT("a", 0, 2)]
 
 
-def test_everything_is_on_the_disk_before_the_manifest_names_it(store, monkeypatch):
-    """A power cut cannot be tried here; the order of the calls can be seen."""
+def test_files_are_on_disk_before_the_manifest_names_them(store, monkeypatch):
+    """A test cannot cut the power, but it can see the order of the calls."""
     fsync, replace, calls = os.fsync, os.replace, []
 
     def seen_fsync(descriptor):

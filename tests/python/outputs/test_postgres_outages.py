@@ -1,4 +1,4 @@
-"""A server that is down, killed, restarted or full: all that was committed stays, and nothing of what was not."""
+"""A server that is down, killed, restarted or full: exactly what was committed stays."""
 
 import pytest
 
@@ -40,9 +40,7 @@ def assert_only_what_was_committed(store):
     }
 
 
-def test_a_server_that_is_down_is_an_outage_and_the_store_works_when_it_is_back(
-    store, postgres_server
-):
+def test_stopped_server_is_an_outage_and_the_store_works_when_it_is_back(store, postgres_server):
     postgres_server.stop()
     for attempt in (
         store.prepare,
@@ -59,14 +57,14 @@ def test_a_server_that_is_down_is_an_outage_and_the_store_works_when_it_is_back(
 
 
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
-def test_a_server_that_ends_in_mid_transaction_leaves_nothing_of_it(store, postgres_server, mode):
+def test_server_that_ends_in_mid_transaction_leaves_nothing_of_it(store, postgres_server, mode):
     with pytest.raises(StoreUnavailableError, match="; the server is down"):
         write(store, meanwhile=lambda: postgres_server.stop(mode))
     postgres_server.start()
     assert_only_what_was_committed(store)
 
 
-def test_a_server_that_ends_before_the_commit_leaves_nothing_of_it_and_says_that_nobody_knows(
+def test_server_that_ends_before_the_commit_leaves_the_outcome_open_and_nothing_stored(
     store, postgres_server
 ):
     with pytest.raises(StoreUnavailableError, match="this commit may have been applied"):
@@ -75,7 +73,7 @@ def test_a_server_that_ends_before_the_commit_leaves_nothing_of_it_and_says_that
     assert_only_what_was_committed(store)
 
 
-def test_a_server_that_was_restarted_in_mid_transaction_has_rolled_it_back(store, postgres_server):
+def test_server_restarted_in_mid_transaction_has_rolled_it_back(store, postgres_server):
     def restart():
         postgres_server.stop("immediate")
         postgres_server.start()
@@ -85,7 +83,7 @@ def test_a_server_that_was_restarted_in_mid_transaction_has_rolled_it_back(store
     assert_only_what_was_committed(store)
 
 
-def test_what_was_committed_survives_a_crash(store, postgres_server):
+def test_committed_data_survives_a_crash(store, postgres_server):
     write(store)
     postgres_server.stop("immediate")
     postgres_server.start()
@@ -98,7 +96,7 @@ def test_what_was_committed_survives_a_crash(store, postgres_server):
     }
 
 
-def test_a_connection_that_an_administrator_ends_is_an_outage(store, postgres_server):
+def test_connection_ended_by_an_administrator_is_an_outage(store, postgres_server):
     def terminate():
         with other.transaction("administrator") as transaction:
             transaction._connection.execute(
@@ -112,7 +110,7 @@ def test_a_connection_that_an_administrator_ends_is_an_outage(store, postgres_se
     assert_only_what_was_committed(store)
 
 
-def test_a_server_without_free_connections_is_an_outage(store, postgres_server, open_postgres):
+def test_server_without_free_connections_is_an_outage(store, postgres_server, open_postgres):
     with store.transaction("administrator") as transaction:
         transaction._connection.execute(
             "CREATE ROLE crowd LOGIN PASSWORD 'crowd' CONNECTION LIMIT 0"

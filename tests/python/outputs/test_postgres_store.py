@@ -1,4 +1,4 @@
-"""The PostgreSQL store by itself: its tables, its rights, its secrets, and writers of one sink in turn."""
+"""The PostgreSQL store: its tables, rights and secrets, and concurrent writers of one sink."""
 
 import pickle
 import subprocess
@@ -26,7 +26,7 @@ def store(open_postgres):
 
 @pytest.fixture
 def sql(postgres_server, store):
-    """Runs a statement in the schema of the store, and returns the rows if there are any."""
+    """Returns a function that runs a statement in the store's schema and returns its rows."""
 
     def run(statement, *values):
         with psycopg.connect(postgres_server.conninfo()) as connection:
@@ -42,7 +42,7 @@ def merge(store, metrics, sink_id="default"):
         transaction.merge(metrics)
 
 
-def test_sql_works_on_the_tables(store, sql):
+def test_tables_can_be_queried_with_sql(store, sql):
     with store.transaction("shop") as transaction:
         transaction.merge([COUNT("a", 60, 3), TOTAL("a", 60, 7), SumMetrics("a", 60, 0.5)])
         transaction.merge(
@@ -75,10 +75,11 @@ def test_clear_leaves_the_tables_of_the_schemas_owner_alone(store, sql):
     assert sql("SELECT count(*) FROM count_metrics") == [(0,)]
 
 
-def test_a_table_of_another_shape_is_refused_and_not_written(store, sql):
+def test_table_with_other_columns_is_refused_and_not_written(store, sql):
     store.prepare()
     sql(
-        "CREATE TABLE count_metrics (sink text, metric text, entity text, time_bucket bigint, count real)"
+        "CREATE TABLE count_metrics"
+        " (sink text, metric text, entity text, time_bucket bigint, count real)"
     )
     with pytest.raises(
         StoreError, match=r"table .*count_metrics.* has the columns .*'real'.*another table"
@@ -86,14 +87,14 @@ def test_a_table_of_another_shape_is_refused_and_not_written(store, sql):
         merge(store, [COUNT("a", 0)])
 
 
-def test_the_owner_may_add_columns(store, sql):
+def test_owner_may_add_columns(store, sql):
     merge(store, [COUNT("a", 0)])
     sql("ALTER TABLE count_metrics ADD COLUMN seen timestamptz DEFAULT now()")
     merge(store, [COUNT("a", 0)])
     assert store.read(COUNT) == [COUNT("a", 0, 2)]
 
 
-def test_text_is_unicode_whatever_the_environment_says(store, monkeypatch):
+def test_text_is_unicode_in_any_environment(store, monkeypatch):
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     merge(store, [TEXT("𝄞", 0, "Ω")])
     assert [(item.entity, item.value) for item in store.read(TEXT)] == [("𝄞", "Ω")]
@@ -117,7 +118,7 @@ def test_text_is_unicode_whatever_the_environment_says(store, monkeypatch):
         ),
     ],
 )
-def test_a_value_that_does_not_fit_its_column_is_refused(store, item, message):
+def test_value_that_does_not_fit_its_column_is_rejected(store, item, message):
     with pytest.raises(StoreError, match=message) as raised:
         merge(store, [COUNT("fine", 0), item])
     assert not isinstance(raised.value, StoreUnavailableError)
@@ -156,7 +157,7 @@ def test_writers_of_one_sink_wait_and_those_of_others_do_not(open_postgres):
 
 
 @pytest.mark.parametrize("round_number", range(5))
-def test_sinks_that_make_the_tables_at_once_do_not_meet(open_postgres, round_number):
+def test_sinks_may_make_the_tables_concurrently(open_postgres, round_number):
     store = open_postgres()
     barrier, errors = threading.Barrier(4), []
 
@@ -176,7 +177,7 @@ def test_sinks_that_make_the_tables_at_once_do_not_meet(open_postgres, round_num
     assert [store.read(COUNT, str(number)) for number in range(4)] == [[COUNT("a", 0)]] * 4
 
 
-def test_a_committed_transaction_is_durable_also_where_the_server_would_not_wait(
+def test_committed_transaction_is_durable_even_if_the_server_would_not_wait(
     postgres_server, open_postgres
 ):
     lazy = open_postgres(conninfo=postgres_server.conninfo(options="-c synchronous_commit=off"))
@@ -185,7 +186,7 @@ def test_a_committed_transaction_is_durable_also_where_the_server_would_not_wait
     assert setting == ("on",)
 
 
-def test_the_password_is_nowhere_to_be_seen(postgres_server):
+def test_password_never_appears(postgres_server):
     secret = "do-not-show-this"
     stores = [
         PostgresStore(postgres_server.conninfo(password=secret)),
@@ -204,7 +205,7 @@ def test_the_password_is_nowhere_to_be_seen(postgres_server):
 @pytest.mark.parametrize(
     "conninfo", ["host=db secret-word", "postgresql://u:secret-word@[h/x", "secret=word"]
 )
-def test_a_connection_string_that_cannot_be_read_is_refused_without_being_shown(conninfo):
+def test_invalid_connection_string_is_rejected_without_being_shown(conninfo):
     with pytest.raises(
         ConfigError, match="conninfo is no connection string; write it as"
     ) as raised:
@@ -221,18 +222,18 @@ def test_a_connection_string_that_cannot_be_read_is_refused_without_being_shown(
         ({"lock_timeout_s": -1}, "lock_timeout_s=-1"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ConfigError, match=message):
         PostgresStore(**arguments)
 
 
-def test_a_database_that_is_not_there_is_no_outage(postgres_server):
+def test_missing_database_is_not_an_outage(postgres_server):
     with pytest.raises(StoreError, match='database "absent" does not exist; check host') as raised:
         PostgresStore(postgres_server.conninfo(dbname="absent")).prepare()
     assert not isinstance(raised.value, StoreUnavailableError)
 
 
-def test_prepare_waits_for_no_writer(open_postgres):
+def test_prepare_does_not_wait_for_a_writer(open_postgres):
     store = open_postgres(lock_timeout_s=0.05)
     store.prepare()
     with store.transaction() as transaction:
@@ -241,7 +242,7 @@ def test_prepare_waits_for_no_writer(open_postgres):
         store.prepare()
 
 
-def test_a_read_only_database_says_so(postgres_server, open_postgres):
+def test_read_only_database_is_reported(postgres_server, open_postgres):
     store = open_postgres()
     merge(store, [COUNT("a", 0)])
     read_only = open_postgres(
@@ -257,7 +258,7 @@ def test_a_read_only_database_says_so(postgres_server, open_postgres):
     assert read_only.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_user_needs_no_more_rights_than_those_on_the_tables(
+def test_user_needs_no_more_rights_than_those_on_the_tables(
     postgres_server, open_postgres, store, sql
 ):
     sql("DROP ROLE IF EXISTS clerk")
@@ -281,7 +282,7 @@ def test_a_user_needs_no_more_rights_than_those_on_the_tables(
         merge(clerk, [WORST("a", 0, 1, "x")])
 
 
-def test_without_psycopg_the_store_says_what_to_install_and_others_work():
+def test_store_without_psycopg_says_what_to_install_and_others_work():
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from batchqueue.outputs import PostgresStore, SqliteStore\n"
@@ -294,7 +295,7 @@ def test_without_psycopg_the_store_says_what_to_install_and_others_work():
     assert "pip install 'batchqueue-rs[postgres]'" in ended.stderr
 
 
-def test_the_package_of_a_store_is_not_loaded_before_it_is_used():
+def test_package_of_a_store_is_not_loaded_before_it_is_used():
     script = (
         "import sys\nfrom batchqueue.outputs import SqliteStore\n"
         "print(sorted({'psycopg', 'pyarrow'} & set(sys.modules)))"

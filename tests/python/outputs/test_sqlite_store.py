@@ -1,7 +1,6 @@
-"""The SQLite store by itself: what is merged comes back, whole transactions or nothing, clear errors."""
+"""The SQLite store: merged values come back, transactions are whole, errors are clear."""
 
 import os
-import pwd
 import sqlite3
 import tempfile
 import traceback
@@ -19,6 +18,7 @@ from batchqueue.outputs import (
     StoreError,
     StoreUnavailableError,
 )
+from outputs_support.users import give_up_root
 
 COUNT = metric_type("test.count", CountMetrics)
 OTHER_COUNT = metric_type("test.other_count", CountMetrics)
@@ -48,8 +48,8 @@ def tables(store):
         }
 
 
-def test_values_keep_their_types_whatever_the_column_says(store):
-    """Only SQLite has no types of columns: an int in a float column stays an exact int."""
+def test_values_keep_their_types_in_columns_of_any_type(store):
+    """SQLite's columns have no types: an int in a float column stays an exact int."""
     merge(
         store,
         [SumMetrics("a", 0, 2**60 + 1), MaxMetrics("text", 0, "NaN"), MaxMetrics("int", 0, 5)],
@@ -62,7 +62,7 @@ def test_values_keep_their_types_whatever_the_column_says(store):
 
 
 @pytest.mark.parametrize("value", [b"x", b"NaN", Decimal(1), datetime(2026, 1, 31, tzinfo=UTC)])
-def test_a_value_of_a_type_that_could_not_be_read_again_is_refused(store, value):
+def test_value_of_a_type_that_could_not_be_read_back_is_rejected(store, value):
     with pytest.raises(
         StoreError, match=r"metric MaxMetrics has the value .* values are int, float, str or None"
     ):
@@ -94,17 +94,18 @@ def test_clear_leaves_the_tables_of_the_files_owner_alone(store):
         assert connection.execute("SELECT * FROM mine").fetchall() == [("first",)]
 
 
-def test_a_file_that_has_every_epoch_and_no_marks_gets_them_from_there(store):
-    """Files of earlier versions: without marks, what they have would be applied again."""
+def test_file_with_epochs_but_no_marks_gets_its_marks_from_the_epochs(store):
+    """Files of earlier versions: without marks, their epochs would be applied again."""
     with sqlite3.connect(store.path) as connection:
         connection.execute(
-            "CREATE TABLE batchqueue_epochs (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, "
-            "query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL, "
-            "UNIQUE (sink, query_id, batch_id))"
+            "CREATE TABLE batchqueue_epochs (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+            " sink TEXT NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL,"
+            " summary TEXT NOT NULL, UNIQUE (sink, query_id, batch_id))"
         )
         for batch_id in range(3):
             connection.execute(
-                "INSERT INTO batchqueue_epochs (sink, query_id, batch_id, summary) VALUES ('s', 'q', ?, '{}')",
+                "INSERT INTO batchqueue_epochs (sink, query_id, batch_id, summary)"
+                " VALUES ('s', 'q', ?, '{}')",
                 (batch_id,),
             )
     with store.transaction("s") as transaction:
@@ -115,8 +116,8 @@ def test_a_file_that_has_every_epoch_and_no_marks_gets_them_from_there(store):
     assert [epoch.batch_id for epoch in store.summaries("s")] == [0, 1, 2, 3]
 
 
-def test_after_a_rollback_by_sqlite_itself_nothing_more_is_written(store):
-    """As on a full disk: the statements that follow would be committed one by one."""
+def test_transaction_rolled_back_by_sqlite_writes_nothing_more(store):
+    """As on a full disk: each following statement would otherwise be committed alone."""
 
     def attempt():
         with store.transaction() as transaction:
@@ -129,18 +130,18 @@ def test_after_a_rollback_by_sqlite_itself_nothing_more_is_written(store):
     assert store.read(COUNT) == []
 
 
-def test_connections_wait_as_told_and_let_readers_work(store):
+def test_connections_wait_as_configured_and_let_readers_work(store):
     with SqliteStore(store.path, busy_timeout_s=7).transaction() as transaction:
         assert transaction._connection.execute("PRAGMA busy_timeout").fetchone() == (7_000,)
         assert transaction._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_relative_path_means_the_same_file_from_any_directory(tmp_path, monkeypatch):
+def test_relative_path_means_the_same_file_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert SqliteStore("metrics.db").path == tmp_path / "metrics.db"
 
 
-def test_reading_what_is_not_there(store):
+def test_reading_a_missing_file_is_an_error(store):
     with pytest.raises(StoreError, match="no such file; write to it first"):
         store.read(COUNT)
     assert not store.path.exists()
@@ -161,7 +162,9 @@ def test_reading_what_is_not_there(store):
         ("/proc/metrics.db", "unable to open database file; .*must be able to write"),
     ],
 )
-def test_a_store_that_cannot_be_written_says_path_reason_and_remedy(tmp_path, path, message):
+def test_store_that_cannot_be_written_is_reported_with_path_reason_and_remedy(
+    tmp_path, path, message
+):
     (tmp_path / "a-file").write_text("this is not a database" * 100)
     store = SqliteStore(tmp_path / path)
     with pytest.raises(StoreError, match=message) as raised:
@@ -170,7 +173,7 @@ def test_a_store_that_cannot_be_written_says_path_reason_and_remedy(tmp_path, pa
     assert str(store.path) in str(raised.value)
 
 
-def test_a_read_only_file_says_so(store):
+def test_read_only_file_is_reported(store):
     merge(store, [COUNT("a", 0)])
 
     def attempt():
@@ -182,8 +185,8 @@ def test_a_read_only_file_says_so(store):
         attempt()
 
 
-def test_a_file_that_this_user_may_not_write_says_so():
-    """Root may write everywhere: a child process becomes somebody else first."""
+def test_unwritable_file_is_reported():
+    """Root may write everywhere, so a child process gives up its rights first."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         store = SqliteStore(Path(folder) / "metrics.db")
@@ -193,10 +196,7 @@ def test_a_file_that_this_user_may_not_write_says_so():
         child = os.fork()
         if child == 0:
             try:
-                if os.getuid() == 0:
-                    os.setgroups([])
-                    os.setgid(pwd.getpwnam("nobody").pw_gid)
-                    os.setuid(pwd.getpwnam("nobody").pw_uid)
+                give_up_root()
                 with pytest.raises(
                     StoreError, match=r"; let this user write|must be able to write"
                 ) as raised:
@@ -212,7 +212,7 @@ def test_a_file_that_this_user_may_not_write_says_so():
         os.chmod(folder, 0o755)
 
 
-def test_a_full_disk_says_so_and_leaves_what_was_there(store):
+def test_full_disk_is_reported_and_leaves_the_old_state(store):
     merge(store, [COUNT("a", 0)])
 
     def attempt():
@@ -226,7 +226,7 @@ def test_a_full_disk_says_so_and_leaves_what_was_there(store):
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_database_that_another_keeps_locked_is_an_error_after_the_time_out(store):
+def test_locked_database_is_an_error_after_the_time_out(store):
     impatient = SqliteStore(store.path, busy_timeout_s=0.01)
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
@@ -239,7 +239,7 @@ def test_a_database_that_another_keeps_locked_is_an_error_after_the_time_out(sto
     assert impatient.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_memory_is_refused():
+def test_memory_database_is_rejected():
     with pytest.raises(ConfigError, match="give it a file"):
         SqliteStore(":memory:")
     assert not Path(":memory:").exists()

@@ -1,4 +1,4 @@
-"""What every store promises: what is saved comes back, whole transactions or nothing, sinks apart."""
+"""Promises of every store: values come back, transactions are whole or nothing, sinks are apart."""
 
 import math
 import os
@@ -77,7 +77,7 @@ def test_keys_come_back_as_they_were_in_their_order(store):
     assert {item.key for item in found} == set(keys)
 
 
-def test_a_metric_whose_column_has_another_type_shares_its_kind_with_others(store):
+def test_metric_with_another_column_type_shares_its_kind_with_others(store):
     plain = metric_type("test.plain", SumMetrics)
     for _ in range(2):
         merge(store, [TOTAL("a", 0, 2**60 + 1), plain("a", 0, 0.5)])
@@ -93,7 +93,7 @@ def test_rounding_errors_are_kept_from_one_transaction_to_the_next(store):
     assert store.read(SumMetrics)[0].total == 1.0
 
 
-def test_saving_replaces_and_of_equal_keys_the_last_counts(store):
+def test_save_replaces_and_the_last_of_equal_keys_counts(store):
     ranking = WORST.from_rows("a", 0, [(3, "x", ""), (2, "y", ""), (1, "z", "")])
     merge(store, [ranking, COUNT("a", 0, 5), COUNT("b", 0, 7)])
     with store.transaction() as transaction:
@@ -125,7 +125,7 @@ def test_load_finds_what_was_saved_before_and_in_this_transaction(store):
     assert {item.entity: item.count for item in found} == expected
 
 
-def test_sinks_share_a_store_and_see_only_their_own(store):
+def test_sinks_share_a_store_and_see_only_their_own_data(store):
     sinks = ["first", "second", "SECOND", "a/../b", "a_.._b", "..", "ä ' \"", "s" * 300, ""]
     for number, sink in enumerate(sinks):
         for _ in range(2):
@@ -150,7 +150,7 @@ def test_clear_deletes_the_metrics_of_the_sink_and_nothing_else(store):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_rolls_back_everything(store, error):
+def test_exception_rolls_back_everything(store, error):
     merge(store, [COUNT("a", 0)])
 
     def attempt(change):
@@ -170,7 +170,7 @@ def test_an_exception_rolls_back_everything(store, error):
     assert store.summaries() == []
 
 
-def test_a_transaction_sees_its_own_changes_and_others_do_not(store):
+def test_transaction_sees_its_own_changes_and_others_do_not(store):
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
         transaction.record("query", 0, {})
@@ -181,7 +181,7 @@ def test_a_transaction_sees_its_own_changes_and_others_do_not(store):
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_store_pickles_and_opens_again(store):
+def test_store_pickles_and_opens_again(store):
     merge(store, [COUNT("a", 0)])
     again = pickle.loads(pickle.dumps(store))
     merge(again, [COUNT("a", 0)])
@@ -189,7 +189,7 @@ def test_a_store_pickles_and_opens_again(store):
     assert repr(again) == repr(store)
 
 
-def test_a_committing_writer_commits_each_batch_and_another_does_not(store):
+def test_committing_writer_commits_each_batch_and_another_does_not(store):
     CommittingStoreWriter(store).consume([COUNT("a", 0)])
 
     def attempt():
@@ -202,13 +202,13 @@ def test_a_committing_writer_commits_each_batch_and_another_does_not(store):
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_prepared_store_is_empty(store):
+def test_prepared_store_is_empty(store):
     store.prepare()
     store.prepare()
     assert (store.read(COUNT), store.read(WORST), store.summaries()) == ([], [], [])
 
 
-def test_a_transaction_may_be_used_from_another_thread(store):
+def test_transaction_may_be_used_from_another_thread(store):
     with store.transaction() as transaction:
         thread = threading.Thread(target=transaction.merge, args=([COUNT("a", 0)],))
         thread.start()
@@ -216,7 +216,7 @@ def test_a_transaction_may_be_used_from_another_thread(store):
     assert store.read(COUNT) == [COUNT("a", 0)]
 
 
-def test_a_store_works_on_after_a_fork_also_in_mid_transaction(store):
+def test_store_works_after_a_fork_even_in_mid_transaction(store):
     merge(store, [COUNT("a", 0)], "child")
     with store.transaction("parent") as transaction:
         transaction.merge([COUNT("a", 0)])
@@ -257,7 +257,7 @@ def test_a_store_works_on_after_a_fork_also_in_mid_transaction(store):
         (TEXT("a", 0, "\ud800"), "surrogates.*; check the metrics"),
     ],
 )
-def test_a_value_that_cannot_be_stored_is_an_error_and_nothing_is_written(store, item, message):
+def test_value_that_cannot_be_stored_is_an_error_and_nothing_is_written(store, item, message):
     store.prepare()
     with pytest.raises(StoreError, match=message) as raised:
         merge(store, [COUNT("fine", 0), item])
@@ -276,13 +276,13 @@ def test_a_value_that_cannot_be_stored_is_an_error_and_nothing_is_written(store,
         ("sqlite_master", "value", "reserved"),
     ],
 )
-def test_names_that_are_no_identifiers_are_refused(store, table, column, message):
+def test_invalid_identifiers_are_rejected(store, table, column, message):
     kind = type("Kind", (CountMetrics,), {"table": table, "columns": {column: int}})
     with pytest.raises(ConfigError, match=message):
         merge(store, [kind("a", 0)])
 
 
-def test_sql_keywords_are_fine_as_names(store):
+def test_any_sql_keyword_works_as_a_name(store):
     class Select(CountMetrics):
         table = "select"
         columns = {"group": int}  # noqa: RUF012

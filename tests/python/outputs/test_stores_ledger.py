@@ -1,4 +1,4 @@
-"""The ledger of every store: marks that only rise, the newest summaries, what wrote last."""
+"""The ledger of every store: marks that only rise, the newest summaries, the last description."""
 
 import math
 
@@ -12,7 +12,7 @@ from batchqueue.outputs.store import UNMARKED
 COUNT = metric_type("test.count", CountMetrics)
 
 
-def test_the_mark_of_a_query_says_what_was_applied(store):
+def test_mark_of_a_query_is_its_last_applied_epoch(store):
     with store.transaction("sink") as transaction:
         assert transaction.last_batch("query") is None
         assert not transaction.applied("query", 0)
@@ -40,7 +40,7 @@ def test_the_mark_of_a_query_says_what_was_applied(store):
 
 
 @pytest.mark.parametrize("batch_id", [0, 4, 5])
-def test_no_duplication_an_epoch_that_is_not_above_the_mark_cannot_be_recorded(store, batch_id):
+def test_no_duplication_epoch_at_or_below_the_mark_cannot_be_recorded(store, batch_id):
     with store.transaction() as transaction:
         transaction.record("query", 5, {})
 
@@ -57,7 +57,7 @@ def test_no_duplication_an_epoch_that_is_not_above_the_mark_cannot_be_recorded(s
     assert len(store.summaries()) == 1
 
 
-def test_an_epoch_without_a_mark_leaves_its_summary_and_says_that_the_sink_has_data(store):
+def test_epoch_without_a_mark_leaves_its_summary_and_shows_that_the_sink_has_data(store):
     with store.transaction() as transaction:
         transaction.record("once", 0, {"rows": 1}, marked=False)
         transaction.record("once", 0, {"rows": 2}, marked=False)
@@ -66,7 +66,7 @@ def test_an_epoch_without_a_mark_leaves_its_summary_and_says_that_the_sink_has_d
     assert store.summaries() == [Epoch("once", 0, {"rows": 1}), Epoch("once", 0, {"rows": 2})]
 
 
-def test_the_newest_summaries_are_read_alone_and_in_order(store):
+def test_newest_summaries_are_read_alone_and_in_order(store):
     for batch_id in range(4):
         with store.transaction("sink") as transaction:
             transaction.record("query", batch_id, {"rows": batch_id})
@@ -80,7 +80,7 @@ def test_the_newest_summaries_are_read_alone_and_in_order(store):
         assert transaction.summaries(0) == []
 
 
-def test_only_the_newest_summaries_of_a_sink_are_kept_and_all_marks(open_store):
+def test_only_the_newest_summaries_of_a_sink_are_kept_but_all_marks(open_store):
     store = open_store(kept_summaries=3)
     for sink, epochs in (("one", 2), ("two", 5)):
         for batch_id in range(epochs):
@@ -99,13 +99,13 @@ def test_only_the_newest_summaries_of_a_sink_are_kept_and_all_marks(open_store):
         assert transaction.known_queries() == {"query 0", "query 1"}
 
 
-def test_a_thousand_summaries_are_kept_unless_told_otherwise(open_store):
+def test_thousand_summaries_are_kept_by_default(open_store):
     assert open_store().kept_summaries == 1_000
     with pytest.raises(ConfigError, match="kept_summaries=0: keep at least 1"):
         open_store(kept_summaries=0)
 
 
-def test_the_description_is_that_of_the_last_writer_that_committed(store):
+def test_description_is_that_of_the_last_writer_that_committed(store):
     with store.transaction("sink") as transaction:
         assert transaction.description() is None
         transaction.describe({"job": "shop", "metrics": ["a", "b"]})
@@ -130,7 +130,7 @@ def test_the_description_is_that_of_the_last_writer_that_committed(store):
 
 
 @pytest.mark.parametrize("value", [{"a", "set"}, math.nan, b"bytes"])
-def test_what_json_cannot_hold_is_refused(store, value):
+def test_values_that_json_cannot_hold_are_rejected(store, value):
     def record():
         with store.transaction() as transaction:
             transaction.record("query", 0, {"value": value})
@@ -168,8 +168,8 @@ def test_clear_deletes_the_ledger_of_the_sink_and_nothing_else(store):
     assert len(store.summaries("second")) == 2
 
 
-def test_an_error_that_is_caught_inside_the_block_still_rolls_back(store):
-    """Half of what failed may be written; to commit that would be a silent loss."""
+def test_error_caught_inside_the_block_still_rolls_back(store):
+    """Half of the failed call may be written; committing that would be a silent loss."""
 
     def attempt():
         with store.transaction() as transaction:
@@ -184,7 +184,7 @@ def test_an_error_that_is_caught_inside_the_block_still_rolls_back(store):
     assert store.read(COUNT) == []
 
 
-def test_a_transaction_that_failed_and_has_nothing_to_write_says_so_as_well(store):
+def test_failed_transaction_without_writes_is_reported_too(store):
     with store.transaction() as transaction:
         transaction.record("query", 0, {})
 

@@ -1,4 +1,4 @@
-"""Random histories of a store against a plain dict: merges, saves, clears, records, commits and rollbacks."""
+"""Random histories of a store against a plain dict: every kind of change, commits and rollbacks."""
 
 import copy
 from typing import Any
@@ -46,7 +46,7 @@ KEPT = 3
 
 
 class Model:
-    """What one sink should have."""
+    """The expected content of one sink."""
 
     def __init__(self) -> None:
         self.clear(None)
@@ -70,7 +70,7 @@ class Model:
                 stored.combine(item)
 
     def record(self, query_id: str, marked: bool) -> int:
-        """Record the epoch behind the mark, and return its number."""
+        """Records the epoch after the mark, and returns its number."""
         batch_id = self.marks.get(query_id, -1) + 1 if marked else 0
         self.marks[query_id if marked else "unmarked"] = batch_id
         self.summaries = [*self.summaries, (query_id, batch_id, {"n": batch_id})][-KEPT:]
@@ -99,7 +99,7 @@ def apply(transaction: Any, model: Model, step: tuple[str, Any]) -> None:
 
 
 def see(transaction: Any, model: Model) -> None:
-    """Compare what the transaction sees with the model."""
+    """Compares what the transaction sees with the model."""
     for kind in TYPES:
         keys = [(entity, bucket) for entity in ("a", "b", "ä") for bucket in (-1, 0, 86_400)]
         assert sorted(transaction.load(kind, keys), key=lambda item: item.key) == model.stored(kind)
@@ -113,7 +113,7 @@ def see(transaction: Any, model: Model) -> None:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(TRANSACTIONS)
-def test_a_store_has_what_a_dict_has_after_any_history(open_store, history):
+def test_store_has_what_a_dict_has_after_any_history(open_store, history):
     store = open_store(kept_summaries=KEPT)
     models = {sink: Model() for sink in ("one", "two")}
     for sink in models:

@@ -1,4 +1,4 @@
-"""Several writers at once, in threads and in processes, on a store that none has made yet, and readers beside."""
+"""Concurrent writers, in threads and processes, on a store that does not exist yet, and readers."""
 
 import pickle
 import signal
@@ -44,7 +44,7 @@ def started(script, store, *arguments):
     )
 
 
-def test_no_loss_two_processes_that_write_at_once_both_count(store):
+def test_no_loss_two_concurrent_processes_both_count(store):
     writers = [started(WRITER, store, name) for name in ("one", "two")]
     for writer in writers:
         writer.stdin.write(b"go\n")
@@ -57,7 +57,7 @@ def test_no_loss_two_processes_that_write_at_once_both_count(store):
 
 
 @pytest.mark.parametrize("round_number", range(5))
-def test_no_loss_threads_that_create_the_store_at_once(store, round_number):
+def test_no_loss_concurrent_threads_may_create_the_store(store, round_number):
     barrier, errors = threading.Barrier(4), []
 
     def write():
@@ -77,7 +77,7 @@ def test_no_loss_threads_that_create_the_store_at_once(store, round_number):
     assert store.read(COUNT) == [COUNT("shared", 0, 20)]
 
 
-def test_no_duplication_an_epoch_that_two_apply_at_once_is_applied_once(store):
+def test_no_duplication_epoch_applied_concurrently_is_applied_once(store):
     barrier, applied = threading.Barrier(4), []
 
     def apply():
@@ -98,7 +98,7 @@ def test_no_duplication_an_epoch_that_two_apply_at_once_is_applied_once(store):
 
 
 def test_readers_beside_a_writer_see_whole_transactions(store):
-    """Each transaction adds 1 to two metrics and to the mark; nobody may see one without the others."""
+    """Each transaction adds 1 to two metrics and to the mark; no reader sees only some of them."""
     store.prepare()
     done, torn, seen = threading.Event(), [], []
 
@@ -125,7 +125,7 @@ def test_readers_beside_a_writer_see_whole_transactions(store):
     assert store.read(COUNT) == [COUNT("a", 0, 30), COUNT("b", 86_400, 30)]
 
 
-def test_a_writer_that_is_killed_leaves_nothing_and_locks_nobody_out(store):
+def test_killed_writer_leaves_nothing_and_no_lock(store):
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0, 10)])
     holder = started(HOLDER, store)
@@ -139,7 +139,7 @@ def test_a_writer_that_is_killed_leaves_nothing_and_locks_nobody_out(store):
     assert store.read(COUNT) == [COUNT("a", 0, 11)]
 
 
-def test_a_writer_in_another_process_is_waited_for_as_long_as_told(open_store, request):
+def test_writer_waits_for_another_process_as_long_as_configured(open_store, request):
     timeout = "busy_timeout_s" if "sqlite" in request.node.name else "lock_timeout_s"
     holder = started(HOLDER, open_store())
     assert holder.stdout.readline() == b"written\n"
@@ -152,6 +152,6 @@ def test_a_writer_in_another_process_is_waited_for_as_long_as_told(open_store, r
         write(open_store(**{timeout: 0.05}))
     patient = threading.Thread(target=write, args=(open_store(),))
     patient.start()
-    assert holder.communicate(b"go on\n", timeout=60)[1] == b""
+    assert holder.communicate(b"commit\n", timeout=60)[1] == b""
     patient.join()
     assert open_store().read(COUNT) == [COUNT("a", 0, 2)]

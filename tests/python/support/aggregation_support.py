@@ -1,4 +1,4 @@
-"""What the tests of aggregators share."""
+"""Helpers of the tests in `aggregation`."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def totals(aggregator):
 
 
 def run_script(script, sent=b""):
-    """What a script prints that is given these bytes; its errors are shown among the test's."""
+    """What a script prints that gets these bytes; its errors appear among the test's."""
     command = [sys.executable, "-c", "if True:" + script]
     return subprocess.run(
         command, input=sent, stdout=subprocess.PIPE, check=True, timeout=WAIT_S

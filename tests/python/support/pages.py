@@ -29,7 +29,7 @@ _END_OF_BLOCK = "\x1e"
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, the line of the page where the text begins, its output."""
+    """A fenced block: its language, text and output, and the line where its text begins."""
 
     language: str
     text: str
@@ -65,7 +65,7 @@ def prose(markdown: str) -> str:
 def run(
     program: list[Block], folder: Path, python: str = sys.executable, path: str | None = None
 ) -> list[str]:
-    """Runs blocks of one page as one program in a fresh interpreter, which must end with 0.
+    """Runs blocks of one page as one program in a new interpreter, which must end with 0.
 
     Args:
         program: The blocks, in order.
@@ -79,7 +79,7 @@ def run(
     """
     lines: list[str] = []
     for block in program:
-        lines += [""] * (block.line - 2 - len(lines))  # a traceback shows the page's line numbers
+        lines += [""] * (block.line - 2 - len(lines))  # so that a traceback shows the page's lines
         if block is not program[0]:
             lines.append(f"print({_END_OF_BLOCK!r}, end='', flush=True)")
         lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()

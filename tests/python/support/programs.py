@@ -1,4 +1,4 @@
-"""The programs that tests start as processes of their own. What they import is beside them."""
+"""Programs that tests start in new processes. The modules they import lie beside them."""
 
 from pathlib import Path
 

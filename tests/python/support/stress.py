@@ -306,7 +306,7 @@ class Round:
 def main() -> int:
     """Run rounds until the time is over; return 0 if every promise held."""
     parser = argparse.ArgumentParser(
-        description="Everything at once, round after round, each checked at its end."
+        description="Everything together, round after round, each checked at its end."
     )
     parser.add_argument(
         "--seconds",

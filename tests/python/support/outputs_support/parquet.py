@@ -1,4 +1,4 @@
-"""What the tests of the Parquet store share."""
+"""Helpers of the tests of the Parquet store."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,10 +1,9 @@
-"""A PostgreSQL server of the tests' own: started in a temporary folder, stopped at the end.
+"""A PostgreSQL server for the tests: started in a temporary folder, stopped at the end.
 
-Used as a fixture by several folders of tests, which import `postgres_server` from here.
+A fixture for several folders of tests, which import `postgres_server` from here.
 """
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -16,13 +15,18 @@ from urllib.parse import quote
 
 import pytest
 
+from outputs_support.users import unprivileged
+
 _ROOT = Path(__file__).parents[4]
 _TARGET = Path(os.environ.get("CARGO_TARGET_DIR", _ROOT / "target"))
-_NO_SERVER = "no PostgreSQL server here; on Debian and Ubuntu: make postgres; elsewhere put initdb on the PATH"
+_NO_SERVER = (
+    "no PostgreSQL server here; on Debian and Ubuntu: make postgres;"
+    " elsewhere put initdb on the PATH"
+)
 
 
 def find_binaries() -> Path | None:
-    """Returns the folder of `initdb` and `pg_ctl`, the newest version of the first place that has one."""
+    """Returns the folder of `initdb` and `pg_ctl`: the newest of the first place with any."""
     on_path = shutil.which("initdb")
     if on_path:
         return Path(on_path).resolve().parent
@@ -48,15 +52,15 @@ class PostgresServer:
 
         Args:
             binaries: Where `initdb` is.
-            folder: Empty, and open to the user that the server runs as: no server runs as root.
+            folder: Empty, and open to the user that the server runs as: root cannot run a server.
         """
         self._binaries = binaries
         self._folder = folder
         self._user: dict[str, Any] = {}
         if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+            user = unprivileged()
+            self._user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            os.chown(folder, user.pw_uid, user.pw_gid)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -75,7 +79,7 @@ class PostgresServer:
         )
 
     def conninfo(self, **changes: str) -> str:
-        """Returns how to connect as `tester`, with some keywords changed."""
+        """Returns the connection string of `tester`, with some keywords changed."""
         words: Mapping[str, str] = {
             "host": "127.0.0.1",
             "port": str(self.port),
@@ -87,13 +91,16 @@ class PostgresServer:
         return " ".join(f"{name}='{value}'" for name, value in words.items())
 
     def create_database(self, name: str) -> None:
-        """Makes an empty database in the place of the one of that name, if there is one."""
+        """Makes an empty database, in place of any of that name."""
         self._run("dropdb", "--if-exists", f"--maintenance-db={self._uri}", name)
         self._run("createdb", f"--maintenance-db={self._uri}", name)
 
     def start(self) -> None:
-        """Starts it, and returns when it takes connections."""
-        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories={self._folder}"
+        """Starts it, and returns when it accepts connections."""
+        options = (
+            f"-c listen_addresses=127.0.0.1 -c port={self.port}"
+            f" -c unix_socket_directories={self._folder}"
+        )
         self._run(
             "pg_ctl",
             "start",
@@ -123,7 +130,7 @@ class PostgresServer:
         libraries = [str(folder) for folder in self._binaries.parents[3].glob("lib/*-linux-gnu")]
         with (self._folder / "output").open(
             "w+"
-        ) as output:  # no pipe: the server would keep it open
+        ) as output:  # not a pipe, which the server would keep open
             ended = subprocess.run(
                 [self._binaries / program, *arguments],
                 cwd=self._folder,
@@ -148,7 +155,7 @@ class PostgresServer:
 
 
 def started_server() -> Iterator[PostgresServer]:
-    """Yields a server that runs; skips the test where there is none, or fails it in CI."""
+    """Yields a running server; without one, skips the test, or fails it in CI."""
     binaries = find_binaries()
     if binaries is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(_NO_SERVER)
