@@ -1,4 +1,4 @@
-"""Writers used as handlers, and the stores they write to."""
+"""Writers to use as handlers, and the stores they write to."""
 
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore

@@ -1,4 +1,4 @@
-"""Tables and columns of metrics: names that every store can use, and values that fit their columns."""
+"""Tables and columns of metrics: names that every store accepts, values that fit their columns."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,18 +14,18 @@ _KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
 _RESERVED_PREFIXES = ("batchqueue_", "sqlite_")
 
 PartialKey = tuple[str, str, int]
-"""Metric, entity, time bucket: what one sink has at most one partial of."""
+"""Metric, entity, time bucket: a sink stores at most one partial of each."""
 
 
 class Layout(NamedTuple):
     """A table with typed columns.
 
     Attributes:
-        table: Its name. Metrics whose column types differ from those of their kind, as those of
-            `metric_type(name, SumMetrics, columns={"total": int})` do, are in a table of their own,
-            which has each such column and its type behind its name: "sum_metrics_total_int".
+        table: Its name. Metrics whose column types differ from those of their kind, as with
+            `metric_type(name, SumMetrics, columns={"total": int})`, have their own table, whose
+            name ends in each such column and its type: "sum_metrics_total_int".
         columns: The value columns with their types (int, float or str), in order.
-        multi_row: Whether there is a column `rank`, because one partial may take several rows.
+        multi_row: Whether there is a column `rank`, because a partial may take several rows.
     """
 
     table: str
@@ -34,16 +34,16 @@ class Layout(NamedTuple):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns in front of the value columns, without that of the sink."""
+        """The columns before the value columns, without the column of the sink."""
         return _KEY_COLUMNS[1:] if self.multi_row else _KEY_COLUMNS[1:4]
 
 
 @cache
 def table_layout(metric_type: type[Metrics]) -> Layout:
-    """Return the typed table of one metric type.
+    """Return the typed table of a metric type.
 
     Raises:
-        ConfigError: The table or a column has a name that cannot be used.
+        ConfigError: The name of the table or of a column is invalid.
     """
     check_names(metric_type)
     owner = next(cls for cls in metric_type.__mro__ if "table" in vars(cls))
@@ -62,7 +62,7 @@ def check_names(metric_type: type[Metrics]) -> None:
     """Check the names that a metric type gives to its table and its columns.
 
     Raises:
-        ConfigError: One of them cannot be used, or is one of the stores' own.
+        ConfigError: A name is invalid, or reserved for the stores.
     """
     for name in (metric_type.table, *metric_type.columns):
         quoted(name)
@@ -79,22 +79,22 @@ def quoted(identifier: str) -> str:
     """Quote the name of a table or a column.
 
     Raises:
-        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, the first no
-            digit.
+        ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, or begins
+            with a digit.
     """
     if not _IDENTIFIER.fullmatch(identifier):
         raise ConfigError(
-            f"{identifier!r} cannot be the name of a table or column: "
-            "use up to 63 letters, digits and underscores, the first no digit"
+            f"{identifier!r} cannot be the name of a table or column: use up to 63 letters, digits "
+            "and underscores, and do not begin with a digit"
         )
     return f'"{identifier}"'
 
 
 def check_key(metric: str, key: tuple[str, int]) -> None:
-    """Refuse a key that a store would have to convert: two keys of one buffer could meet in one row.
+    """Reject a key that a store would convert: two keys of a buffer could end in the same row.
 
     Raises:
-        StoreError: The entity is no str, or the time bucket no int of 64 bits.
+        StoreError: The entity is not a str, or the time bucket is not an int of 64 bits.
     """
     entity, time_bucket = key
     if (
@@ -109,7 +109,7 @@ def check_key(metric: str, key: tuple[str, int]) -> None:
 
 
 def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterator[tuple[Any, ...]]:
-    """Write partials as rows of a typed table: key columns, then value columns.
+    """Convert partials to rows of a typed table: key columns, then value columns.
 
     Raises:
         StoreError: A key or a value does not fit its column.
@@ -125,14 +125,15 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
             except (TypeError, ValueError, OverflowError) as error:
                 declared = ", ".join(f"{name} {kind.__name__}" for name, kind in layout.columns)
                 raise StoreError(
-                    f"{row!r} of metric {item.name} does not fit the columns ({declared}): {error}; "
-                    "check the metrics, give metric_type other columns=, or measure in another unit"
+                    f"{row!r} of metric {item.name} does not fit the columns ({declared}): "
+                    f"{error}; check the metrics, give metric_type other columns=, or measure in "
+                    "another unit"
                 ) from error
             yield (*key, rank, *values) if layout.multi_row else (*key, *values)
 
 
 def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metrics]]:
-    """Sort partials by their table; of equal keys the last one counts.
+    """Group partials by their table; the last of several with equal keys counts.
 
     Raises:
         StoreError: A key does not fit its columns.
@@ -148,7 +149,7 @@ def _fitting_int(value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     if not -(2**63) <= value < 2**63:
         raise OverflowError(f"{value} has more than 64 bits")
     return int(value)
@@ -158,15 +159,15 @@ def _fitting_float(value: Any) -> float:
     if isinstance(value, float):
         return float(value)
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     if int(float(value)) != value:
-        raise OverflowError(f"{value} is no float; it is an int of more than 53 bits")
+        raise OverflowError(f"{value} is an int of more than 53 bits, which a float cannot hold")
     return float(value)
 
 
 def _fitting_str(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a str")
     return str(value)
 
 

@@ -1,4 +1,4 @@
-"""What a store of metrics must do: transactions over partials, and the ledger of epochs."""
+"""The interface of a store of metrics: transactions over partials, and the ledger of epochs."""
 
 import json
 from abc import ABC, abstractmethod
@@ -13,22 +13,25 @@ M = TypeVar("M", bound=Metrics)
 
 
 class StoreError(BatchQueueError):
-    """A store cannot be opened, read or written. The message names the store, the reason and the remedy."""
+    """A store cannot be opened, read or written.
+
+    The message names the store, the reason and the remedy.
+    """
 
 
 class StoreUnavailableError(StoreError):
-    """The store is busy, down or out of reach: the same transaction, tried again later, may succeed.
+    """The store is busy, down or out of reach: retrying the transaction later may succeed.
 
-    A full disk is not among these: it stays full until somebody makes room.
+    A full disk is not such an error: it stays full until there is room again.
     """
 
 
 UNMARKED = "unmarked"
-"""The query id of the one mark that stands for all epochs which were recorded without a mark of their own."""
+"""The query id of the mark that stands for all epochs which were recorded without a mark."""
 
 
 class Epoch(NamedTuple):
-    """The summary of one applied batch of one query."""
+    """The summary of an applied batch of a query."""
 
     query_id: str
     batch_id: int
@@ -36,26 +39,28 @@ class Epoch(NamedTuple):
 
 
 class StoreTransaction(ABC):
-    """An open transaction on behalf of one sink. It sees and changes nothing that another sink wrote.
+    """An open transaction of a sink. It reads and changes only what this sink wrote.
 
-    The *ledger* has one high-water mark per query, the largest batch id that was applied, for as
-    long as the sink has data; and the summaries of the newest epochs.
+    The *ledger* has a high-water mark per query, the largest batch id that was applied, for as long
+    as the sink has data; and the summaries of the newest epochs.
 
-    It may be used from another thread than the one that opened it, by one thread at a time. After
-    an error in one of its methods it cannot be committed, also when the error was caught: half of a
-    batch may be written.
+    Any thread may use the transaction, one at a time. After an error in one of its methods it
+    cannot be committed, even if the error was caught: half of a batch may be written.
     """
 
     failure: BaseException | None = None
-    """What went wrong first, if anything did."""
+    """The first error of a method; `None` if there was no error."""
 
     @abstractmethod
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
-        """Return the stored partials of the given (entity, time_bucket) keys, any number of them."""
+        """Return the stored partials of the given (entity, time_bucket) keys."""
 
     @abstractmethod
     def save(self, metrics: Sequence[Metrics]) -> None:
-        """Store partials, replacing those of the same type and key; of equal keys the last one counts."""
+        """Store partials, replacing those of the same type and key.
+
+        The last of several partials with equal keys counts.
+        """
 
     def merge(self, metrics: Iterable[Metrics]) -> None:
         """Combine partials with each other and with what is stored."""
@@ -67,7 +72,7 @@ class StoreTransaction(ABC):
             self.save(merged.drain())
 
     def applied(self, query_id: str, batch_id: int) -> bool:
-        """Return whether this epoch, or a later one of the same query, is in the ledger."""
+        """Return whether the ledger has this epoch, or a later epoch of the same query."""
         last = self.last_batch(query_id)
         return last is not None and batch_id <= last
 
@@ -77,60 +82,60 @@ class StoreTransaction(ABC):
         """Enter an epoch: raise the mark of its query to `batch_id`, and keep the summary.
 
         Args:
-            query_id: Whose epoch.
-            batch_id: Its number, above that of the mark.
-            summary: What JSON can hold. Only the newest ones of a sink are kept.
-            marked: False for what will never be asked for again by its query id: there is no mark
-                for this query, but `known_queries` has `UNMARKED` from then on.
+            query_id: The query of the epoch.
+            batch_id: Its number, above the mark of the query.
+            summary: What JSON can represent. Only the newest summaries of a sink are kept.
+            marked: False for an epoch whose query id never occurs again: its query gets no mark,
+                but `known_queries` has `UNMARKED` from then on. True by default.
 
         Raises:
-            StoreError: The mark is not below `batch_id`, or JSON cannot hold the summary.
+            StoreError: The mark is not below `batch_id`, or JSON cannot represent the summary.
         """
         with self.guarded():
             text = to_json(summary)
             last = self.last_batch(query_id) if marked else None
             if last is not None and batch_id <= last:
                 raise StoreError(
-                    f"cannot record epoch {batch_id} of query {query_id}: the epochs up to {last} are applied "
-                    "already; ask applied() first"
+                    f"cannot record epoch {batch_id} of query {query_id}: the epochs up to {last} "
+                    "are applied already; check applied() first"
                 )
             self.raise_mark(query_id if marked else UNMARKED, batch_id if marked else 0)
             self.add_summary(query_id, batch_id, text)
 
     @abstractmethod
     def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query; `record` has compared it with the one before."""
+        """Set the mark of a query, after `record` has compared it with the mark before."""
 
     @abstractmethod
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, as JSON, and delete the oldest ones of the sink if there are too many."""
+        """Keep the summary of an epoch, as JSON; delete the sink's oldest if there are too many."""
 
     @abstractmethod
     def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query: the largest batch id that was recorded; None if there is none."""
+        """Return the mark of a query, its largest recorded batch id; `None` without a mark."""
 
     @abstractmethod
     def known_queries(self) -> set[str]:
-        """Return the ids of the queries that have marks; empty if nothing was ever recorded."""
+        """Return the ids of the queries with a mark; empty if no epoch was ever recorded."""
 
     @abstractmethod
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept, in the order in which they were recorded.
 
         Args:
-            newest: At most so many, the last ones; None: all.
+            newest: Return at most this many, the newest; `None` for all.
         """
 
     @abstractmethod
     def description(self) -> dict[str, Any] | None:
-        """Return what `describe` stored last; None if it never did."""
+        """Return what `describe` stored last; `None` if it never did."""
 
     @abstractmethod
     def describe(self, description: Mapping[str, Any]) -> None:
-        """Store a description of the job that writes, in the place of the one before.
+        """Store a description of the job that writes, replacing the previous description.
 
         Raises:
-            StoreError: JSON cannot hold it.
+            StoreError: JSON cannot represent it.
         """
 
     @abstractmethod
@@ -139,7 +144,7 @@ class StoreTransaction(ABC):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Run a part of a method: if it raises, the transaction cannot be used or committed any more.
+        """Run a part of a method; if it raises, the transaction can no longer be used or committed.
 
         Raises:
             StoreError: An earlier part has raised.
@@ -152,34 +157,35 @@ class StoreTransaction(ABC):
             raise
 
     def check(self) -> None:
-        """Refuse a transaction in which something went wrong.
+        """Reject a transaction with an earlier error.
 
         Raises:
-            StoreError: It did.
+            StoreError: A method has raised before.
         """
         if self.failure is not None:
             raise StoreError(
-                f"the transaction was rolled back after an earlier error ({self.failure}); let errors leave its "
-                "block, and start another one"
+                f"the transaction was rolled back after an earlier error ({self.failure}); "
+                "let errors leave its block, and start another transaction"
             ) from self.failure
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Write a summary or a description as JSON.
+    """Return a summary or a description as JSON.
 
     Raises:
-        StoreError: JSON cannot hold it.
+        StoreError: JSON cannot represent it.
     """
     try:
         return json.dumps(dict(value), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"cannot store {value!r}: {error}; JSON has str, int, finite float, bool, None, list and dict"
+            f"cannot store {value!r}: {error}; "
+            "JSON has str, int, finite float, bool, None, list and dict"
         ) from error
 
 
 def checked_kept_summaries(kept_summaries: int) -> int:
-    """Return the number of summaries that a store keeps for each sink.
+    """Return `kept_summaries`, the number of summaries that a store keeps for each sink.
 
     Raises:
         ConfigError: It is below 1.
@@ -190,23 +196,25 @@ def checked_kept_summaries(kept_summaries: int) -> int:
 
 
 class MetricsStore(Protocol):
-    """Where metrics are kept. A description: it pickles, and opens what it needs where it is used."""
+    """Where metrics are kept. It pickles, and opens connections where it is used."""
 
     def prepare(self) -> None:
-        """Make sure that the store can be written, creating what is missing.
-
-        Raises:
-            StoreError: It cannot.
-        """
-
-    def transaction(self, sink_id: str = "default") -> AbstractContextManager[StoreTransaction]:
-        """Open a transaction that excludes other writers; commit on a clean exit, roll back on an exception.
-
-        Args:
-            sink_id: On whose behalf: several sinks may share one store.
+        """Check that the store can be written, and create what is missing.
 
         Raises:
             StoreError: The store cannot be written.
-            StoreUnavailableError: It is down, or others kept it busy for too long.
+        """
+
+    def transaction(self, sink_id: str = "default") -> AbstractContextManager[StoreTransaction]:
+        """Open a transaction that excludes other writers.
+
+        It commits on a clean exit of the block, and rolls back on an exception.
+
+        Args:
+            sink_id: The sink that writes; several sinks may share a store.
+
+        Raises:
+            StoreError: The store cannot be written.
+            StoreUnavailableError: It is down, or other writers kept it busy for too long.
         """
         ...

@@ -1,13 +1,13 @@
-"""Consumers that write metrics into a store; for a queue of the shape `presets.sql_batch(writers=1)`."""
+"""Consumers that write metrics into a store, for queues like `presets.sql_batch(writers=1)`."""
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.store import MetricsStore, StoreTransaction
 
 
 class StoreWriter:
-    """Merges each batch into a transaction that is open already; its owner commits.
+    """Merges each batch into an open transaction, which its owner commits.
 
-    The owner must look at the queue's `stats().failed` before it commits: a batch may have failed
+    The owner must check the queue's `stats().failed` before it commits: a batch that failed may be
     half written.
     """
 
@@ -15,7 +15,7 @@ class StoreWriter:
         """Make a writer.
 
         Args:
-            transaction: Used by nobody else until the queue is shut down.
+            transaction: The writer uses it alone until the queue is shut down.
         """
         self._transaction = transaction
 
@@ -25,7 +25,7 @@ class StoreWriter:
 
 
 class CommittingStoreWriter:
-    """Merges each batch into a store, in a transaction of its own.
+    """Merges each batch into a store, in its own transaction.
 
     A batch that cannot be written is rolled back as a whole and counts as failed.
     """
@@ -35,7 +35,7 @@ class CommittingStoreWriter:
 
         Args:
             store: Where to write.
-            sink_id: On whose behalf.
+            sink_id: The sink to write for; "default" by default.
         """
         self._store = store
         self._sink_id = sink_id

@@ -37,6 +37,7 @@ from batchqueue.spark.handlers.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.handlers.summary import DeliverySummary
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler
+from batchqueue.spark.local.dry_run import dry_run
 from batchqueue.spark.local.java import find_java_home
 from batchqueue.spark.local.session import local_session
 from batchqueue.spark.monitoring.listener import LedgerListener
@@ -56,6 +57,7 @@ __all__ = [
     "MissingPackageError",
     "SinkError",
     "TaskInfo",
+    "dry_run",
     "find_java_home",
     "for_each_partition",
     "foreach_batch",

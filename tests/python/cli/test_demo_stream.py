@@ -3,15 +3,17 @@
 import shutil
 import sqlite3
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 from batchqueue.cli.demo.check import Comparison, compare_with_spark_sql
 from batchqueue.cli.demo.data import FlightFiles, write_flights
-from batchqueue.cli.demo.epochs import Totals, read_epochs
-from batchqueue.cli.demo.figure import draw
+from batchqueue.cli.demo.epochs import EpochTotals, read_epochs
+from batchqueue.cli.demo.figure import delays_by_day, draw
 from batchqueue.cli.demo.job import flight_items, flights_job
 from batchqueue.cli.demo.results import Results
 from batchqueue.cli.demo.stream import StreamFailedError, run_stream
@@ -48,8 +50,8 @@ class Demo:
             follow=lambda query: query.awaitTermination(),
         )
 
-    def totals(self) -> Totals:
-        return Totals.of(read_epochs(self.store, self.job.name))
+    def totals(self) -> EpochTotals:
+        return EpochTotals.of(read_epochs(self.store, self.job.name))
 
     def check(self) -> Comparison:
         return compare_with_spark_sql(self.spark, self.files, Results(self.store, self.job.name))
@@ -189,3 +191,20 @@ def test_picture_is_a_png(done: Demo, tmp_path: Path) -> None:
     load = [epoch["l1_thread_items"] for epoch in read_epochs(done.store, done.job.name)]
     draw(tmp_path / "delays.png", results.hourly_delay(), load)
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_has_the_hours_of_new_york() -> None:
+    winter, summer = datetime(2013, 1, 1, 10, tzinfo=UTC), datetime(2013, 7, 1, 10, tzinfo=UTC)
+    after_midnight_utc = datetime(2013, 7, 2, 1, tzinfo=UTC)
+    first, delays = delays_by_day(
+        {
+            int(winter.timestamp()): 1.0,
+            int(summer.timestamp()): 2.0,
+            int(after_midnight_utc.timestamp()): 3.0,
+        }
+    )
+    assert first == date(2013, 1, 1)
+    days = (date(2013, 7, 1) - first).days
+    assert delays.shape == (24, days + 1)
+    assert (delays[5, 0], delays[6, days], delays[21, days]) == (1.0, 2.0, 3.0)
+    assert np.isnan(delays).sum() == delays.size - 3

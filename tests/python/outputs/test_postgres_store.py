@@ -107,11 +107,11 @@ def test_text_is_unicode_in_any_environment(store, monkeypatch):
         (TEXT("a", 0, "a\0b"), "NUL|0x00"),
         (
             TOTAL("a", 0, 0.5),
-            r"\(0.5, 0\) of metric test.total does not fit .*total int.* no whole number",
+            r"\(0.5, 0\) of metric test.total does not fit .*total int.* not a whole number",
         ),
         (SumMetrics("a", 0, 2**53 + 1), "does not fit .*more than 53 bits"),
-        (MaxMetrics("a", 0, "NaN"), "does not fit .*no number"),
-        (TEXT("a", 0, 5), "does not fit .*no text"),
+        (MaxMetrics("a", 0, "NaN"), "does not fit .*not a number"),
+        (TEXT("a", 0, 5), "does not fit .*not a str"),
         (
             COUNT("".join(map(chr, range(1_000, 3_000))), 0),
             "index row size .*; sink, metric and entity may have",
@@ -207,7 +207,7 @@ def test_password_never_appears(postgres_server):
 )
 def test_invalid_connection_string_is_rejected_without_being_shown(conninfo):
     with pytest.raises(
-        ConfigError, match="conninfo is no connection string; write it as"
+        ConfigError, match="conninfo is not a connection string; write it as"
     ) as raised:
         PostgresStore(conninfo)
     shown = "".join(traceback.format_exception(raised.value))

@@ -1,1 +1,1 @@
-"""The main job, shown on a year of flights; `command.run` is where it starts."""
+"""The main job on a year of flights; `command.run` is its entry point."""

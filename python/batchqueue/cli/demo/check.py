@@ -1,4 +1,4 @@
-"""The proof: every stored aggregate beside the one that Spark SQL computes from the same files."""
+"""The proof: every stored aggregate is compared with Spark SQL over the same files."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,8 @@ _MEASURES_SQL = """
 """
 _WORST_SQL = """
     SELECT bucket, dep_delay, flight_id FROM (
-        SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY dep_delay DESC, flight_id) AS rank FROM (
+        SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY dep_delay DESC, flight_id) AS rank
+        FROM (
             SELECT *, unix_seconds(date_trunc('DAY', time_hour)) AS bucket FROM flights
             WHERE dep_delay IS NOT NULL))
     WHERE rank <= {limit} ORDER BY bucket, rank
@@ -42,14 +43,14 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Difference:
-    """One aggregate that is not what Spark SQL says; None also where one side has no such group.
+    """An aggregate that differs from Spark SQL's.
 
     Attributes:
         metric: Name of the metric.
         entity: Its entity.
         bucket: Start of its bucket, in seconds since the epoch, UTC.
-        stored: What the database holds.
-        expected: What Spark SQL computed.
+        stored: The value in the database; None also if the database lacks the group.
+        expected: The value that Spark SQL computed; None also if Spark SQL lacks the group.
     """
 
     metric: str
@@ -60,7 +61,8 @@ class Difference:
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.bucket, UTC).strftime("%Y-%m-%d %H:%M")
-        return f"{self.metric} of {self.entity} at {when}: stored {self.stored}, Spark SQL {self.expected}"
+        values = f"stored {self.stored}, Spark SQL {self.expected}"
+        return f"{self.metric} of {self.entity} at {when}: {values}"
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ class Comparison:
     """Outcome of a check.
 
     Attributes:
-        compared: Aggregates looked at.
-        differences: Those that differ.
+        compared: Number of aggregates compared.
+        differences: The aggregates that differ.
     """
 
     compared: int
@@ -77,15 +79,15 @@ class Comparison:
 
 
 def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Results) -> Comparison:
-    """Computes every aggregate with Spark SQL and compares it with the stored one.
+    """Compute every aggregate with Spark SQL and compare it with the stored value.
 
     Args:
         spark: A session whose time zone is UTC.
         files: The flights.
-        results: What the database holds.
+        results: The stored metrics.
 
     Returns:
-        What was compared, and what differs; a group that only one side has differs too.
+        The number compared and the differences, among them groups that only one side has.
     """
     spark.read.schema(SCHEMA_DDL).parquet(str(files.directory)).createOrReplaceTempView("flights")
     compared, differences = 0, []
@@ -102,7 +104,7 @@ def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Res
 
 
 def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key, Any]]]:
-    """Every metric type with Spark's values by key."""
+    """Yield each metric type with Spark's values by key."""
     for column, groups in MEASURES.items():
         rows = spark.sql(_MEASURES_SQL.format(column=column)).toArrow().to_pylist()
         by_entity: dict[str, list[dict[str, Any]]] = {entity: [] for entity in groups}
@@ -121,7 +123,7 @@ def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key,
 
 
 def _value(metrics: Metrics) -> Any:
-    """The stored side of a comparison."""
+    """Return the stored value to compare."""
     match metrics:
         case CountMetrics():
             return metrics.count
@@ -131,7 +133,7 @@ def _value(metrics: Metrics) -> Any:
             return metrics.total
         case Ranking():
             return [(entry.score, entry.id) for entry in metrics.entries]
-    raise TypeError(f"the check knows no value of {type(metrics).__name__}")
+    raise TypeError(f"the check cannot compare {type(metrics).__name__}")
 
 
 def _equal(stored: Any, expected: Any) -> bool:

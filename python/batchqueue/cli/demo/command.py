@@ -1,16 +1,18 @@
-"""`batchqueue demo`: files, stream, report, picture, check."""
+"""`batchqueue demo`: files, stream, check, speeds, picture, report."""
 
 import warnings
+from contextlib import nullcontext
 from functools import partial
 
 from rich.console import Console
 
 from batchqueue.cli.demo.check import compare_with_spark_sql
 from batchqueue.cli.demo.data import write_flights
-from batchqueue.cli.demo.epochs import Totals, read_epochs
+from batchqueue.cli.demo.epochs import EpochTotals, read_epochs
 from batchqueue.cli.demo.figure import draw
 from batchqueue.cli.demo.job import flights_job
 from batchqueue.cli.demo.options import DemoOptions
+from batchqueue.cli.demo.progress import lines, step
 from batchqueue.cli.demo.report import (
     print_comparison,
     print_rate,
@@ -27,24 +29,24 @@ from batchqueue.spark import local_session, show_progress
 
 
 def run(options: DemoOptions) -> bool:
-    """Runs the demo, or what a run before this one left to do.
+    """Run the demo, or what an earlier run has left to do.
 
     Args:
-        options: What to run.
+        options: The options of the run.
 
     Returns:
         Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same
         partials.
 
     Raises:
-        ConfigError: An option cannot be used.
-        BatchQueueError: The stream failed, or the store did.
+        ConfigError: An option is invalid.
+        BatchQueueError: The stream or the store failed.
     """
-    warnings.filterwarnings(
-        "ignore", "PySpark does not yet fully support pandas", FutureWarning
-    )  # not used
+    # The demo uses no pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    files = write_flights(options.output, options.rows, options.scale)
+    with step(console, "writing the flights as Parquet files"):
+        files = write_flights(options.output, options.rows, options.scale)
     console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
     if options.checkpoint.exists() and not options.database.exists():
         raise ConfigError(
@@ -54,9 +56,9 @@ def run(options: DemoOptions) -> bool:
     job = flights_job(store := SqliteStore(options.database), options.l1)
     store.prepare()
     earlier = read_epochs(store, job.name)
-    with console.status("starting Spark"):
+    with step(console, "starting Spark"):
         spark = local_session("batchqueue demo", options.spark_master)
-        spark.sparkContext.setLogLevel("OFF")  # a stream that fails says why in its exception
+        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream names the reason
     try:
         follow = partial(
             show_progress,
@@ -66,19 +68,24 @@ def run(options: DemoOptions) -> bool:
             line_interval_s=0,
             console=console,
         )
-        seconds = run_stream(spark, files, job, options.checkpoint, follow)
+        # In a terminal `follow` shows a bar from the start, elsewhere only lines of finished epochs.
+        shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
+        with shown:
+            seconds = run_stream(spark, files, job, options.checkpoint, follow)
         epochs = read_epochs(store, job.name)
         results = Results(store, job.name)
-        with console.status("comparing with Spark SQL"):
+        with step(console, "computing every aggregate with Spark SQL"):
             comparison = compare_with_spark_sql(spark, files, results)
-        with console.status("measuring L1"):
+        with step(console, "measuring L1 alone"):
             speeds = measure_l1(files, store)
     finally:
         spark.stop()
-    draw(options.picture, results.hourly_delay(), [epoch["l1_thread_items"] for epoch in epochs])
+    with step(console, "drawing the picture"):
+        load = [epoch["l1_thread_items"] for epoch in epochs]
+        draw(options.picture, results.hourly_delay(), load)
     print_results(console, results)
-    print_stages(console, Totals.of(epochs))
-    print_rate(console, Totals.of(epochs[len(earlier) :]), seconds)
+    print_stages(console, EpochTotals.of(epochs))
+    print_rate(console, EpochTotals.of(epochs[len(earlier) :]), seconds)
     print_speeds(console, speeds)
     console.print(f"database: {options.database}\npicture: {options.picture}")
     print_comparison(console, comparison)

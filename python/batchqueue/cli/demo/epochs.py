@@ -1,4 +1,4 @@
-"""What the ledger says about the micro-batches, added up."""
+"""The sums of the ledger's summaries over micro-batches."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,29 +8,29 @@ from typing import Any, Self
 from batchqueue.outputs import SqliteStore
 
 OUTCOMES = ("produced", "consumed", "failed", "refused", "unhandled", "abandoned")
-"""What a stage counts its items as."""
+"""The outcomes by which a stage counts its items."""
 
 EpochSummary = dict[str, Any]
-"""The entry of one epoch; `batchqueue.spark` defines its fields."""
+"""The summary of an epoch; `batchqueue.spark` defines its fields."""
 
 
 def read_epochs(store: SqliteStore, sink_id: str) -> list[EpochSummary]:
-    """Returns the entries of all epochs that are applied, the oldest first."""
+    """Return the summaries of all applied epochs, the oldest first."""
     return [epoch.summary for epoch in store.summaries(sink_id)]
 
 
 @dataclass(frozen=True)
-class Totals:
+class EpochTotals:
     """Sums over epochs.
 
     Attributes:
-        rows: Rows read.
-        items: Items made of them.
-        refused: Items that any stage refused.
-        stages: Counts of items by outcome, by stage.
-        peak_used_percent: Highest use of the fullest partition, 0..100, by stage.
-        drain_cpu_s: CPU seconds of drain threads, their handlers included.
-        rest_cpu_s: CPU seconds of the rest of the Python workers.
+        rows: Number of rows read.
+        items: Number of items made of them.
+        refused: Number of items that any stage refused.
+        stages: Number of items by outcome, for each stage.
+        peak_used_percent: Peak use of the fullest partition, 0 to 100, for each stage.
+        drain_cpu_s: CPU seconds of drain threads, with their handlers.
+        rest_cpu_s: CPU seconds of the Python workers without drain threads.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Totals:
 
     @classmethod
     def of(cls, epochs: Sequence[EpochSummary]) -> Self:
-        """Adds up `epochs`, of which there may be none."""
+        """Return the sums over `epochs`; all are 0 without epochs."""
         stages: dict[str, Counter[str]] = {}
         peaks: dict[str, float] = {}
         for epoch in epochs:

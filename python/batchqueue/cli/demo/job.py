@@ -1,4 +1,4 @@
-"""What the demo computes: the metrics, and how a flight becomes items of them."""
+"""What the demo computes: its metrics, and how flights become items."""
 
 import functools
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ _DAY_S = 86_400
 
 
 class Measures(NamedTuple):
-    """The metric types of one carrier or one airport; their entity is its code, their bucket the hour.
+    """The metric types of a carrier or airport; the entity is its code, the bucket the hour.
 
     Attributes:
-        departures: Flights that left.
-        mean_delay: Of those, mean minutes from scheduled to real departure.
-        max_delay: Of those, the longest of them.
-        cancellations: Flights that never left.
-        distance: Miles, flown or not.
+        departures: Number of flights that left.
+        mean_delay: Mean minutes from scheduled to actual departure, of flights that left.
+        max_delay: The most minutes from scheduled to actual departure, of flights that left.
+        cancellations: Number of flights that never left.
+        distance: Miles of all flights, cancelled or not.
     """
 
     departures: type[CountMetrics]
@@ -65,10 +65,10 @@ MEASURES = {
     "carrier": {carrier: _measures(f"carrier.{carrier}") for carrier in CARRIERS},
     "origin": {airport: _measures(f"origin.{airport}") for airport in AIRPORTS},
 }
-"""By column of the files, then by its value."""
+"""By column of the files, then by value of the column."""
 
 WORST_DELAYS = metric_type("worst_delays", Ranking, columns={"score": int}, limit=10)
-"""The ten longest delays of a day (UTC); entity is `NEW_YORK`, the bucket the day."""
+"""The ten longest delays of each day (UTC); the entity is `NEW_YORK`, the bucket the day."""
 
 NEW_YORK = "New York"
 
@@ -86,10 +86,10 @@ COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay
 
 
 def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
-    """Turns flights into items: each measure for the carrier and for the airport, and a ranking entry.
+    """Turn flights into items: each measure for the carrier and the airport, and a ranking entry.
 
-    A cancelled flight gives its items too, counting 0 or without a value, so that an hour in which
-    every flight was cancelled is there all the same, as in SQL's `GROUP BY`.
+    A cancelled flight yields items too, with a count of 0 or without a value, so that an hour with
+    only cancelled flights has its groups, as in SQL's `GROUP BY`.
 
     Args:
         flights: Rows with `COLUMNS`.
@@ -97,8 +97,8 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
     Yields:
         Eleven items per flight.
     """
-    # With the entity from here, and not from the row, equal keys hold the same string and compare
-    # faster.
+    # Entities come from this table and not from the rows: equal keys then hold the same string
+    # object, and compare faster.
     by_carrier, by_origin = (
         {code: (code, measures) for code, measures in MEASURES[column].items()}
         for column in ("carrier", "origin")
@@ -122,7 +122,7 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
 
 
 def _by_hour(column: str, **more: Measure) -> Aggregation:
-    """What `Measures` needs for each value of a column and each hour, and more."""
+    """Return the aggregation behind `Measures`, by a column and the hour, with further measures."""
     return Aggregation(
         keys=[column],
         window=Window("time_hour", 3_600, "hour"),
@@ -139,7 +139,7 @@ def _by_hour(column: str, **more: Measure) -> Aggregation:
 
 
 def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """The partials of one result of `_by_hour`."""
+    """Yield the partials of the groups of `_by_hour`."""
     hours = pc.cast(pc.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     for hour, group in zip(hours, groups.to_pylist(), strict=True):
         entity = group[column]
@@ -170,16 +170,16 @@ AGGREGATIONS = (
         metrics=functools.partial(_partials, "origin"),
     ),
 )
-"""The same as `flight_items`, for aggregators."""
+"""The counterpart of `flight_items` for aggregators."""
 
 
 def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
-    """The demo's job: what L1 makes of the rows, merged into `store`.
+    """Return the job of the demo, which merges flights into `store`.
 
     Args:
         store: The store.
-        l1: `python`: items of `flight_items`, and handlers in Python. `rust`: `AGGREGATIONS` of the
-            rows.
+        l1: `python` (the default): items of `flight_items`, and handlers in Python. `rust`:
+            `AGGREGATIONS` of the rows.
     """
     in_python = l1 == "python"
     return AggregationJob(

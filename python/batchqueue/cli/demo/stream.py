@@ -1,4 +1,4 @@
-"""Runs the stream: the files, a few at a time, through the sink into the store."""
+"""Runs the stream: some files per micro-batch, through the sink into the store."""
 
 import re
 import time
@@ -17,7 +17,7 @@ _RAISED = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 class StreamFailedError(BatchQueueError):
-    """The stream ended before all files were read; what it had committed stays, and a later start goes on."""
+    """The stream ended before it had read all files; a later run continues after its commits."""
 
 
 def run_stream(
@@ -27,20 +27,21 @@ def run_stream(
     checkpoint: Path,
     follow: Callable[[StreamingQuery], object],
 ) -> float:
-    """Reads all files that the checkpoint does not know yet, and returns when they are committed.
+    """Read all files that the checkpoint does not have, and return when they are committed.
 
     Args:
         spark: The session.
         files: The flights.
-        job: What to do with them.
-        checkpoint: Where Spark keeps its progress; a killed stream goes on from there.
-        follow: Waits for the end of the query, and raises what it raises.
+        job: What to compute from them.
+        checkpoint: The folder in which Spark keeps its progress; a killed stream continues from
+            there.
+        follow: Waits for the end of the query, and raises the error of the query.
 
     Returns:
         Seconds from the start of the query to its end.
 
     Raises:
-        StreamFailedError: The query failed; the message says why.
+        StreamFailedError: The query failed; the message names the reason.
     """
     source = spark.readStream.schema(SCHEMA_DDL).option("maxFilesPerTrigger", FILES_PER_MICRO_BATCH)
     sink = source.parquet(str(files.directory)).writeStream.format(register(spark, job))
@@ -51,7 +52,7 @@ def run_stream(
     except StreamingQueryException as error:
         raise StreamFailedError(
             f"the stream stopped: {_reason(error)}\nNothing is counted twice or half. "
-            "Once the cause is mended, the same command goes on from there."
+            "Once the cause is fixed, the same command continues from there."
         ) from error
     finally:
         query.stop()
@@ -59,6 +60,6 @@ def run_stream(
 
 
 def _reason(error: StreamingQueryException) -> str:
-    """The innermost message: the last line of the Python trace, if there is one, else the whole text."""
+    """Return the innermost message: the last error of a Python traceback, else the whole text."""
     raised = [line for line in str(error).splitlines() if _RAISED.match(line)]
     return raised[-1] if raised else str(error)

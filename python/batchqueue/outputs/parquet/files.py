@@ -1,4 +1,4 @@
-"""Data files of the Parquet store, and what is done with their rows, column by column."""
+"""Data files of the Parquet store, and column-wise operations on their rows."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -27,17 +27,17 @@ _KEY_SCHEMA = pa.schema([(name, _KEY_TYPES[name]) for name in ("metric", "entity
 
 
 def schema_of(layout: Layout) -> pa.Schema:
-    """Return the columns of the data files of one table."""
+    """Return the schema of the data files of a table."""
     keys = [(name, _KEY_TYPES[name]) for name in layout.key_columns]
     return pa.schema(keys + [(name, _ARROW_TYPES[kind]) for name, kind in layout.columns])
 
 
 def read_file(path: Path, layout: Layout, metric: str | None = None) -> pa.Table:
-    """Read a data file, or the rows of one metric in it.
+    """Read a data file, or only the rows of a metric in it.
 
     Raises:
         OSError: It cannot be read.
-        StoreError: It has other columns.
+        StoreError: It has other columns than the layout.
     """
     rows = None if metric is None else pc.field("metric") == metric
     with path.open("rb") as file:
@@ -52,7 +52,7 @@ def read_file(path: Path, layout: Layout, metric: str | None = None) -> pa.Table
 
 
 def write_file(path: Path, layout: Layout, rows: pa.Table) -> None:
-    """Write a data file, sorted by its key, and return when its content is on the disk."""
+    """Write a data file, sorted by its key columns; return when its content is on the disk."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows.sort_by(_order(layout)), sink, compression="zstd")
     write_durably(path, memoryview(sink.getvalue()))
@@ -64,17 +64,17 @@ def table_of(layout: Layout, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def without_rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows without those of some keys, in no order."""
+    """Return the stored rows without the rows of the given keys, in no order."""
     return _joined(stored, keys, "left anti")
 
 
 def rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows of some keys, in no order."""
+    """Return the stored rows of the given keys, in no order."""
     return _joined(stored, keys, "inner")
 
 
 def partials_of(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
-    """Rebuild the partials of one metric from their rows, ordered by entity and time bucket."""
+    """Rebuild the partials of a metric from their rows, ordered by entity and time bucket."""
     columns = [column.to_pylist() for column in rows.sort_by(_order(layout)).columns]
     values = slice(len(layout.key_columns), None)
     return [

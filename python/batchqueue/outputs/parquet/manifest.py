@@ -1,4 +1,4 @@
-"""The manifest of one sink in a Parquet store: what is stored, in one small file that is replaced as a whole."""
+"""The manifest of a sink in a Parquet store: its state, in a small file replaced as a whole."""
 
 import fcntl
 import json
@@ -17,20 +17,20 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _LONGEST_NAME = 100  # characters of a sink id in the name of its folder
 
 Summary = tuple[str, int, dict[str, Any]]
-"""Query id, batch id, what it says."""
+"""Query id, batch id, content."""
 
 
 @dataclass
 class Manifest:
-    """The state of one sink after a commit.
+    """The state of a sink after a commit.
 
     Attributes:
         sink: The sink id.
-        partition_s: Seconds of time buckets that one data file covers.
+        partition_s: Seconds of time buckets that a data file covers.
         tables: Table → first second of a partition → name of its data file.
         marks: Query id → largest batch id.
-        summaries: Of the newest epochs.
-        description: Of the job that wrote last.
+        summaries: Summaries of the newest epochs, the oldest first.
+        description: Description of the job that wrote last.
         replaced: Files of earlier states, by name, with the time (seconds since 1970) when they
             were replaced.
     """
@@ -45,11 +45,11 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path, sink_id: str) -> "Manifest | None":
-        """Return the state that was committed last; None if there is none.
+        """Return the state that was committed last; `None` if there was no commit.
 
         Raises:
             OSError: The file cannot be read.
-            StoreError: It is damaged, or of another sink or version.
+            StoreError: It is damaged, or belongs to another sink or version.
         """
         path = folder / _NAME
         try:
@@ -64,7 +64,8 @@ class Manifest:
             ) from error
         if manifest is None or manifest.sink != sink_id:
             raise StoreError(
-                f"{path} has format {found} and is not the manifest of {sink_id!r}: use another directory"
+                f"{path} has format {found} and is not the manifest of {sink_id!r}: "
+                "use another directory"
             )
         manifest.tables = {
             table: {int(start): name for start, name in files.items()}
@@ -73,7 +74,7 @@ class Manifest:
         return manifest
 
     def replace(self, folder: Path) -> None:
-        """Make this the committed state, in one step that a crash cannot split.
+        """Make this the committed state, atomically even in a crash.
 
         The data files that it names must be on the disk already.
         """
@@ -89,12 +90,15 @@ class Manifest:
 
 
 def newest_of(summaries: list[Summary], newest: int | None) -> list[Summary]:
-    """Return the last ones, at most so many; None: all."""
+    """Return the newest summaries, at most `newest` of them; all for `None`."""
     return summaries if newest is None else summaries[max(0, len(summaries) - newest) :]
 
 
 def sink_folder(directory: Path, sink_id: str) -> Path:
-    """Return the folder of a sink. What no file can be named is replaced, and a hash tells the results apart."""
+    """Return the folder of a sink.
+
+    Characters that are not safe in file names are replaced; a hash keeps such names distinct.
+    """
     name = "".join(
         character if character in _SAFE else "_" for character in sink_id[:_LONGEST_NAME]
     )
@@ -104,7 +108,7 @@ def sink_folder(directory: Path, sink_id: str) -> Path:
 
 
 def write_durably(path: Path, content: bytes | memoryview) -> None:
-    """Write a file, and return when it is on the disk; its folder's entry may not be."""
+    """Write a file and return when its content is on the disk; its folder's entry may not be."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -112,7 +116,7 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk."""
+    """Return when the entries of a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -121,7 +125,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def acquire(path: Path, timeout_s: float, what: str) -> int:
-    """Take the lock of a file, which is made if it is missing and never removed.
+    """Take the lock of a file, which is created on demand and never deleted.
 
     Args:
         path: The file.
@@ -129,11 +133,11 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
         what: What is locked, for the message.
 
     Returns:
-        What `release` takes. The lock ends with this process at the latest.
+        The descriptor that `release` takes. The lock ends with this process at the latest.
 
     Raises:
         OSError: The file cannot be opened for writing, or the file system has no locks.
-        StoreUnavailableError: Another one holds the lock for longer.
+        StoreUnavailableError: Another holder kept the lock for longer.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -145,8 +149,8 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
                     raise StoreUnavailableError(
-                        f"cannot use {what}: it stayed locked for {timeout_s} s; another writer kept it busy: "
-                        "raise lock_timeout_s, or stop that writer"
+                        f"cannot use {what}: it stayed locked for {timeout_s} s; another writer "
+                        "kept it busy: raise lock_timeout_s, or stop that writer"
                     ) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
@@ -156,7 +160,7 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
 
 
 def release(descriptor: int) -> None:
-    """Give a lock back; said, because a forked child may still have the file open, and would keep the lock."""
+    """Release a lock: closing the file would not, while a forked child has it open."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:

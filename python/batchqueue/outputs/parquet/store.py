@@ -32,9 +32,9 @@ M = TypeVar("M", bound=Metrics)
 R = TypeVar("R")
 
 _READS = 10
-"""Times to begin anew when files are removed while they are read."""
+"""Attempts to read a state whose files are removed meanwhile."""
 
-_PASSING = {
+_TEMPORARY = {
     errno.EAGAIN,
     errno.EBUSY,
     errno.ESTALE,
@@ -43,7 +43,7 @@ _PASSING = {
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
 }
-"""Errors of shared file systems that are over when their server is back."""
+"""Errors of shared file systems that end when their server is back."""
 
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk",
@@ -51,7 +51,7 @@ _REMEDIES = {
     errno.EACCES: "let this user write to the directory and to what is in it",
     errno.EPERM: "let this user write to the directory and to what is in it",
     errno.EROFS: "let this user write to the directory: it is on a read-only file system",
-    errno.ENOENT: "its parent directory must exist, and no file of it may be removed by others",
+    errno.ENOENT: "its parent directory must exist, and others must not remove its files",
     errno.ENOLCK: "use a file system with locks (flock) that hold between machines",
     errno.EOPNOTSUPP: "use a file system with locks (flock) that hold between machines",
     errno.ENOTDIR: "the path belongs to something else: choose another one",
@@ -60,23 +60,23 @@ _REMEDIES = {
 
 
 class ParquetStore:
-    """A `MetricsStore` in a directory, local or shared, of a POSIX file system. Needs the extra `parquet`.
+    """A `MetricsStore` in a local or shared directory of a POSIX file system.
 
-    Any number of processes may use it. The writers of one sink wait for each other, on a lock of
-    the file system; those of different sinks work side by side, and readers wait for nobody. The
-    store can be pickled, and used after a fork. What a transaction has committed survives a power
-    cut.
+    Needs the extra `parquet`. Any number of processes may use it. The writers of a sink wait for
+    each other, on a lock of the file system; writers of different sinks work concurrently, and
+    readers never wait. The store can be pickled, and used after a fork. What a transaction has
+    committed survives a power cut.
 
-    A data file holds the metrics of one table whose time buckets begin in the same `partition_s`
-    seconds. A transaction reads and rewrites the files of the partitions that it touches, in
-    memory.
+    A data file holds the metrics of a table whose time buckets begin in the same `partition_s`
+    seconds. A transaction reads and rewrites, in memory, the files of the partitions that it
+    touches.
 
     Attributes:
-        directory: As an absolute path.
-        partition_s: Seconds of time buckets that one data file covers.
-        lock_timeout_s: Seconds that a transaction waits for another one of its sink.
-        keep_replaced_s: Seconds that a replaced data file stays for those who read it.
-        kept_summaries: Epochs of each sink whose summaries are kept, the newest.
+        directory: The directory, as an absolute path.
+        partition_s: Seconds of time buckets that a data file covers.
+        lock_timeout_s: Seconds that a transaction waits for another transaction of its sink.
+        keep_replaced_s: Seconds that a replaced data file stays for its readers.
+        kept_summaries: Number of newest epochs of each sink whose summaries are kept.
     """
 
     def __init__(
@@ -88,27 +88,29 @@ class ParquetStore:
         keep_replaced_s: float = 600,
         kept_summaries: int = 1_000,
     ) -> None:
-        """Describe a store; nothing is opened yet.
+        """Declare a store without opening it.
 
         Args:
-            directory: Where to keep it. Its parent must exist; the directory is made when it is
-                needed.
-            partition_s: Seconds of time buckets that one data file covers, a day by default; at
-                least 1. A sink keeps the one that it was first written with.
-            lock_timeout_s: Seconds that a transaction waits for another one of its sink.
-            keep_replaced_s: Seconds that a replaced data file stays for those who read it, such as
-                a Spark query over `files`; the commits after that remove it.
-            kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
+            directory: The directory. Its parent must exist; the directory is created on demand.
+            partition_s: Seconds of time buckets that a data file covers, at least 1; 86,400, a day,
+                by default. A sink keeps the value that it was first written with.
+            lock_timeout_s: Seconds that a transaction waits for another transaction of its sink; 30
+                by default.
+            keep_replaced_s: Seconds that a replaced data file stays for its readers, such as a
+                Spark query over `files`; 600 by default. A later commit removes it.
+            kept_summaries: Number of newest epochs of each sink whose summaries are kept, at least
+                1; 1,000 by default.
 
         Raises:
-            ConfigError: An argument cannot be used as given.
+            ConfigError: An argument is invalid.
             MissingPackageError: pyarrow is not installed.
         """
         require("pyarrow", "ParquetStore", "parquet")
         if partition_s < 1 or lock_timeout_s < 0 or keep_replaced_s < 0:
             raise ConfigError(
-                f"partition_s={partition_s}, lock_timeout_s={lock_timeout_s}, keep_replaced_s={keep_replaced_s}: "
-                "give at least 1 second for a partition, and no negative times"
+                f"partition_s={partition_s}, lock_timeout_s={lock_timeout_s}, "
+                f"keep_replaced_s={keep_replaced_s}: give at least 1 second for a partition, and "
+                "no negative times"
             )
         self.directory = Path(directory).expanduser().absolute()
         self.partition_s = partition_s
@@ -120,10 +122,10 @@ class ParquetStore:
         return f"ParquetStore({str(self.directory)!r})"
 
     def prepare(self) -> None:
-        """Make sure that the directory can be written, making it if it is missing.
+        """Check that the directory can be written, and create it if it is missing.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The directory cannot be written.
         """
         with self._errors():
             self._need_folder(self.directory)
@@ -133,14 +135,16 @@ class ParquetStore:
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        """Open a transaction that excludes other writers of the sink; commit on a clean exit, else roll back.
+        """Open a transaction that excludes other writers of the sink.
+
+        It commits on a clean exit of the block, and rolls back on an exception.
 
         Args:
-            sink_id: On whose behalf: several sinks may share one directory.
+            sink_id: The sink that writes; several sinks may share a directory.
 
         Raises:
             StoreError: The directory cannot be written.
-            StoreUnavailableError: Another writer of the sink was at work for longer than
+            StoreUnavailableError: Another writer of the sink held the lock for longer than
                 `lock_timeout_s`, or the server of the file system is out of reach.
         """
         from batchqueue.outputs.parquet.transaction import ParquetTransaction
@@ -159,8 +163,10 @@ class ParquetStore:
                 manifest = Manifest.load(folder, sink_id) or Manifest(sink_id, self.partition_s)
                 if manifest.partition_s != self.partition_s:
                     raise StoreError(
-                        f"sink {sink_id!r} of the store {self.directory} has partition_s={manifest.partition_s}, "
-                        f"and cannot be written with {self.partition_s}: use that one, or another directory"
+                        f"sink {sink_id!r} of the store {self.directory} has "
+                        f"partition_s={manifest.partition_s}, and cannot be written with "
+                        f"{self.partition_s}: use partition_s={manifest.partition_s}, or another "
+                        "directory"
                     )
             transaction = ParquetTransaction(
                 folder, manifest, self._errors, self.kept_summaries, self.keep_replaced_s
@@ -172,10 +178,16 @@ class ParquetStore:
             release(lock)
 
     def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of one metric, ordered by entity and time bucket; waits for no writer.
+        """Return the stored partials of a metric, ordered by entity and time bucket.
+
+        It does not wait for writers.
+
+        Args:
+            metric_type: The metric.
+            sink_id: The sink that wrote them.
 
         Raises:
-            StoreError: There is no such directory, or a file in it cannot be read.
+            StoreError: The directory is missing, or a file in it cannot be read.
         """
         import pyarrow as pa
 
@@ -191,14 +203,16 @@ class ParquetStore:
         return self._reading(sink_id, read_files)
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for one sink, in their order; waits for no writer.
+        """Return the summaries that are kept for a sink, in the order of recording.
+
+        It does not wait for writers.
 
         Args:
-            sink_id: Whose.
-            newest: At most so many, the last ones; None: all.
+            sink_id: The sink that recorded them.
+            newest: Return at most this many, the newest; `None` for all.
 
         Raises:
-            StoreError: There is no such directory, or a file in it cannot be read.
+            StoreError: The directory is missing, or a file in it cannot be read.
         """
 
         def newest_epochs(_folder: Path, manifest: Manifest) -> list[Epoch]:
@@ -207,20 +221,20 @@ class ParquetStore:
         return self._reading(sink_id, newest_epochs)
 
     def files(self, metrics: type[Metrics] | str, sink_id: str = "default") -> list[Path]:
-        """Return the data files of one table, ordered by time, as of now.
+        """Return the current data files of a table, ordered by time.
 
-        Their columns are metric, entity, time_bucket, rank for kinds with several rows per partial,
-        and those of the kind. They are not changed, and stay for `keep_replaced_s` after they are
-        replaced: read them with `spark.read.parquet(*map(str, files))` or
+        Their columns are metric, entity, time_bucket, rank (for kinds with several rows per
+        partial), and the columns of the kind. They never change, and stay for `keep_replaced_s`
+        after they are replaced: read them with `spark.read.parquet(*map(str, files))` or
         `pyarrow.dataset.dataset(files)`.
 
         Args:
-            metrics: A metric type, for the table that it is in, which other metrics of its kind are
-                in as well; or the name of the table.
-            sink_id: Whose.
+            metrics: A metric type, for its table, which other metrics of its kind share; or the
+                name of the table.
+            sink_id: The sink that wrote them.
 
         Raises:
-            StoreError: There is no such directory, or its manifest cannot be read.
+            StoreError: The directory is missing, or its manifest cannot be read.
         """
         table = metrics if isinstance(metrics, str) else table_layout(metrics).table
         quoted(table)
@@ -230,12 +244,13 @@ class ParquetStore:
 
         return self._reading(sink_id, paths)
 
-    def _reading(self, sink_id: str, look: Callable[[Path, Manifest], list[R]]) -> list[R]:
-        """Look at the newest state, and again if its files were removed meanwhile."""
+    def _reading(self, sink_id: str, read: Callable[[Path, Manifest], list[R]]) -> list[R]:
+        """Read the newest state, and read again if its files were removed meanwhile."""
         with self._errors():
             if not self.directory.is_dir():
                 raise StoreError(
-                    f"cannot read the store {self.directory}: there is no such directory; write to it first"
+                    f"cannot read the store {self.directory}: there is no such directory; "
+                    "write to it first"
                 )
             folder = sink_folder(self.directory, sink_id)
             for remaining in reversed(range(_READS)):
@@ -243,11 +258,11 @@ class ParquetStore:
                 if manifest is None:
                     return []
                 try:
-                    return look(folder, manifest)
+                    return read(folder, manifest)
                 except FileNotFoundError:
                     if not remaining or Manifest.load(folder, sink_id) == manifest:
                         raise
-        raise AssertionError("the last round returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _need_folder(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -266,7 +281,7 @@ class ParquetStore:
                 "check the metrics: values fit their columns, and text is valid Unicode",
             )
             if isinstance(error, OSError):
-                kind = StoreUnavailableError if error.errno in _PASSING else StoreError
+                kind = StoreUnavailableError if error.errno in _TEMPORARY else StoreError
                 remedy = _REMEDIES.get(
                     error.errno or 0, "check the disk, and restore what is damaged from a copy"
                 )

@@ -35,11 +35,11 @@ M = TypeVar("M", bound=Metrics)
 
 _Rows = list[tuple[Any, ...]]
 _Changes = dict[PartialKey, _Rows]
-"""Key → its rows of all columns; no rows for a partial that has none any more."""
+"""Key → its rows of all columns; an empty list for a partial that no longer has rows."""
 
 
 class ParquetTransaction(StoreTransaction):
-    """See `StoreTransaction`. It has the files of the partitions that it touches in memory until it ends."""
+    """A `StoreTransaction` that keeps the files of the partitions it touches in memory."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class ParquetTransaction(StoreTransaction):
         kept_summaries: int,
         keep_replaced_s: float,
     ) -> None:
-        """Speak for one sink whose lock is held.
+        """Make the transaction of a sink whose lock is held.
 
         Args:
-            folder: Of the sink.
-            manifest: The state to start from; it is changed.
+            folder: The folder of the sink.
+            manifest: The state to start from; the transaction changes it.
             errors: Turns the errors of files and of Arrow into `StoreError`.
             kept_summaries: Summaries to keep for the sink.
-            keep_replaced_s: Seconds to keep a file that is replaced, for those who read it.
+            keep_replaced_s: Seconds to keep a replaced file for its readers.
         """
         self._folder = folder
         self._manifest = manifest
@@ -108,19 +108,19 @@ class ParquetTransaction(StoreTransaction):
             self._changed = True
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest ones if there are too many."""
+        """Keep the summary of an epoch, and delete the oldest if there are too many."""
         with self._step():
             summaries = [*self._manifest.summaries, (query_id, batch_id, json.loads(summary))]
             self._manifest.summaries = summaries[-self._kept_summaries :]
             self._changed = True
 
     def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; None if there is none."""
+        """Return the mark of a query; `None` without a mark."""
         with self._step():
             return self._manifest.marks.get(query_id)
 
     def known_queries(self) -> set[str]:
-        """Return the ids of the queries that have marks."""
+        """Return the ids of the queries with a mark."""
         with self._step():
             return set(self._manifest.marks)
 
@@ -132,7 +132,7 @@ class ParquetTransaction(StoreTransaction):
             ]
 
     def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; None if there is none."""
+        """Return the description of the job that wrote last; `None` without a description."""
         with self._step():
             return deepcopy(self._manifest.description)
 
@@ -159,7 +159,7 @@ class ParquetTransaction(StoreTransaction):
         written: list[Path] = []
         with self._step():
             now = time.time()
-            self._remove_what_nobody_reads(now)
+            self._remove_unread_files(now)
             try:
                 for layout, partitions in self._changes.items():
                     for start, changes in partitions.items():
@@ -169,8 +169,8 @@ class ParquetTransaction(StoreTransaction):
                 self._manifest.replaced |= dict.fromkeys(self._committed - live, now)
                 self._manifest.replace(self._folder)
             except Exception:
-                # A full disk must have room again. If the manifest was replaced, it names these
-                # files: keep them.
+                # Make room again on a full disk; but if the manifest was replaced, it names these
+                # files.
                 if not self._is_committed():
                     for path in written:
                         path.unlink(missing_ok=True)
@@ -193,8 +193,8 @@ class ParquetTransaction(StoreTransaction):
         found = Manifest.load(self._folder, self._manifest.sink)
         return found is not None and found.live() == self._manifest.live()
 
-    def _remove_what_nobody_reads(self, now: float) -> None:
-        """Remove files that were replaced long ago, and those of a writer that died before its commit."""
+    def _remove_unread_files(self, now: float) -> None:
+        """Remove files replaced long ago, and files of a writer that died before its commit."""
         replaced = self._manifest.replaced
         for name in [name for name, at in replaced.items() if now - at > self._keep_replaced_s]:
             (self._folder / name).unlink(missing_ok=True)

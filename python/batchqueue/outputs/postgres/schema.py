@@ -1,4 +1,4 @@
-"""The SQL of the PostgreSQL store. Values are bound; names of tables and columns are checked and quoted."""
+"""The SQL of the PostgreSQL store. Values are bound; table and column names are quoted."""
 
 from functools import cache
 from hashlib import sha256
@@ -10,7 +10,7 @@ _SQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
 _KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
 _COPY_TYPES = {int: "int8", float: "float8", str: "text"}
 
-# Sorted and compared byte by byte: the same order on every server, and the fastest.
+# Byte order is the same on every server, and the fastest.
 _TEXT = 'text COLLATE "C"'
 
 LEDGER_TABLES = ("batchqueue_sinks", "batchqueue_marks", "batchqueue_epochs", "batchqueue_tables")
@@ -23,15 +23,14 @@ CREATE_KEYS = (
 
 LIMITS = (
     "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', "
-    # What Spark takes for committed must survive a crash; all other values but this one see to
-    # that.
-    "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, "
-    "true)"
+    # A commit that Spark relies on must survive a crash, which every setting but `off` ensures.
+    "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
+    "ELSE current_setting('synchronous_commit') END, true)"
 )
-"""Said in each transaction, not once for the connection: a pooler may sit between."""
+"""Set in each transaction, not once per connection: there may be a pooler in between."""
 
 LOCK_TABLES = "SELECT pg_advisory_xact_lock(hashtextextended('batchqueue tables of ' || %s, 0))"
-"""One transaction at a time makes tables in a schema: IF NOT EXISTS alone fails when two meet."""
+"""One transaction at a time creates tables in a schema: concurrent IF NOT EXISTS may fail."""
 
 COLUMNS_OF = (
     "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -40,28 +39,31 @@ COLUMNS_OF = (
 
 
 def create_ledger(schema: str) -> list[str]:
-    """Write the statements that create the ledger.
+    """Return the statements that create the ledger.
 
     Args:
-        schema: Quoted.
+        schema: Its quoted name.
     """
     sink = f"sink {_TEXT} NOT NULL"
     return [
-        # The row of a sink is locked by its writer, so it is there before its description.
-        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_sinks (sink {_TEXT} PRIMARY KEY, description json)",
+        # The writer of a sink locks its row, so the row exists before its description.
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_sinks "
+        f"(sink {_TEXT} PRIMARY KEY, description json)",
         f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_marks ({sink}, query_id {_TEXT} NOT NULL, "
         "batch_id bigint NOT NULL, PRIMARY KEY (sink, query_id))",
-        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_epochs (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-        f"{sink}, query_id {_TEXT} NOT NULL, batch_id bigint NOT NULL, summary json NOT NULL)",
-        f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {schema}.batchqueue_epochs (sink, seq)",
-        # Which tables hold metrics: a schema may have tables of its owner's, and clear() must not
-        # touch those.
+        f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_epochs "
+        f"(seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {sink}, "
+        f"query_id {_TEXT} NOT NULL, batch_id bigint NOT NULL, summary json NOT NULL)",
+        "CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink "
+        f"ON {schema}.batchqueue_epochs (sink, seq)",
+        # The tables that hold metrics. The owner of the schema may have others, which clear() must
+        # not touch.
         f"CREATE TABLE IF NOT EXISTS {schema}.batchqueue_tables (name {_TEXT} PRIMARY KEY)",
     ]
 
 
 class TableSql(NamedTuple):
-    """The statements for one table of metrics, and its staging table."""
+    """The statements for a table of metrics and its staging table."""
 
     name: str
     column_types: dict[str, str]
@@ -77,21 +79,23 @@ class TableSql(NamedTuple):
 
 @cache
 def table_sql(schema: str, layout: Layout) -> TableSql:
-    """Write the statements for one layout.
+    """Return the statements for a layout.
 
     Args:
-        schema: Quoted.
+        schema: Its quoted name.
         layout: The table.
     """
     name = f"{schema}.{quoted(layout.table)}"
     keys = layout.key_columns
     kinds = {key: _KEY_TYPES[key] for key in keys} | dict(layout.columns)
     definitions = ", ".join(
-        f"{quoted(column)} {_TEXT if kind is str else _SQL_TYPES[kind]}{' NOT NULL' if column in keys else ''}"
+        f"{quoted(column)} {_TEXT if kind is str else _SQL_TYPES[kind]}"
+        f"{' NOT NULL' if column in keys else ''}"
         for column, kind in kinds.items()
     )
     values = [quoted(column) for column, _ in layout.columns]
-    staging = f"batchqueue_rows_{sha256(layout.table.encode()).hexdigest()[:16]}"  # names have up to 63 bytes
+    # A hash, because names may have at most 63 bytes.
+    staging = f"batchqueue_rows_{sha256(layout.table.encode()).hexdigest()[:16]}"
     columns = ", ".join([*keys, *values])
     replaced = ", ".join(f"{value} = excluded.{value}" for value in values)
     found = ", ".join(f"stored.{column}" for column in ["entity", "time_bucket", *values])
@@ -101,7 +105,8 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
         name=name,
         column_types={"sink": "text"}
         | {column: _SQL_TYPES[kind] for column, kind in kinds.items()},
-        create=f"CREATE TABLE {name} (sink {_TEXT} NOT NULL, {definitions}, PRIMARY KEY (sink, {', '.join(keys)}))",
+        create=f"CREATE TABLE {name} (sink {_TEXT} NOT NULL, {definitions}, "
+        f"PRIMARY KEY (sink, {', '.join(keys)}))",
         create_staging=f"CREATE TEMPORARY TABLE {staging} ({definitions}) ON COMMIT DROP",
         staging=f"pg_temp.{staging}",
         copy_types=tuple(_COPY_TYPES[kind] for kind in kinds.values()),
@@ -109,7 +114,9 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
         f"ON CONFLICT (sink, {', '.join(keys)}) DO UPDATE SET {replaced}",
         delete_keys=f"DELETE FROM {name} AS stored USING pg_temp.batchqueue_keys AS wanted "
         f"WHERE stored.sink = %s AND {same_key}",
-        select_keys=f"SELECT {found} FROM {name} AS stored JOIN pg_temp.batchqueue_keys AS wanted ON {same_key} "
+        select_keys=f"SELECT {found} FROM {name} AS stored "
+        f"JOIN pg_temp.batchqueue_keys AS wanted ON {same_key} "
         f"WHERE stored.sink = %s ORDER BY {order}",
-        select_all=f"SELECT {found} FROM {name} AS stored WHERE sink = %s AND metric = %s ORDER BY {order}",
+        select_all=f"SELECT {found} FROM {name} AS stored "
+        f"WHERE sink = %s AND metric = %s ORDER BY {order}",
     )

@@ -25,21 +25,22 @@ _KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""Finds out within a minute that a server has vanished; a connection string may have its own."""
+"""They detect a vanished server within a minute; a connection string overrides them."""
 
 
 class PostgresStore:
-    """A `MetricsStore` in a PostgreSQL database; tested with version 15. Needs the extra `postgres`.
+    """A `MetricsStore` in a PostgreSQL database; tested with version 15.
 
-    The writers of one sink wait for each other; those of different sinks work side by side, and
-    readers wait for nobody. Each transaction opens its own connection, so the store can be pickled,
-    and used after a fork. What a transaction has committed survives a crash of the server.
+    Needs the extra `postgres`. The writers of a sink wait for each other; writers of different
+    sinks work concurrently, and readers never wait. Each transaction opens its own connection, so
+    the store can be pickled, and used after a fork. What a transaction has committed survives a
+    crash of the server.
 
     Attributes:
         schema: The schema of the tables.
         connect_timeout_s: Seconds to wait for a connection.
-        lock_timeout_s: Seconds that a transaction waits for another one of its sink.
-        kept_summaries: Epochs of each sink whose summaries are kept, the newest.
+        lock_timeout_s: Seconds that a transaction waits for another transaction of its sink.
+        kept_summaries: Number of newest epochs of each sink whose summaries are kept.
     """
 
     def __init__(
@@ -51,21 +52,24 @@ class PostgresStore:
         lock_timeout_s: float = 30,
         kept_summaries: int = 1_000,
     ) -> None:
-        """Describe a store; nothing is opened yet.
+        """Declare a store without connecting.
 
         Args:
-            conninfo: How to connect, as libpq takes it: "host=db1 dbname=shop user=spark", or a URI
-                "postgresql://spark@db1/shop". What is missing comes from the PG* variables of the
-                environment of each process. A password in it is never shown, but it is in the
-                pickled store: where other users could see that, keep it in a file ~/.pgpass or in
+            conninfo: A connection string of libpq: "host=db1 dbname=shop user=spark", or a URI
+                "postgresql://spark@db1/shop". Each process takes missing parts from the PG*
+                variables of its environment. A password in it is never shown, but the pickled store
+                contains it: where other users could read that, keep the password in ~/.pgpass or in
                 PGPASSWORD.
-            schema: The schema of the tables; it is created if it is missing.
-            connect_timeout_s: Seconds to wait for a connection; it replaces that of `conninfo`.
-            lock_timeout_s: Seconds that a transaction waits for another one of its sink.
-            kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
+            schema: The schema of the tables, created if it is missing; "public" by default.
+            connect_timeout_s: Seconds to wait for a connection, which override those of `conninfo`;
+                10 by default.
+            lock_timeout_s: Seconds that a transaction waits for another transaction of its sink; 30
+                by default.
+            kept_summaries: Number of newest epochs of each sink whose summaries are kept, at least
+                1; 1,000 by default.
 
         Raises:
-            ConfigError: An argument cannot be used as given.
+            ConfigError: An argument is invalid.
             MissingPackageError: psycopg is not installed.
         """
         require("psycopg", "PostgresStore", "postgres")
@@ -75,16 +79,18 @@ class PostgresStore:
         try:
             words = conninfo_to_dict(conninfo)
         except ProgrammingError:
-            words = None  # its message may quote the password
+            words = None  # the message of the error may quote the password
         if words is None:
             raise ConfigError(
-                "conninfo is no connection string; write it as 'host=db1 dbname=shop user=spark' "
-                "or 'postgresql://spark@db1/shop', with values that have spaces in single quotes"
+                "conninfo is not a connection string; write it as "
+                "'host=db1 dbname=shop user=spark' or 'postgresql://spark@db1/shop', "
+                "with values that have spaces in single quotes"
             )
         quoted(schema)
         if connect_timeout_s <= 0 or lock_timeout_s < 0:
             raise ConfigError(
-                f"connect_timeout_s={connect_timeout_s}, lock_timeout_s={lock_timeout_s}: give seconds above 0"
+                f"connect_timeout_s={connect_timeout_s}, lock_timeout_s={lock_timeout_s}: "
+                "give seconds above 0"
             )
         self.schema = schema
         self.connect_timeout_s = connect_timeout_s
@@ -102,10 +108,10 @@ class PostgresStore:
         return f"PostgresStore({shown!r}, schema={self.schema!r})"
 
     def prepare(self) -> None:
-        """Make sure that the schema can be written, creating the schema and the ledger if they are missing.
+        """Check that the schema can be written; create it and the ledger if they are missing.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The schema cannot be written.
             StoreUnavailableError: The server is down or out of reach.
         """
         from batchqueue.outputs.postgres.transaction import need_ledger, need_rights
@@ -117,15 +123,17 @@ class PostgresStore:
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        """Open a transaction that excludes other writers of the sink; commit on a clean exit, else roll back.
+        """Open a transaction that excludes other writers of the sink.
+
+        It commits on a clean exit of the block, and rolls back on an exception.
 
         Args:
-            sink_id: On whose behalf: several sinks may share one schema.
+            sink_id: The sink that writes; several sinks may share a schema.
 
         Raises:
             StoreError: The schema cannot be written.
             StoreUnavailableError: The server is down, out of reach or overloaded, or another writer
-                of the sink was at work for longer than `lock_timeout_s`.
+                of the sink held the lock for longer than `lock_timeout_s`.
         """
         from batchqueue.outputs.postgres.transaction import need_ledger
 
@@ -141,7 +149,13 @@ class PostgresStore:
                 connection.commit()
 
     def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of one metric, ordered by entity and time bucket; waits for no writer.
+        """Return the stored partials of a metric, ordered by entity and time bucket.
+
+        It does not wait for writers.
+
+        Args:
+            metric_type: The metric.
+            sink_id: The sink that wrote them.
 
         Raises:
             StoreError: The schema cannot be read.
@@ -151,11 +165,13 @@ class PostgresStore:
             return self._transaction(connection, sink_id).read(metric_type)
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for one sink, in their order; waits for no writer.
+        """Return the summaries that are kept for a sink, in the order of recording.
+
+        It does not wait for writers.
 
         Args:
-            sink_id: Whose.
-            newest: At most so many, the last ones; None: all.
+            sink_id: The sink that recorded them.
+            newest: Return at most this many, the newest; `None` for all.
 
         Raises:
             StoreError: The schema cannot be read.
@@ -165,8 +181,8 @@ class PostgresStore:
 
         with self._connection() as connection:
             with self._errors():
-                there = has_ledger(connection, quoted(self.schema))
-            return self._transaction(connection, sink_id).summaries(newest) if there else []
+                exists = has_ledger(connection, quoted(self.schema))
+            return self._transaction(connection, sink_id).summaries(newest) if exists else []
 
     def _transaction(
         self, connection: "psycopg.Connection[Any]", sink_id: str
@@ -183,8 +199,8 @@ class PostgresStore:
 
         words = {**self._words, "connect_timeout": max(1, round(self.connect_timeout_s))}
         with self._errors():
-            # One statement each, seldom the same one twice: nothing to prepare, so that a pooler
-            # may sit between.
+            # A connection seldom runs a statement twice, so preparing gains nothing, and without it
+            # there may be a pooler in between.
             connection = psycopg.connect(**words, prepare_threshold=None)
         try:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

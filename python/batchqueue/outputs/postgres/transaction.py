@@ -1,4 +1,4 @@
-"""A transaction of the PostgreSQL store. Keys and rows travel by set: one COPY, one statement."""
+"""A transaction of the PostgreSQL store. Keys and rows go as sets: a COPY, then a statement."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Metrics)
 
 
 class PostgresTransaction(StoreTransaction):
-    """See `StoreTransaction`."""
+    """A `StoreTransaction` on an open connection."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class PostgresTransaction(StoreTransaction):
         errors: Callable[[], AbstractContextManager[None]],
         kept_summaries: int,
     ) -> None:
-        """Speak for one sink on an open connection.
+        """Make the transaction of a sink.
 
         Args:
-            connection: Inside a transaction; its owner commits.
-            schema: Where the tables are, quoted.
-            sink_id: Whose rows to see and to write.
+            connection: Inside a transaction, which its owner commits.
+            schema: The quoted name of the schema of the tables.
+            sink_id: The sink whose rows to read and write.
             errors: Turns the errors of psycopg into `StoreError`.
             kept_summaries: Summaries to keep for the sink.
         """
@@ -62,11 +62,10 @@ class PostgresTransaction(StoreTransaction):
         self._staged: set[str] = set()
 
     def lock(self, timeout_s: float) -> None:
-        """Keep other writers of this sink out until the end.
+        """Exclude other writers of this sink until the transaction ends.
 
         Args:
-            timeout_s: Seconds to wait for one that is at work, here and for whatever is locked
-                later.
+            timeout_s: Seconds to wait for another writer, for this lock and for each later lock.
         """
         with self._statements() as cursor:
             _run(cursor, LIMITS, _milliseconds(timeout_s))
@@ -104,13 +103,13 @@ class PostgresTransaction(StoreTransaction):
                     sql.copy_types,
                     typed_rows(layout, partials),
                 )
-                if layout.multi_row:  # there may be fewer rows than before
+                if layout.multi_row:  # a partial may have fewer rows than before
                     self._stage_keys(cursor, partials)
                     _run(cursor, sql.delete_keys, self._sink_id)
                 _run(cursor, sql.upsert, self._sink_id)
 
     def read(self, metric_type: type[M]) -> list[M]:
-        """Return all partials of one metric, ordered by entity and time bucket."""
+        """Return all partials of a metric, ordered by entity and time bucket."""
         with self._statements() as cursor:
             sql = table_sql(self._schema, table_layout(metric_type))
             if not self._has_table(cursor, sql):
@@ -124,15 +123,16 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             _run(
                 cursor,
-                f"INSERT INTO {self._schema}.batchqueue_marks (sink, query_id, batch_id) VALUES (%s, %s, %s) "
-                "ON CONFLICT (sink, query_id) DO UPDATE SET batch_id = excluded.batch_id",
+                f"INSERT INTO {self._schema}.batchqueue_marks (sink, query_id, batch_id) "
+                "VALUES (%s, %s, %s) ON CONFLICT (sink, query_id) "
+                "DO UPDATE SET batch_id = excluded.batch_id",
                 self._sink_id,
                 query_id,
                 batch_id,
             )
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest ones if there are too many."""
+        """Keep the summary of an epoch, and delete the oldest if there are too many."""
         epochs = f"{self._schema}.batchqueue_epochs"
         with self._statements() as cursor:
             _run(
@@ -153,14 +153,17 @@ class PostgresTransaction(StoreTransaction):
             )
 
     def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; None if there is none."""
-        sql = f"SELECT batch_id FROM {self._schema}.batchqueue_marks WHERE sink = %s AND query_id = %s"
+        """Return the mark of a query; `None` without a mark."""
+        sql = (
+            f"SELECT batch_id FROM {self._schema}.batchqueue_marks "
+            "WHERE sink = %s AND query_id = %s"
+        )
         with self._statements() as cursor:
             row = _run(cursor, sql, self._sink_id, query_id).fetchone()
         return None if row is None else row[0]
 
     def known_queries(self) -> set[str]:
-        """Return the ids of the queries that have marks."""
+        """Return the ids of the queries with a mark."""
         sql = f"SELECT query_id FROM {self._schema}.batchqueue_marks WHERE sink = %s"
         with self._statements() as cursor:
             return {query_id for (query_id,) in _run(cursor, sql, self._sink_id)}
@@ -176,7 +179,7 @@ class PostgresTransaction(StoreTransaction):
         return [Epoch(*row) for row in reversed(rows)]
 
     def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; None if there is none."""
+        """Return the description of the job that wrote last; `None` without a description."""
         sql = f"SELECT description FROM {self._schema}.batchqueue_sinks WHERE sink = %s"
         with self._statements() as cursor:
             row = _run(cursor, sql, self._sink_id).fetchone()
@@ -211,7 +214,7 @@ class PostgresTransaction(StoreTransaction):
             columns = dict(_run(cursor, COLUMNS_OF, sql.name).fetchall())
             if not columns:
                 return False
-            if not columns.items() >= sql.column_types.items():  # the owner may add some
+            if not columns.items() >= sql.column_types.items():  # the owner may add columns
                 raise StoreError(
                     f"table {sql.name} has the columns {columns}, and not {sql.column_types}: "
                     "give the kind of metrics another table, or the store another schema"
@@ -230,8 +233,7 @@ class PostgresTransaction(StoreTransaction):
 
     def _stage_keys(self, cursor: Cursor[Any], keys: Iterable[PartialKey]) -> None:
         self._stage(cursor, CREATE_KEYS, "pg_temp.batchqueue_keys", KEYS_COPY_TYPES, keys)
-        # Nobody else does it for a temporary table, and by guesses the join might read all that is
-        # stored.
+        # Autovacuum skips temporary tables, and without statistics the join might read all rows.
         _run(cursor, "ANALYZE pg_temp.batchqueue_keys")
 
     def _stage(
@@ -242,7 +244,7 @@ class PostgresTransaction(StoreTransaction):
         types: Sequence[str],
         rows: Iterable[tuple[Any, ...]],
     ) -> None:
-        """Fill a temporary table with rows, and with nothing else."""
+        """Replace the contents of a temporary table by rows."""
         _run(cursor, f"TRUNCATE {table}" if table in self._staged else create)
         self._staged.add(table)
         with cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
@@ -255,30 +257,30 @@ def has_ledger(connection: Connection[Any], schema: str) -> bool:
     """Return whether all tables of the ledger exist.
 
     Args:
-        connection: Where to look.
-        schema: Quoted.
+        connection: The connection to use.
+        schema: Its quoted name.
     """
-    looks = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
+    tables = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
     with connection.cursor() as cursor:
         found = _run(
-            cursor, f"SELECT {looks}", *(f"{schema}.{table}" for table in LEDGER_TABLES)
+            cursor, f"SELECT {tables}", *(f"{schema}.{table}" for table in LEDGER_TABLES)
         ).fetchone()
     return found is not None and None not in found
 
 
 def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:
-    """Create what is missing of the schema and the ledger, and commit.
+    """Create the schema and the tables of the ledger that are missing, and commit.
 
     Args:
-        connection: Where to create it.
-        schema: Quoted.
-        timeout_s: Seconds to wait for another one who does the same.
+        connection: The connection to use.
+        schema: Its quoted name.
+        timeout_s: Seconds to wait for another connection that does the same.
     """
     if not has_ledger(connection, schema):
         with connection.cursor() as cursor:
             _run(cursor, LIMITS, _milliseconds(timeout_s))
             _run(cursor, LOCK_TABLES, schema)
-            # Asked first: to create what exists needs a right that this user may not have.
+            # Only if missing: CREATE SCHEMA needs a right that this user may not have.
             if _run(cursor, "SELECT to_regnamespace(%s)", schema).fetchone() == (None,):
                 _run(cursor, f"CREATE SCHEMA {schema}")
             for statement in create_ledger(schema):
@@ -287,11 +289,11 @@ def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> N
 
 
 def need_rights(connection: Connection[Any], schema: str) -> None:
-    """Change nothing in the ledger, which fails where this user may not write to it, or nobody may.
+    """Check that this user may write to the ledger, by statements that change nothing.
 
     Args:
-        connection: Where to try it.
-        schema: Quoted.
+        connection: The connection to use.
+        schema: Its quoted name.
     """
     with connection.cursor() as cursor:
         _run(cursor, f"UPDATE {schema}.batchqueue_sinks SET description = NULL WHERE false")
@@ -300,7 +302,7 @@ def need_rights(connection: Connection[Any], schema: str) -> None:
 
 
 def _milliseconds(timeout_s: float) -> str:
-    return str(max(1, round(timeout_s * 1_000)))  # 0 would mean for ever
+    return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the time-out
 
 
 def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:

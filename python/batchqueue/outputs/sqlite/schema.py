@@ -1,4 +1,4 @@
-"""The SQL of the SQLite store. Values are bound; names of tables and columns are checked and quoted."""
+"""The SQL of the SQLite store. Values are bound; table and column names are checked and quoted."""
 
 from functools import cache
 from typing import NamedTuple
@@ -8,30 +8,32 @@ from batchqueue.outputs.layout import check_names, quoted
 
 EPOCHS_TABLE = "batchqueue_epochs"
 CREATE_LEDGER = (
-    # seq keeps the order of the summaries; AUTOINCREMENT, so that clear() does not start it anew.
-    f"CREATE TABLE IF NOT EXISTS {EPOCHS_TABLE} (seq INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, "
-    "query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL)",
+    # seq keeps the order of the summaries; AUTOINCREMENT, so that clear() does not restart it.
+    f"CREATE TABLE IF NOT EXISTS {EPOCHS_TABLE} (seq INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "sink TEXT NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, summary TEXT NOT NULL)",
     f"CREATE INDEX IF NOT EXISTS batchqueue_epochs_of_sink ON {EPOCHS_TABLE} (sink, seq)",
-    "CREATE TABLE IF NOT EXISTS batchqueue_sinks (sink TEXT PRIMARY KEY, description TEXT) WITHOUT ROWID",
-    # Which tables hold metrics: a file may have tables of its owner's, and clear() must not touch
-    # those.
+    "CREATE TABLE IF NOT EXISTS batchqueue_sinks (sink TEXT PRIMARY KEY, description TEXT) "
+    "WITHOUT ROWID",
+    # The tables that hold metrics. The owner of the file may have others, which clear() must not
+    # touch.
     "CREATE TABLE IF NOT EXISTS batchqueue_tables (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 MARKS_TABLE = "batchqueue_marks"
 CREATE_MARKS = (
-    f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, batch_id INTEGER NOT NULL, "
-    "PRIMARY KEY (sink, query_id)) WITHOUT ROWID",
-    # A file of the time when every epoch was kept and marks were not: its epochs must not be
-    # applied again.
-    f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} GROUP BY sink, query_id",
+    f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, "
+    "batch_id INTEGER NOT NULL, PRIMARY KEY (sink, query_id)) WITHOUT ROWID",
+    # An older version kept every epoch and no marks: the epochs of its files must not be applied
+    # again.
+    f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} "
+    "GROUP BY sink, query_id",
 )
 
 NEED_WRITABLE = f"DELETE FROM {EPOCHS_TABLE} WHERE 0"
-"""Changes nothing, and fails where the file is read-only: BEGIN IMMEDIATE alone begins a transaction that reads."""
+"""Changes nothing, and fails if the file is read-only; BEGIN IMMEDIATE alone would succeed."""
 
 
 class TableSql(NamedTuple):
-    """The statements for the table of one kind of metrics."""
+    """The statements for the table of a kind of metrics."""
 
     create: str
     select_key: str
@@ -43,13 +45,13 @@ class TableSql(NamedTuple):
 
 @cache
 def table_sql(metric_type: type[Metrics]) -> TableSql:
-    """Write the statements for one metric type.
+    """Return the statements for a metric type.
 
-    Value columns have no SQL type: SQLite would turn ints into floats where it is REAL, and floats
-    into ints where it is NUMERIC; without one it keeps what it is given.
+    Value columns have no SQL type, so that SQLite keeps values as they are: it would turn ints into
+    floats in a REAL column, and floats into ints in a NUMERIC column.
 
     Raises:
-        ConfigError: The table or a column has a name that cannot be used.
+        ConfigError: The name of the table or of a column is invalid.
     """
     check_names(metric_type)
     table = quoted(metric_type.table)
@@ -57,17 +59,18 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     keys = ["sink", "metric", "entity", "time_bucket", *(["rank"] if metric_type.multi_row else [])]
     rank_column = "rank INTEGER NOT NULL, " if metric_type.multi_row else ""
     order = ", ".join(keys[2:])
-    one_key = "sink = ? AND metric = ? AND entity = ? AND time_bucket = ?"
+    same_key = "sink = ? AND metric = ? AND entity = ? AND time_bucket = ?"
     columns = ", ".join(values)
     return TableSql(
         create=f"CREATE TABLE IF NOT EXISTS {table} (sink TEXT NOT NULL, metric TEXT NOT NULL, "
         f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}{columns}, "
         f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
-        select_key=f"SELECT {columns} FROM {table} WHERE {one_key} ORDER BY {order}",
-        select_newest=f"SELECT max(time_bucket) FROM {table} WHERE sink = ? AND metric = ? AND entity = ?",
+        select_key=f"SELECT {columns} FROM {table} WHERE {same_key} ORDER BY {order}",
+        select_newest=f"SELECT max(time_bucket) FROM {table} "
+        "WHERE sink = ? AND metric = ? AND entity = ?",
         select_all=f"SELECT entity, time_bucket, {columns} FROM {table} "
         f"WHERE sink = ? AND metric = ? ORDER BY {order}",
-        delete_key=f"DELETE FROM {table} WHERE {one_key}",
+        delete_key=f"DELETE FROM {table} WHERE {same_key}",
         insert=f"INSERT OR REPLACE INTO {table} ({', '.join(keys)}, {columns}) "
         f"VALUES ({', '.join('?' * (len(keys) + len(values)))})",
     )

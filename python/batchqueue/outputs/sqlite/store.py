@@ -27,41 +27,44 @@ from batchqueue.outputs.store import (
 
 M = TypeVar("M", bound=Metrics)
 
-_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-"""The classes of errors that are over when another process has done its work."""
+_TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+"""The classes of errors that end when another process is done."""
 
 _REMEDIES = {
     "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
     "unable to open": "its directory must exist, and this user must be able to write to it",
-    "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its directory",
+    "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its "
+    "directory",
     "not a database": "the file belongs to something else: choose another path",
     "full": "make room on the disk",
     "disk I/O": "check the disk",
 }
-"""What to do, by a part of the message of SQLite."""
+"""The remedy, by a part of the message of SQLite."""
 
 
 class SqliteStore:
-    """A `MetricsStore` in a file. Any number of processes may use it; one writes at a time, the others wait.
+    """A `MetricsStore` in a file.
 
-    Each transaction opens its own connection, so the store can be pickled, and used after a fork.
-    What a transaction has committed survives a power cut.
+    Any number of processes may use it; one writes at a time, and other writers wait. Each
+    transaction opens its own connection, so the store can be pickled, and used after a fork. What a
+    transaction has committed survives a power cut.
 
     Attributes:
         path: The file, as an absolute path.
         busy_timeout_s: Seconds that a transaction waits for other writers.
-        kept_summaries: Epochs of each sink whose summaries are kept, the newest.
+        kept_summaries: Number of newest epochs of each sink whose summaries are kept.
     """
 
     def __init__(
         self, path: str | PathLike[str], *, busy_timeout_s: float = 30, kept_summaries: int = 1_000
     ) -> None:
-        """Describe a store; nothing is opened yet.
+        """Declare a store without opening it.
 
         Args:
-            path: The file. Its directory must exist; the file is created when it is needed.
-            busy_timeout_s: Seconds that a transaction waits for other writers.
-            kept_summaries: Epochs of each sink whose summaries are kept, the newest; at least 1.
+            path: The file. Its directory must exist; the file is created on demand.
+            busy_timeout_s: Seconds that a transaction waits for other writers; 30 by default.
+            kept_summaries: Number of newest epochs of each sink whose summaries are kept, at least
+                1; 1,000 by default.
 
         Raises:
             ConfigError: The path is ":memory:", which would be empty in every other process and
@@ -79,24 +82,26 @@ class SqliteStore:
         return f"SqliteStore({str(self.path)!r})"
 
     def prepare(self) -> None:
-        """Make sure that the file can be written, creating it if it is missing.
+        """Check that the file can be written, and create it if it is missing.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The file cannot be written.
         """
         with self.transaction():
             pass
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        """Open a transaction that excludes other writers; commit on a clean exit, roll back on an exception.
+        """Open a transaction that excludes other writers.
+
+        It commits on a clean exit of the block, and rolls back on an exception.
 
         Args:
-            sink_id: On whose behalf: several sinks may share one file.
+            sink_id: The sink that writes; several sinks may share a file.
 
         Raises:
             StoreError: The file cannot be written.
-            StoreUnavailableError: Others kept it busy for longer than `busy_timeout_s`.
+            StoreUnavailableError: Other writers kept it busy for longer than `busy_timeout_s`.
         """
         with self._connection() as connection:
             with self._errors():
@@ -111,10 +116,16 @@ class SqliteStore:
                 connection.execute("COMMIT")
 
     def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of one metric, ordered by entity and time bucket; waits for no writer.
+        """Return the stored partials of a metric, ordered by entity and time bucket.
+
+        It does not wait for writers.
+
+        Args:
+            metric_type: The metric.
+            sink_id: The sink that wrote them.
 
         Raises:
-            StoreError: There is no such file, or it is no database.
+            StoreError: The file is missing, or is not a database.
         """
         with self._reading() as connection:
             if not has_table(connection, metric_type.table):
@@ -128,14 +139,16 @@ class SqliteStore:
             ]
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for one sink, in their order; waits for no writer.
+        """Return the summaries that are kept for a sink, in the order of recording.
+
+        It does not wait for writers.
 
         Args:
-            sink_id: Whose.
-            newest: At most so many, the last ones; None: all.
+            sink_id: The sink that recorded them.
+            newest: Return at most this many, the newest; `None` for all.
 
         Raises:
-            StoreError: There is no such file, or it is no database.
+            StoreError: The file is missing, or is not a database.
         """
         with self._reading() as connection:
             if not has_table(connection, EPOCHS_TABLE):
@@ -173,19 +186,18 @@ class SqliteStore:
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            code = (
-                getattr(error, "sqlite_errorcode", 0) & 0xFF
-            )  # the low byte is the class of the error
-            kind = StoreUnavailableError if code in _PASSING else StoreError
+            # The low byte of the code is the class of the error.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = StoreUnavailableError if code in _TEMPORARY else StoreError
             raise kind(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Let readers and the writer work side by side; the file remembers it."""
+    """Let readers and the writer work concurrently; the file keeps the setting."""
     try:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # SQLite does not wait here when another connection is switching; that one does the work.
+        # SQLite does not wait here while another connection switches the mode; that one does it.
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
 

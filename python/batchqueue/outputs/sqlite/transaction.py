@@ -21,13 +21,16 @@ from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_jso
 
 M = TypeVar("M", bound=Metrics)
 
-# SQLite turns NaN into NULL, silently. This blob stands for it; nothing else is kept as a blob.
+# SQLite silently turns NaN into NULL. This blob stands for NaN; no other value is stored as a blob.
 _NAN = b"NaN"
 _KEPT = {int, float, str, type(None)}
 
 
 class SqliteTransaction(StoreTransaction):
-    """See `StoreTransaction`. One statement per key: faster than lists of keys, which SQLite also limits."""
+    """A `StoreTransaction` on an open connection.
+
+    It runs a statement per key: faster than lists of keys, whose length SQLite limits as well.
+    """
 
     def __init__(
         self,
@@ -36,11 +39,11 @@ class SqliteTransaction(StoreTransaction):
         errors: Callable[[], AbstractContextManager[None]],
         kept_summaries: int,
     ) -> None:
-        """Speak for one sink on an open connection.
+        """Make the transaction of a sink.
 
         Args:
-            connection: Inside a transaction; its owner commits.
-            sink_id: Whose rows to see and to write.
+            connection: Inside a transaction, which its owner commits.
+            sink_id: The sink whose rows to read and write.
             errors: Turns the errors of SQLite into `StoreError`.
             kept_summaries: Summaries to keep for the sink.
         """
@@ -58,8 +61,7 @@ class SqliteTransaction(StoreTransaction):
             newest: dict[str, int | None] = {}
             for key in dict.fromkeys(keys):
                 entity, time_bucket = key
-                # Time goes on: most buckets are newer than all that is stored, and one look per
-                # entity says so.
+                # Most buckets are newer than everything stored, which a query per entity finds out.
                 if entity not in newest:
                     (newest[entity],) = self._connection.execute(
                         sql.select_newest, (self._sink_id, metric_type.name, entity)
@@ -80,7 +82,7 @@ class SqliteTransaction(StoreTransaction):
             for metric_type, group in groupby(metrics, key=_type):
                 sql = self._table(metric_type)
                 latest = {(self._sink_id, item.name, *item.key): item for item in group}
-                if metric_type.multi_row:  # there may be fewer rows than before
+                if metric_type.multi_row:  # a partial may have fewer rows than before
                     self._connection.executemany(sql.delete_key, latest)
                 self._connection.executemany(sql.insert, _stored_rows(metric_type, latest))
 
@@ -93,34 +95,39 @@ class SqliteTransaction(StoreTransaction):
             )
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest ones if there are too many."""
+        """Keep the summary of an epoch, and delete the oldest if there are too many."""
         with self._statements():
             self._connection.execute(
-                f"INSERT INTO {EPOCHS_TABLE} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)",
+                f"INSERT INTO {EPOCHS_TABLE} (sink, query_id, batch_id, summary) "
+                "VALUES (?, ?, ?, ?)",
                 (self._sink_id, query_id, batch_id, summary),
             )
             self._connection.execute(
                 f"DELETE FROM {EPOCHS_TABLE} WHERE sink = ? AND seq <= "
-                f"(SELECT seq FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+                f"(SELECT seq FROM {EPOCHS_TABLE} WHERE sink = ? "
+                "ORDER BY seq DESC LIMIT 1 OFFSET ?)",
                 (self._sink_id, self._sink_id, self._kept_summaries),
             )
 
     def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; None if there is none."""
+        """Return the mark of a query; `None` without a mark."""
         sql = f"SELECT batch_id FROM {MARKS_TABLE} WHERE sink = ? AND query_id = ?"
         with self._statements():
             row = self._connection.execute(sql, (self._sink_id, query_id)).fetchone()
         return None if row is None else row[0]
 
     def known_queries(self) -> set[str]:
-        """Return the ids of the queries that have marks."""
+        """Return the ids of the queries with a mark."""
         sql = f"SELECT query_id FROM {MARKS_TABLE} WHERE sink = ?"
         with self._statements():
             return {query_id for (query_id,) in self._connection.execute(sql, (self._sink_id,))}
 
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
-        sql = f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? ORDER BY seq DESC LIMIT ?"
+        sql = (
+            f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? "
+            "ORDER BY seq DESC LIMIT ?"
+        )
         with self._statements():
             rows = self._connection.execute(
                 sql, (self._sink_id, -1 if newest is None else newest)
@@ -131,7 +138,7 @@ class SqliteTransaction(StoreTransaction):
         ]
 
     def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; None if there is none."""
+        """Return the description of the job that wrote last; `None` without a description."""
         sql = "SELECT description FROM batchqueue_sinks WHERE sink = ?"
         with self._statements():
             row = self._connection.execute(sql, (self._sink_id,)).fetchone()
@@ -162,8 +169,8 @@ class SqliteTransaction(StoreTransaction):
     @contextmanager
     def _statements(self) -> Iterator[None]:
         with self.guarded(), self._errors():
-            # After some errors, a full disk for one, SQLite has rolled back by itself, and would
-            # commit each statement that follows.
+            # After some errors, such as a full disk, SQLite has rolled back on its own and would
+            # commit each further statement.
             if not self._connection.in_transaction:
                 raise sqlite3.OperationalError(
                     "the transaction was rolled back after an earlier error"
@@ -182,7 +189,7 @@ class SqliteTransaction(StoreTransaction):
 
 
 def create_ledger(connection: sqlite3.Connection) -> None:
-    """Create the tables of the ledger, where they are missing."""
+    """Create the tables of the ledger that are missing."""
     for statement in CREATE_LEDGER:
         connection.execute(statement)
     if not has_table(connection, MARKS_TABLE):
@@ -191,7 +198,7 @@ def create_ledger(connection: sqlite3.Connection) -> None:
 
 
 def has_table(connection: sqlite3.Connection, table: str) -> bool:
-    """Return whether there is such a table."""
+    """Return whether the database has a table with this name."""
     sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
     return connection.execute(sql, (table,)).fetchone() is not None
 
@@ -206,24 +213,25 @@ def _stored_rows(
     for key, item in metrics.items():
         check_key(item.name, item.key)
         for rank, row in enumerate(item.to_rows(), 1):
-            # NaN is not equal to itself.
             values = [
-                value if value == value and type(value) in _KEPT else _checked(value, item)  # noqa: PLR0124
+                value
+                if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
+                else _checked(value, item)
                 for value in row
             ]
             yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
 
 
 def _checked(value: Any, item: Metrics) -> Any:
-    """Return the stored form of a value that is NaN, or of no plain type."""
+    """Return the stored form of NaN, or of a value whose type is a subclass of a plain type."""
     if not isinstance(value, int | float | str):
         raise StoreError(
-            f"metric {item.name} has the value {value!r} under {item.key}; check the metrics: values are int, float, "
-            "str or None"
+            f"metric {item.name} has the value {value!r} under {item.key}; "
+            "check the metrics: values are int, float, str or None"
         )
     return _NAN if value != value else value  # noqa: PLR0124
 
 
 def from_sql(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a stored row, with NaN where it was."""
+    """Return the values of a stored row, with NaN restored."""
     return tuple([float(value) if type(value) is bytes else value for value in row])
