@@ -1,12 +1,13 @@
 """A partitioned batch queue with native drain threads.
 
-Producers put items in from any thread; drain threads written in Rust take them out of bounded
-partitions, group them by class and hand each batch to the handler of its class.
+Producers enqueue items from any thread. Drain threads, written in Rust, take them out of bounded
+partitions, group them by class, and pass each batch to the handler of its class.
 """
 
 from typing import TYPE_CHECKING, Any
 
-import batchqueue._main_only  # noqa: F401 - before anything of the core
+import batchqueue._subinterpreter_guard  # noqa: F401 - must run before the core is imported
+from batchqueue._core import __version__
 from batchqueue.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -52,6 +53,7 @@ __all__ = [
     "RetryPolicy",
     "SupportsConsume",
     "ThreadPolicy",
+    "__version__",
 ]
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load `AsyncBatchQueue` when somebody asks for it: asyncio takes longer to import than all the rest."""
+    """Import `AsyncBatchQueue` on first use: asyncio takes longer to import than all the rest."""
     if name == "AsyncBatchQueue":
         from batchqueue.aio import AsyncBatchQueue
 

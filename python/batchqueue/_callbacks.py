@@ -1,4 +1,4 @@
-"""What the core asks Python to do for it."""
+"""Functions that the core calls: log lines, tracebacks, custom balancers."""
 
 import logging
 import operator
@@ -10,12 +10,12 @@ _log = logging.getLogger("batchqueue")
 
 
 def warn(line: str) -> None:
-    """Log a line of the core that may need a hand."""
+    """Log a line of the core that may call for action."""
     _log.warning("%s", line)
 
 
 def inform(line: str) -> None:
-    """Log a line of the core that reports something expected."""
+    """Log a line of the core that reports an expected event."""
     _log.info("%s", line)
 
 
@@ -30,12 +30,17 @@ def assign(
     owner: list[int],
     threads: int,
 ) -> list[int] | str | None:
-    """Ask a custom balancer; return its plan as plain ints, None to skip, or what is wrong with it."""
+    """Call a custom balancer.
+
+    Returns:
+        Its plan as plain ints, None to leave all partitions where they are, or a text that says why
+        the plan is invalid.
+    """
     plan = function(load, owner, threads)
     if plan is None:
         return None
     try:
-        # A number that no thread can have is refused by the core, whatever its size.
+        # Clamped to what fits into the core's integers: the core rejects any invalid thread number.
         return [max(-1, min(operator.index(thread), 1 << 31)) for thread in plan]
     except TypeError:
         return f"the custom balancer returned {plan!r}: give a list with one drain thread per partition, or None"

@@ -1,4 +1,4 @@
-"""`AsyncBatchQueue`: the same queue, used from an event loop."""
+"""`AsyncBatchQueue`: the queue for event loops."""
 
 import asyncio
 import contextlib
@@ -9,56 +9,56 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Generic, Self, TypeVar, cast
 
-import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
+import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
-from batchqueue._coroutines import (
-    Homes,
+from batchqueue._loop_handlers import (
+    HandlerLoops,
+    current_call,
     error_handler_on_loop,
-    in_thread,
-    inside_handler,
     methods_on_loop,
 )
-from batchqueue._lines import Desk
-from batchqueue.config import BatchQueueConfig
+from batchqueue._wait_room import WaitRoom
+from batchqueue._waiting_thread import in_waiting_thread
+from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
-from batchqueue.queue import check, check_factory, check_weight, start
+from batchqueue.queue import T, check, check_factory, check_weight, start
 from batchqueue.stats import BatchQueueStats
 
-T = TypeVar("T")
 H = TypeVar("H")
 
-_PIECE = 1_024
-"""Items of an iterator that go in before the loop gets its next turn."""
+_PIECE_ITEMS = 1_024
+"""Items of an iterator that are enqueued before the loop gets its next turn."""
 
 
 class AsyncBatchQueue(Generic[T]):
-    """A partitioned queue that drains itself, used from an event loop. Nothing in it blocks the loop.
+    """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
-    Items go in on the loop's thread. Where a partition is full and the strategy BLOCKING, the task
-    waits, and the loop runs others. Handlers may be coroutines: they run on the loop that they were
-    registered from, one call at a time, while the drain thread waits. Plain handlers run on the
-    drain thread, as in a `BatchQueue`.
+    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING, the
+    task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on the
+    loop that they were registered from, one call at a time, while the drain thread waits. Plain
+    handlers run on the drain thread, as in a `BatchQueue`.
 
     Args:
-        name: For logs, statistics and thread names.
-        config: The settings. Where `consumer`, what `consumer_factory` makes, or `error_handler` is
-            a coroutine function, make the queue in a coroutine.
+        name: The name in logs, statistics and thread names; printable characters, at least one.
+        config: The settings. If the consumer or the error handler is a coroutine function, make the
+            queue in a coroutine. Default: one drain thread per core that this process may use,
+            `PartitionPolicy.adaptive()`, and the defaults of `BatchQueueConfig`.
 
     Raises:
-        ConfigError: A setting cannot be used.
+        ConfigError: The name or a setting is invalid.
 
     Example:
         >>> import asyncio
-        >>> from batchqueue import AsyncBatchQueue, BatchQueueConfig, ThreadPolicy
+        >>> from batchqueue import AsyncBatchQueue
         >>> seen = []
         >>> async def consume(batch):
         ...     await asyncio.sleep(0)
         ...     seen.extend(batch)
         >>> async def main():
-        ...     async with AsyncBatchQueue("words", BatchQueueConfig(threads=ThreadPolicy.fixed(1)))
-        as queue: ...         queue.add_handler(str, consume) ...         return await
-        queue.produce_many(["to", "be", "or", "not"])
+        ...     async with AsyncBatchQueue("words") as queue:
+        ...         queue.add_handler(str, consume)
+        ...         return await queue.produce_many(["to", "be", "or", "not"])
         >>> asyncio.run(main())
         4
         >>> seen
@@ -67,28 +67,28 @@ class AsyncBatchQueue(Generic[T]):
 
     config: BatchQueueConfig[T]
 
-    def __init__(self, name: str, config: BatchQueueConfig[T]) -> None:
+    def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
         check(name, config)
         self.config = config
-        self._homes: Homes = weakref.WeakValueDictionary()
+        self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
         settings = dataclasses.replace(
             config, error_handler=error_handler_on_loop(config.error_handler)
         )
         self._queue = start(_core.Queue, name, settings, self._methods)
         self._by_caller = config.effective_selector.function is not None
-        self._desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = (
+        self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """The name of the queue."""
         return self._queue.name
 
     @property
     def running(self) -> bool:
-        """Whether the queue takes items."""
+        """Whether the queue accepts items: False once it is shut down."""
         return self._queue.running
 
     def add_handler(
@@ -98,21 +98,23 @@ class AsyncBatchQueue(Generic[T]):
         *,
         weight: float = 1.0,
     ) -> None:
-        """Send the items of one type to a handler, in place of the one it had, as `BatchQueue.add_handler` does.
+        """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
 
-        It never waits: a handler that is replaced may still be busy with its last batch when this
-        returns.
+        This never waits: when it returns, a replaced handler may still be inside its last batch.
 
         Args:
-            item_type: The class; items match by `type(item)`, subclasses do not.
-            handler: An object with `consume`, or a function that takes a list. What is `async def`,
-                or returns an awaitable, runs on the loop that runs now; a handler that is
-                registered again moves there.
-            weight: Share of a partition under `PartitionPolicy.adaptive`.
+            item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
+                tag of rows.
+            handler: An object with `consume`, or a function that takes a list. Coroutine functions,
+                and functions that return an awaitable, run on the current event loop; a handler
+                that is registered again moves to it.
+            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
 
         Raises:
-            ConfigError: As `BatchQueue.add_handler`; also a coroutine function where no loop runs.
+            ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and no
+                loop is running.
             QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
         """
         check_weight(weight)
         self._queue._add_handlers(item_type, [self._methods(handler)], weight, wait=False)
@@ -123,46 +125,51 @@ class AsyncBatchQueue(Generic[T]):
         """Send the items of a hot type to several handlers, as `BatchQueue.add_handler_factory` does.
 
         Args:
-            item_type: The class, as in `add_handler`.
-            factory: Makes one handler; called once per partition, now.
-            partitions: Partitions, and handlers; from 1 up.
+            item_type: A class or a tag, as in `add_handler`.
+            factory: Makes one handler. It is called once per partition, immediately.
+            partitions: Number of partitions and handlers, 1 or more.
 
         Raises:
-            ConfigError: As `BatchQueue.add_handler_factory`; also a coroutine function where no
-                loop runs.
+            ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine function
+                and no loop is running.
             QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, 1.0, wait=False)
 
     def remove_handler(self, item_type: type[Any] | str) -> bool:
-        """Take a type's handler away: items of the type are unhandled from now on.
+        """Remove the handler of a type. Items of the type are unhandled from now on.
 
-        It never waits: the handler gets the batch that a drain thread may have in hand, and then
-        `on_close`, later.
+        This never waits: when it returns, the handler may still get the batch that a drain thread
+        has in hand, and then `on_close`.
 
         Args:
-            item_type: The class.
+            item_type: A class or a tag, as in `add_handler`.
 
         Returns:
-            False: the type had no handler, or the queue is shut down.
+            True if the type had a handler. False if it had none, or the queue is shut down.
+
+        Raises:
+            ConfigError: `item_type` is neither a class nor a str.
+            QueueForkedError: The queue was made before a fork.
         """
         return _core.remove_handler_soon(self._queue, item_type)
 
     async def produce(self, item: T, *, timeout: float | None = None) -> bool:
-        """Put one item in. The task waits only where the partition is full and the strategy BLOCKING.
+        """Enqueue one item. The task waits only if the partition is full and the strategy is BLOCKING.
 
-        Tasks that wait for one partition get room in order of arrival. One that is cancelled has
-        put nothing in.
+        Tasks that wait for the same partition get room in order of arrival. A cancelled task has
+        enqueued nothing.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
-            timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
-            True: accepted. False: refused, because the partition is full and the strategy
-            IF_POSSIBLE, or because the queue is shut down, also while the task waits.
+            True if the item was accepted. False if it was refused: the partition is full and the
+            strategy is `IF_POSSIBLE`, or the queue is shut down, perhaps while the task waited.
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole time-out.
@@ -170,70 +177,71 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         deadline = _deadline(timeout)
-        inside = inside_handler()
-        tried = _core.try_produce(self._queue, item, self._bell(), None, inside)
-        if isinstance(tried, bool):
-            return tried
-        return await self._desk().put(tried, deadline, inside)
+        call = current_call()
+        result = _core.try_produce(self._queue, item, self._notifier(), None, call)
+        if isinstance(result, bool):
+            return result
+        return await self._wait_room().enqueue(result, deadline, call)
 
     async def produce_many(self, items: Iterable[T], *, timeout: float | None = None) -> int:
-        """Put many items in, in order, up to the first that is refused.
+        """Enqueue many items in order, up to the first that is refused.
 
-        A task that is cancelled has put in the first so many, and no others. The `CancelledError`
-        that goes through this call says how many in its attribute `accepted`; whoever awaits the
-        task gets another one.
+        A cancelled task has enqueued the first items up to some item, and none after it. The
+        `CancelledError` that is raised inside this call has their number in its attribute
+        `accepted`; code that awaits the task gets another `CancelledError`, without it.
 
         Args:
-            items: Any iterable. A list or a tuple is taken in large pieces, which is several times
-                faster. The loop gets a turn after some thousand items.
-            timeout: Seconds in all to wait for space with BLOCKING; None waits as long as it takes.
+            items: Any iterable. A list or a tuple is several times faster, because it is enqueued in
+                large pieces. The loop gets a turn every few thousand items.
+            timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
+                limit.
 
         Returns:
-            The number of items accepted: the first so many.
+            The number of accepted items, counted from the first.
 
         Raises:
-            ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are
-                in.
-            ReentrantProduceError: A handler of this queue would wait for itself; it has `accepted`
-                as well.
+            ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
+                accepted items.
+            ReentrantProduceError: A handler of this queue would wait for itself; the error has
+                `accepted` too.
             QueueForkedError: The queue was made before a fork.
         """
         deadline = _deadline(timeout)
-        many = _Many(self, items)
+        sequence = _ItemSequence(self, items)
         try:
             while True:
-                tried = many.put()
-                if tried is None:
+                result = sequence.enqueue()
+                if result is None:
                     await asyncio.sleep(0)
-                elif isinstance(tried, bool) or not await self._desk().put(
-                    tried, deadline, many.inside, many.go_on
+                elif isinstance(result, bool) or not await self._wait_room().enqueue(
+                    result, deadline, sequence.call, sequence.on_accepted
                 ):
-                    return many.accepted
+                    return sequence.accepted
         except (asyncio.CancelledError, BatchQueueError) as error:
-            # The core has counted what went in before its own error.
-            error.accepted = max(many.accepted, getattr(error, "accepted", 0))  # type: ignore[union-attr]
+            # An error of the core counts the items that it accepted before.
+            error.accepted = max(sequence.accepted, getattr(error, "accepted", 0))  # type: ignore[union-attr]
             raise
 
     async def flush(self, timeout: float | None = None) -> bool:
         """Wait until all items accepted before the call have been handled.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            True: they have. False: time ran out, or a shutdown abandoned some.
+            True if they have been handled. False if time ran out, or a shutdown abandoned some.
 
         Raises:
             BatchQueueError: Called from a handler, which would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
-        queue, inside = self._queue, inside_handler()
-        if inside is not None:
+        queue = self._queue
+        if current_call() is not None:
             raise BatchQueueError(
                 "flush was called from a handler, which would wait for itself; call it from another task"
             )
-        _check_alive(queue)
-        return await in_thread(
+        _check_not_forked(queue)
+        return await in_waiting_thread(
             "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
         )
 
@@ -241,28 +249,28 @@ class AsyncBatchQueue(Generic[T]):
         """Refuse every new item, deliver what was accepted, and end the drain threads.
 
         Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a
-        handler of this queue, it closes and returns; the drain threads end by themselves. Where the
-        task is cancelled, the queue stays closed and goes on delivering.
+        handler of this queue, it closes the queue and returns; the drain threads end later. If the
+        task is cancelled, the queue stays closed and continues to deliver.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            Abandoned items: 0 unless time ran out.
+            The number of abandoned items: 0 unless time ran out.
 
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
-        queue, inside = self._queue, inside_handler()
-        _check_alive(queue)
-        self._sweep()
-        return await in_thread(
-            "batchqueue-shutdown", lambda stop: _core.shutdown_until(queue, timeout, stop, inside)
+        queue, call = self._queue, current_call()
+        _check_not_forked(queue)
+        self._abandon_closed_loops()
+        return await in_waiting_thread(
+            "batchqueue-shutdown", lambda stop: _core.shutdown_until(queue, timeout, stop, call)
         )
 
     def stats(self) -> BatchQueueStats:
-        """Return a snapshot of counts and use; also after shutdown."""
-        self._sweep()
+        """Return a snapshot of the counts and the usage. Works after shutdown too."""
+        self._abandon_closed_loops()
         return BatchQueueStats.from_snapshot(self._queue._stats())
 
     async def __aenter__(self) -> Self:
@@ -270,7 +278,7 @@ class AsyncBatchQueue(Generic[T]):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Deliver what was accepted, within `config.shutdown_timeout` seconds."""
+        """Shut the queue down: deliver accepted items within `config.shutdown_timeout` seconds."""
         with contextlib.suppress(QueueForkedError):
             await self.shutdown(self.config.shutdown_timeout)
 
@@ -284,73 +292,78 @@ class AsyncBatchQueue(Generic[T]):
         return self._queue.__reduce__()
 
     def _methods(self, handler: Any) -> HandlerMethods:
-        methods = methods_on_loop(handler, self._homes)
+        methods = methods_on_loop(handler, self._handler_loops)
         elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
         return methods._replace(works_elsewhere=elsewhere)
 
-    def _bell(self) -> _core.Bell | None:
-        desk = self._desks.get(asyncio.get_running_loop())
-        return None if desk is None else desk.bell
+    def _notifier(self) -> _core.RoomNotifier | None:
+        wait_room = self._wait_rooms.get(asyncio.get_running_loop())
+        return None if wait_room is None else wait_room.notifier
 
-    def _desk(self) -> Desk:
-        """Return the desk where tasks of the running loop wait."""
+    def _wait_room(self) -> WaitRoom:
+        """Return the room in which tasks of the running loop wait."""
         loop = asyncio.get_running_loop()
-        desk = self._desks.get(loop)
-        if desk is None:
-            self._sweep()
+        wait_room = self._wait_rooms.get(loop)
+        if wait_room is None:
+            self._abandon_closed_loops()
             with self._lock:
-                desk = self._desks[loop] = Desk(self._queue)
-        return desk
+                wait_room = self._wait_rooms[loop] = WaitRoom(self._queue)
+        return wait_room
 
-    def _sweep(self) -> None:
-        """Refuse what tasks of closed loops wait to put in: nobody runs them any more."""
+    def _abandon_closed_loops(self) -> None:
+        """Refuse the pending items of closed loops, whose tasks never run again."""
         with self._lock:
-            closed = [loop for loop in self._desks if loop.is_closed()]
-            desks = [self._desks.pop(loop) for loop in closed]
-        for desk in desks:
-            desk.abandon()
+            closed = [loop for loop in self._wait_rooms if loop.is_closed()]
+            wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
+        for wait_room in wait_rooms:
+            wait_room.abandon()
 
 
-class _Many:
-    """One call of `produce_many`: what is left of its items."""
+class _ItemSequence:
+    """The items of one call of `produce_many`."""
 
     def __init__(self, queue: AsyncBatchQueue[Any], items: Iterable[Any]) -> None:
         self.accepted = 0
-        self.inside = inside_handler()
-        self._of = queue
+        self.call = current_call()
+        self._queue = queue
         in_pieces = type(items) in (list, tuple) and not queue._by_caller
         self._pieces = cast(list[Any] | tuple[Any, ...], items) if in_pieces else None
-        self._rest: Iterator[Any] = iter(()) if self._pieces is not None else iter(items)
-        self._after_turn: bool | _core.Waiting | None = None
+        self._remaining: Iterator[Any] = iter(()) if self._pieces is not None else iter(items)
+        self._after_turn: bool | _core.PendingItem | None = None
 
-    def go_on(self, partition: int) -> None:
-        """One that waited is in; while it is this task's turn there, others may follow it."""
+    def on_accepted(self, partition: int) -> None:
+        """Count a pending item as accepted, and enqueue more while it is this task's turn there."""
         self.accepted += 1
-        self._after_turn = self._put(partition)
+        self._after_turn = self._enqueue(partition)
 
-    def put(self) -> bool | _core.Waiting | None:
-        """Put in what finds room: True, that is all; False, the next is refused; or it waits; None, there is more."""
-        tried, self._after_turn = self._after_turn, None
-        return self._put(None) if tried is None else tried
+    def enqueue(self) -> bool | _core.PendingItem | None:
+        """Enqueue the items that find room.
 
-    def _put(self, ahead: int | None) -> bool | _core.Waiting | None:
-        queue, bell = self._of._queue, self._of._bell()
+        Returns:
+            True if all items are accepted, False if the next item was refused, None if there are
+            more items, or the next item if it found no room.
+        """
+        result, self._after_turn = self._after_turn, None
+        return self._enqueue(None) if result is None else result
+
+    def _enqueue(self, turn_at: int | None) -> bool | _core.PendingItem | None:
+        queue, notifier = self._queue._queue, self._queue._notifier()
         if self._pieces is not None:
-            self.accepted, tried = _core.try_produce_many(
-                queue, self._pieces, self.accepted, bell, ahead, self.inside
+            self.accepted, result = _core.try_produce_many(
+                queue, self._pieces, self.accepted, notifier, turn_at, self.call
             )
-            return tried
+            return result
         before = self.accepted
-        for item in islice(self._rest, _PIECE):
-            tried = _core.try_produce(queue, item, bell, ahead, self.inside)
-            if tried is not True:
-                return tried
+        for item in islice(self._remaining, _PIECE_ITEMS):
+            result = _core.try_produce(queue, item, notifier, turn_at, self.call)
+            if result is not True:
+                return result
             self.accepted += 1
-        return True if self.accepted - before < _PIECE else None
+        return True if self.accepted - before < _PIECE_ITEMS else None
 
 
-def _check_alive(queue: _core.Queue) -> None:
-    """Raise QueueForkedError here and now, and not from a thread."""
+def _check_not_forked(queue: _core.Queue) -> None:
+    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
     _ = queue.running
 
 

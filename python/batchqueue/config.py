@@ -1,4 +1,4 @@
-"""What a queue is asked for: its settings, as one frozen, picklable value."""
+"""The settings of a queue, as one frozen value that pickles."""
 
 import enum
 import math
@@ -27,50 +27,56 @@ _MAX_ITEMS = 100_000_000
 
 
 class BufferStrategy(enum.Enum):
-    """What a full partition does to its producer."""
+    """What happens when a producer finds its partition full."""
 
     BLOCKING = "blocking"
-    """While no item is lost, producers wait."""
+    """The producer waits: no item is lost."""
 
     IF_POSSIBLE = "if_possible"
-    """While producers never wait, items are refused: `produce` returns False, and the item is counted."""
+    """The item is refused and counted, and `produce` returns False: no producer waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchQueueConfig(Generic[T]):
-    """Settings of one queue. Times are milliseconds where the name says so, else seconds.
+    """The settings of one queue. Times are in milliseconds if the name ends in `_ms`, else in seconds.
 
     Attributes:
-        threads: Drain threads. Exactly one of `threads` and `shared_scheduler` is given.
+        threads: Drain threads. Exactly one of `threads` and `shared_scheduler` must be given.
         shared_scheduler: Name and size of a pool of threads that several queues share. The first
-            queue that names it decides its size, the last one ends it. Right for many queues with
-            little traffic; such a queue has one drain task, and no balancer.
-        partitions: Partitions; fewer than threads reduce the threads, with a warning.
-        selector: Which partition an item goes to; None: by type with handlers, round robin with a
-            consumer.
-        buffer_size: Items per partition, exactly.
-        strategy: What a full partition does to its producer.
-        consumer: One handler for the items of all types. Wins over handlers.
-        consumer_factory: Makes one consumer per drain thread, so that they work in parallel.
+            queue that names the pool decides its size, and the pool ends with its last queue. Use it
+            for many queues with little traffic: each of them has a single drain task and no
+            balancer. Default: None, the queue has its own threads.
+        partitions: Number of partitions; fewer partitions than threads reduce the threads, with a
+            warning. Default: one partition.
+        selector: How the partition of an item is found. Default: None, which means by type with
+            handlers, and round robin with a consumer.
+        buffer_size: Capacity of each partition, in items; an exact bound. Default: 10 000.
+        strategy: What `produce` does when a partition is full. Default: it waits.
+        consumer: A single handler for items of all types; it takes precedence over handlers.
+            Default: None.
+        consumer_factory: Makes one consumer per drain thread, so that consumers work in parallel.
+            Default: None.
         error_handler: Called with the batch and the exception when a handler without `on_error`
-            raises.
-        retry: How often a batch whose handler raised is tried again before it counts as failed;
-            None: never.
+            raises. Default: None, the error is logged.
+        retry: How often a batch whose handler raised is tried again before it counts as failed.
+            Default: None, never.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
-            form; also between cycles of quick, tiny batches. 0: it never rests.
+            form; also between cycles with quick, tiny batches. 0 means no rest. Default: 5 ms.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
-            between cycles of tiny batches grow up to it while those would take more than a third of
-            the cores.
-        max_batch_items: Items that one drain thread takes in one cycle, rounded up to a segment.
-        balancer: What spreads the partitions over the drain threads by measured load; None: they
-            stay where they are. Without effect on one drain thread and on a shared scheduler.
-        rebalance_interval_ms: Time between two runs of the balancer; 0: it runs only on
-            `BatchQueue.rebalance`.
-        shutdown_timeout: Seconds that leaving a `with` block and the exit of the interpreter wait
-            for accepted items to be handled; None waits as long as it takes.
+            between cycles with tiny batches grow up to this time while such cycles would use more
+            than a third of the cores. Default: 200 ms.
+        max_batch_items: Items that a drain thread takes in one cycle, rounded up to a segment.
+            Default: 10 000.
+        balancer: How partitions are spread over the drain threads by measured load. It has no effect
+            with one drain thread or on a shared scheduler. Default: None, partitions stay where they
+            are.
+        rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
+            `BatchQueue.rebalance` runs it. Default: 1000 ms.
+        shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
+            until accepted items are handled. None means no limit. Default: 30 s.
 
     Raises:
-        ConfigError: A setting cannot be used; the message says which, its limit and the remedy.
+        ConfigError: A setting is invalid; the message names the setting, its limit and the remedy.
     """
 
     threads: ThreadPolicy | None = None
@@ -105,11 +111,11 @@ class BatchQueueConfig(Generic[T]):
 
     @property
     def effective_selector(self) -> PartitionSelector:
-        """The selector that is used when none is given."""
+        """The selector that the queue uses: `selector`, or its default."""
         if self.selector is not None:
             return self.selector
-        one_for_all = self.consumer is not None or self.consumer_factory is not None
-        return PartitionSelector.round_robin() if one_for_all else PartitionSelector.by_type()
+        has_consumer = self.consumer is not None or self.consumer_factory is not None
+        return PartitionSelector.round_robin() if has_consumer else PartitionSelector.by_type()
 
     def _check_scheduler(self) -> None:
         if (self.threads is None) == (self.shared_scheduler is None):
@@ -151,8 +157,10 @@ class BatchQueueConfig(Generic[T]):
             value = getattr(self, name)
             if not isinstance(value, kind) or isinstance(value, bool):
                 kinds = kind if isinstance(kind, tuple) else (kind,)
-                wanted = " or ".join("None" if one is type(None) else one.__name__ for one in kinds)
-                raise ConfigError(f"{name} is {value!r}, a {type(value).__name__}; give {wanted}")
+                names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
+                raise ConfigError(
+                    f"{name} is {value!r}, a {type(value).__name__}; give {' or '.join(names)}"
+                )
 
     def _check_numbers(self) -> None:
         for name in ("buffer_size", "max_batch_items"):
@@ -169,3 +177,9 @@ class BatchQueueConfig(Generic[T]):
                 f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "
                 "raise max_idle_ms or lower min_idle_ms"
             )
+
+
+DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
+    threads=ThreadPolicy.cpu_cores(1.0), partitions=PartitionPolicy.adaptive()
+)
+"""One drain thread per core that this process may use, and partitions that grow with the handlers."""

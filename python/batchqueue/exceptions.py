@@ -2,7 +2,7 @@
 
 
 class BatchQueueError(Exception):
-    """Base class of every error that this package raises by itself."""
+    """Base class of all errors that this package defines."""
 
 
 class ConfigError(BatchQueueError, ValueError):
@@ -10,7 +10,7 @@ class ConfigError(BatchQueueError, ValueError):
 
 
 class MissingPackageError(BatchQueueError, ImportError):
-    """A package that this part needs, and the queue itself does not, is missing or too old."""
+    """A package that only an optional part of batchqueue needs is missing or too old."""
 
 
 class QueueClosedError(BatchQueueError, RuntimeError):
@@ -22,14 +22,14 @@ class QueueForkedError(BatchQueueError, RuntimeError):
 
 
 class ReentrantProduceError(BatchQueueError, RuntimeError):
-    """A handler would wait for space that only its own drain thread can make."""
+    """A handler would wait for space that only its own drain thread can free."""
 
 
 class ProduceTimeoutError(BatchQueueError, TimeoutError):
     """A partition stayed full for the whole time-out.
 
     Attributes:
-        accepted: Items that `produce_many` had put in before time ran out; 0 for `produce`.
+        accepted: Items that `produce_many` had enqueued before time ran out; 0 for `produce`.
     """
 
     def __init__(self, message: str, accepted: int = 0) -> None:

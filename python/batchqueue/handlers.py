@@ -1,4 +1,4 @@
-"""What a handler is: the protocol that the queue asks for, and a base class for convenience."""
+"""Handlers: the protocol that a queue requires, and a base class for convenience."""
 
 import inspect
 from collections.abc import Callable
@@ -11,22 +11,26 @@ H = TypeVar("H")
 
 
 class SupportsConsume(Protocol[H]):
-    """All that a handler must have. `on_idle`, `on_error` and `on_close` are called where they exist."""
+    """The method that a handler must have. `on_idle`, `on_error` and `on_close` are optional."""
 
     def consume(self, batch: list[H], /) -> Any:
-        """Handle one batch: the items of one type that one drain cycle took."""
+        """Handle one batch: the items of one type that one drain cycle took.
+
+        Args:
+            batch: One to `max_batch_items` items, or record batches. The list belongs to the
+                handler.
+        """
 
 
 class HandlerConsumer(Generic[H]):
-    """A base class for handlers. Any object with `consume`, or a plain function, serves as well.
+    """A base class for handlers. Any other object with `consume`, or a plain function, works too.
 
-    The queue never runs two methods of one instance at the same time, whatever thread they come
-    from, also when the instance serves several types or queues. State inside a handler therefore
-    needs no lock.
+    The queue never runs two methods of one instance concurrently, even if the instance serves
+    several types or queues. State inside a handler therefore needs no lock.
 
-    `on_idle`, `on_error` and `on_close` do nothing here, and the queue does not call what is not
-    overridden: an idle queue with a thousand handlers costs nothing unless some of them ask for
-    `on_idle`.
+    `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those that a
+    subclass overrides: an idle queue with a thousand handlers costs nothing unless some of them
+    define `on_idle`.
 
     Example:
         >>> class Total(HandlerConsumer[int]):
@@ -44,59 +48,59 @@ class HandlerConsumer(Generic[H]):
         """Handle one batch of items of one type, in the order that the queue promises.
 
         Args:
-            batch: One to `max_batch_items` items; the list belongs to the handler.
+            batch: One to `max_batch_items` items. The list belongs to the handler.
 
         Raises:
-            NotImplementedError: The subclass has not defined it.
+            NotImplementedError: The subclass does not define `consume`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define consume(batch)")
 
     def on_idle(self) -> None:
-        """Called after an empty cycle of the drain thread that owns the handler: flush what waits for more."""
+        """Called after an empty cycle of the handler's drain thread, to flush buffered items."""
 
     def on_error(self, batch: list[H], error: BaseException) -> None:
         """Called instead of the queue's `error_handler` when `consume` raised.
 
         Args:
-            batch: The list that `consume` was given, as `consume` left it.
-            error: What it raised.
+            batch: The list that `consume` got, as `consume` left it.
+            error: The exception that `consume` raised.
         """
 
     def on_close(self) -> None:
-        """Called once per instance and queue, after the instance's last batch."""
+        """Called once per instance and queue, after the last batch of the instance."""
 
 
 class HandlerMethods(NamedTuple):
-    """The methods of one handler that the queue will call; None where the handler does not define one."""
+    """The methods of one handler that the queue calls; None for those that it does not define."""
 
     instance: Any
     protected: Any
-    """Whom no two threads may be in: the handler, or for a bound method the object that it belongs to."""
+    """The object that at most one thread may be inside: the handler, or the owner of a bound method."""
     consume: Callable[[list[Any]], Any]
     on_idle: Callable[[], Any] | None
     on_error: Callable[[list[Any], BaseException], Any] | None
     on_close: Callable[[], Any] | None
     works_elsewhere: bool = False
-    """Whether they run on an event loop while the drain thread waits."""
+    """Whether the methods run on an event loop while the drain thread waits."""
 
     def coroutine_functions(self) -> list[str]:
-        """Name the methods that must run on an event loop."""
+        """Return the names of the methods that must run on an event loop."""
         names = ("consume", "on_idle", "on_error", "on_close")
         return [name for name in names if is_coroutine_function(getattr(self, name))]
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether a call makes a coroutine: of an `async def`, or of an object whose `__call__` is one."""
+    """Whether a call returns a coroutine: `async def`, or an object whose `__call__` is `async def`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+        getattr(function, "__call__", None)  # noqa: B004 - not a test whether it is callable
     )
 
 
 def blocking_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
-    """Find what a drain thread calls by itself, as `handler_methods` does.
+    """Find what to call on a handler that runs on drain threads, as `handler_methods` does.
 
     Raises:
-        ConfigError: As `handler_methods`; also one of them is a coroutine function.
+        ConfigError: As `handler_methods`; also if a method is a coroutine function.
     """
     methods = handler_methods(handler)
     refuse_coroutine_functions(handler, methods.coroutine_functions())
@@ -104,10 +108,10 @@ def blocking_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any])
 
 
 def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
-    """Raise ConfigError if there are any: a drain thread has no event loop."""
+    """Raise ConfigError if `names` are given: a drain thread has no event loop."""
     if names:
         raise ConfigError(
-            f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue has not: "
+            f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue does not have: "
             "use AsyncBatchQueue, or a plain function"
         )
 
@@ -116,7 +120,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     """Find what to call on a handler: an object with `consume`, or a plain function.
 
     Raises:
-        ConfigError: It is neither, or one of its optional methods is not callable.
+        ConfigError: `handler` is neither, or an optional method is not callable.
     """
     consume = getattr(handler, "consume", None)
     if consume is None and callable(handler) and not isinstance(handler, type):

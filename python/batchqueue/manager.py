@@ -1,4 +1,4 @@
-"""`BatchQueueManager`: the queues of this process, by name, and their common end."""
+"""`BatchQueueManager`: the queues of this process by name, and their common shutdown."""
 
 import atexit
 import logging
@@ -20,14 +20,18 @@ _lock = threading.RLock()
 
 
 class BatchQueueManager:
-    """One registry per process. Its methods may be called from any thread."""
+    """The registry of queues, one per process. Its methods may be called from any thread."""
 
     @staticmethod
     def create(name: str, config: BatchQueueConfig[T]) -> BatchQueue[T]:
         """Make a queue and register it.
 
+        Args:
+            name: A name that is not taken by a running queue.
+            config: The settings.
+
         Raises:
-            ConfigError: The name is taken, or a setting cannot be used.
+            ConfigError: The name is taken, or a setting is invalid.
         """
         with _lock:
             if _running(name) is not None:
@@ -35,22 +39,26 @@ class BatchQueueManager:
                     f"the name {name!r} is taken by a registered queue; "
                     "choose another, call create_if_absent, or shut that queue down first"
                 )
-            queue = BatchQueue(name, config)
-            for ended in [other for other, one in _queues.items() if not one.running]:
-                del _queues[ended]  # shut down by itself
-            _queues[name] = queue
-            return queue
+            created = BatchQueue(name, config)
+            for ended in [other for other, queue in _queues.items() if not queue.running]:
+                del _queues[ended]  # shut down without the manager
+            _queues[name] = created
+            return created
 
     @staticmethod
     def create_if_absent(name: str, config: BatchQueueConfig[T]) -> BatchQueue[T]:
-        """Return the registered queue of this name, or make it.
+        """Return the registered queue of this name, or make and register one.
 
-        Settings that differ from those of the existing queue are logged as a warning that names
+        Settings that differ from those of the existing queue are ignored, with a warning that names
         both values.
 
+        Args:
+            name: The name of the queue.
+            config: The settings.
+
         Raises:
-            ConfigError: One of the two has a consumer and the other has handlers, or a setting
-                cannot be used.
+            ConfigError: One of the two configs has a consumer and the other has handlers, or a
+                setting is invalid.
         """
         with _lock:
             existing = _running(name)
@@ -61,13 +69,13 @@ class BatchQueueManager:
 
     @staticmethod
     def get(name: str) -> BatchQueue[Any] | None:
-        """Return the registered queue of this name, or None."""
+        """Return the registered queue of this name, or None if there is no running one."""
         with _lock:
             return _running(name)
 
     @staticmethod
     def names() -> list[str]:
-        """Return the registered names, in order of creation."""
+        """Return the names of the registered queues, in order of creation."""
         with _lock:
             return [name for name in _queues if _running(name) is not None]
 
@@ -76,11 +84,11 @@ class BatchQueueManager:
         """Shut one queue down and free its name.
 
         Args:
-            name: A registered name; an unknown one is nothing to do.
-            timeout: Seconds to wait; None waits as long as it takes.
+            name: The name of the queue. An unknown name is ignored.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            Abandoned items: 0 unless time ran out.
+            The number of abandoned items: 0 unless time ran out.
         """
         with _lock:
             queue = _queues.get(name)
@@ -94,19 +102,20 @@ class BatchQueueManager:
 
     @staticmethod
     def shutdown_all(timeout: float | None = 30) -> dict[str, int]:
-        """Shut all registered queues down, the last created first, so that a stage ends before the one it feeds.
+        """Shut all registered queues down, in reverse order of creation.
 
-        Every queue refuses outside threads at once; drain threads may produce into a queue until
-        its turn comes, so that what an earlier stage hands on in `on_close` is delivered.
+        So a stage ends before the stage that it feeds, if that was created first. All queues refuse
+        outside threads immediately; drain threads may produce into a queue until its turn comes, so
+        that items that another stage emits in `on_close` are delivered.
 
         Args:
-            timeout: Seconds in all; None waits as long as it takes.
+            timeout: Seconds in all. None means no limit. Default: 30 s.
 
         Raises:
             ConfigError: The time-out is negative.
 
         Returns:
-            Abandoned items by queue name: 0 unless time ran out.
+            The number of abandoned items by queue name: 0 unless time ran out.
         """
         if timeout is not None and not timeout >= 0:
             raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
@@ -124,7 +133,7 @@ class BatchQueueManager:
 
 
 def _running(name: str) -> BatchQueue[Any] | None:
-    """Return the registered queue; one that was shut down is as good as none."""
+    """Return the registered queue, or None if there is none or it was shut down."""
     queue = _queues.get(name)
     return queue if queue is not None and queue.running else None
 
@@ -154,12 +163,12 @@ def _mode(config: BatchQueueConfig[Any]) -> str:
 
 
 def _forget_queues() -> None:
-    global _lock  # noqa: PLW0603 - the parent's lock may have been held by a thread that is not here
+    global _lock  # noqa: PLW0603 - a thread that does not exist here may hold the parent's lock
     _lock = threading.RLock()
     _queues.clear()
 
 
 os.register_at_fork(after_in_child=_forget_queues)
 
-# After threads that the interpreter waits for have ended: their last items are delivered, too.
+# Runs after the threads that the interpreter waits for: their last items are delivered, too.
 atexit.register(_core.close_all)

@@ -1,4 +1,4 @@
-"""The choices that a config names: selectors, balancers, retries. Each is a frozen value that pickles."""
+"""Selectors, balancers and retries: frozen values that pickle."""
 
 import math
 from collections.abc import Callable
@@ -10,49 +10,64 @@ from batchqueue.exceptions import ConfigError
 
 @dataclass(frozen=True)
 class PartitionSelector:
-    """Which partition an item goes to. Make one with the static methods."""
+    """How the partition of an item is found. The static methods make one."""
 
     kind: str
     function: Callable[..., Any] | None = None
 
     @staticmethod
     def by_type() -> "PartitionSelector":
-        """The partition of the item's class: order per class and producer thread. The default with handlers."""
+        """Use the partition of the item's class. Keeps the order per class and producer thread.
+
+        The default with handlers.
+        """
         return PartitionSelector("by_type")
 
     @staticmethod
     def round_robin() -> "PartitionSelector":
-        """The next partition each time: an even spread. The default with `consumer` and `consumer_factory`."""
+        """Use the next partition for each item, which spreads them evenly. Keeps the order per partition.
+
+        The default with `consumer` and `consumer_factory`.
+        """
         return PartitionSelector("round_robin")
 
     @staticmethod
     def by_key(key: Callable[[Any], Any]) -> "PartitionSelector":
-        """The partition of a key: order per key and producer thread, the same partition in every process.
+        """Use the partition of a key. Keeps the order per key and producer thread.
+
+        A key has the same partition in every process, if the number of partitions is the same.
 
         Args:
-            key: Takes an item, returns a str, bytes or int.
+            key: Takes an item and returns a str, bytes or int. Another type makes `produce` raise
+                ConfigError.
+
+        Raises:
+            ConfigError: `key` is not callable.
         """
         return PartitionSelector("by_key", _callable("PartitionSelector.by_key", key))
 
     @staticmethod
     def custom(select: Callable[[Any, int], int]) -> "PartitionSelector":
-        """A partition of your choice.
+        """Use a partition of your choice.
 
         Args:
-            select: Takes an item and the number of partitions, returns an index below that number.
-                Another value makes `produce` raise ConfigError.
+            select: Takes an item and the number of partitions, and returns an index from 0 to that
+                number minus 1. Another value makes `produce` raise ConfigError.
+
+        Raises:
+            ConfigError: `select` is not callable.
         """
         return PartitionSelector("custom", _callable("PartitionSelector.custom", select))
 
 
 @dataclass(frozen=True)
 class DrainBalancer:
-    """What spreads partitions over drain threads by measured load. Make one with the static methods.
+    """How partitions are spread over drain threads by measured load. The static methods make one.
 
-    The weighted balancers give every drain thread about the same load with few moves: a repair of
-    today's owners where that comes close to longest-processing-time-first (Graham, 1969), else that
-    assignment, matched to today's owners. Nothing moves while the largest thread load is below
-    `skip_ratio` times the smallest.
+    The weighted balancers give all drain threads about the same load with few moves. They repair the
+    current assignment if the result comes close to longest-processing-time-first (Graham, 1969);
+    else they use that assignment, matched to the current owners. No partition moves while the
+    largest thread load is below `skip_ratio` times the smallest.
     """
 
     kind: str
@@ -61,10 +76,13 @@ class DrainBalancer:
 
     @staticmethod
     def throughput_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
-        """A partition weighs the items that producers tried to put in: right when all items cost about the same.
+        """Weigh a partition by the items that producers tried to enqueue.
+
+        Fits queues whose items all cost about the same.
 
         Args:
-            skip_ratio: Largest thread load over smallest, below which nothing moves; 1 or more.
+            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
+                partition moves. Default: 1.15.
 
         Raises:
             ConfigError: `skip_ratio` is below 1 or not finite.
@@ -73,10 +91,13 @@ class DrainBalancer:
 
     @staticmethod
     def cost_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
-        """A partition weighs its items times the moving average of its handlers' nanoseconds per item.
+        """Weigh a partition by its items, times the moving average of its handlers' time per item.
+
+        Fits queues whose items differ in cost.
 
         Args:
-            skip_ratio: Largest thread load over smallest, below which nothing moves; 1 or more.
+            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
+                partition moves. Default: 1.15.
 
         Raises:
             ConfigError: `skip_ratio` is below 1 or not finite.
@@ -87,14 +108,15 @@ class DrainBalancer:
     def custom(
         assign: Callable[[list[float], list[int], int], list[int] | None],
     ) -> "DrainBalancer":
-        """An assignment of your own.
+        """Use your own assignment.
 
         Args:
             assign: Takes the load per partition (items since the last run), the drain thread per
-                partition, and the number of drain threads; returns the wanted drain thread per
-                partition, or None to leave all where they are. A list of another length, or with a
-                thread that does not exist, is refused with a line in the log. It is called on the
-                control thread, or on the thread that calls `rebalance`; never on a drain thread.
+                partition (from 0), and the number of drain threads. Returns the wanted drain thread
+                per partition, or None to leave all partitions where they are. A list of another
+                length, or with an invalid drain thread, is rejected with a line in the log. The
+                function runs on the control thread, or on the thread that calls `rebalance`, never
+                on a drain thread.
 
         Raises:
             ConfigError: `assign` is not callable.
@@ -104,22 +126,23 @@ class DrainBalancer:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often a batch whose handler raised is tried again, and when.
+    """How often, and when, a batch whose handler raised is tried again.
 
-    The drain thread waits in between, outside the handler, so the order is kept and the partition
-    fills meanwhile. The batch counts once: as consumed when a try succeeds, as failed when the last
-    one raises; only then `on_error` or `error_handler` is called. Each try gets a new list. A
-    shutdown ends the wait: the tries that are left follow at once.
+    The drain thread waits between attempts, outside the handler, so that the order is kept;
+    meanwhile the partition fills. The batch counts once: as consumed when an attempt succeeds, as
+    failed when the last attempt raises. Only then is `on_error` or `error_handler` called. Each
+    attempt gets a new list. A shutdown ends the wait, and the remaining attempts follow immediately.
 
     Attributes:
-        attempts: All tries, the first included.
-        backoff_ms: Wait before the second try.
-        factor: Each wait is so many times the one before; 1 or more.
-        max_backoff_ms: The longest wait.
-        retry_on: Exceptions that are worth another try; others fail the batch at once.
+        attempts: All attempts, the first included: 1 to 1000. Default: 3.
+        backoff_ms: Wait before the second attempt. Default: 100 ms.
+        factor: Factor from one wait to the next, 1 or more. Default: 2.
+        max_backoff_ms: The longest wait. Default: 5000 ms.
+        retry_on: Exceptions after which the batch is tried again; after others it fails immediately.
+            Default: any `Exception`.
 
     Raises:
-        ConfigError: A value is out of range; the message says which and its limit.
+        ConfigError: A value is out of range; the message names the setting and its limit.
     """
 
     attempts: int = 3

@@ -1,13 +1,13 @@
-"""`BatchQueue`: the core's queue with its registration and its context manager."""
+"""`BatchQueue`: the core's queue, with handlers, statistics and a context manager."""
 
 import contextlib
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
 
-import batchqueue._callbacks  # noqa: F401 - the core looks it up from drain threads, so it must be loaded
+import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
-from batchqueue.config import BatchQueueConfig
+from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.handlers import (
     HandlerMethods,
@@ -18,28 +18,35 @@ from batchqueue.handlers import (
 )
 from batchqueue.stats import BatchQueueStats
 
-T = TypeVar("T")
 H = TypeVar("H")
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)  # of a queue with the default config
+else:
+    T = TypeVar("T")
 
 
 class BatchQueue(_core.Queue, Generic[T]):
-    """A partitioned queue that drains itself. It starts at once and belongs to no registry.
+    """A partitioned queue that drains itself. It starts immediately and is not registered.
 
     Producers call `produce` from any thread. Native drain threads take the items out, group them by
-    class, and hand each class's batch to its handler as a list. One handler instance is never
-    entered by two threads at once.
+    class, and pass the batch of each class to its handler as a list. No two threads are ever inside
+    one handler instance concurrently.
 
     Args:
-        name: For logs, statistics and thread names.
-        config: The settings.
+        name: The name in logs, statistics and thread names; printable characters, at least one.
+        config: The settings. Default: one drain thread per core that this process may use,
+            `PartitionPolicy.adaptive()`, and the defaults of `BatchQueueConfig`.
 
     Raises:
-        ConfigError: A setting cannot be used.
+        ConfigError: The name or a setting is invalid.
 
     Example:
-        >>> from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+        >>> from batchqueue import BatchQueue
         >>> seen = []
-        >>> with BatchQueue("words", BatchQueueConfig(threads=ThreadPolicy.fixed(1))) as queue:
+        >>> with BatchQueue("words") as queue:
         ...     queue.add_handler(str, seen.extend)
         ...     queue.produce_many(["to", "be", "or", "not"])
         4
@@ -49,7 +56,7 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     config: BatchQueueConfig[T]
 
-    def __new__(cls, name: str, config: BatchQueueConfig[T]) -> Self:
+    def __new__(cls, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> Self:
         """Start the drain threads."""
         check(name, config)
         if is_coroutine_function(config.error_handler):
@@ -58,19 +65,19 @@ class BatchQueue(_core.Queue, Generic[T]):
         queue.config = config
         return queue
 
-    def __init__(self, name: str, config: BatchQueueConfig[T]) -> None:
-        """Do nothing: the queue runs already. A subclass may call it as any other `__init__`."""
+    def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
+        """Do nothing: the queue is running already. Subclasses may call this as usual."""
 
-    if TYPE_CHECKING:  # the core's methods, which know nothing of T
+    if TYPE_CHECKING:  # the core's methods, typed with T
 
         def produce(self, item: T, *, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
-            """Put one item in."""
+            """Enqueue one item."""
             ...
 
         def produce_many(
             self, items: Iterable[T], *, timeout: SupportsFloat | SupportsIndex | None = None
         ) -> int:
-            """Put many items in, in order, up to the first that is refused."""
+            """Enqueue many items in order, up to the first that is refused."""
             ...
 
     def add_handler(
@@ -80,27 +87,29 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         weight: float = 1.0,
     ) -> None:
-        """Send the items of one type to a handler, in place of the one it had.
+        """Send the items of one type to a handler, which replaces the previous handler of the type.
 
-        A type is a class, or a tag: the rows that `produce_arrow` finds with that value in its type
-        column. It keeps its partition for the queue's life. Items that were produced before their
-        type had a handler may end as unhandled, so register first.
+        A type is a class, or a tag: the rows that have this value in the type column of
+        `produce_arrow`. It keeps its partition for the queue's life. Items that were produced
+        before their type had a handler may end as unhandled, so register handlers first.
 
-        A handler that is replaced gets the batch that a drain thread may have in hand, and then
-        `on_close`, unless it serves another type of this queue. When the call returns, no thread is
-        inside it; called from a drain thread it does not wait for that.
+        A replaced handler gets the batch that a drain thread may have in hand, and then `on_close`,
+        unless it serves another type of this queue. When the call returns, no thread is inside the
+        replaced handler. A call from a drain thread does not wait for that.
 
         Args:
-            item_type: The class; items match by `type(item)`, subclasses do not. Or a str, the tag
-                of rows.
-            handler: An object with `consume`, or a function that takes a list: of items, or of
-                record batches.
-            weight: Share of a partition under `PartitionPolicy.adaptive`: 0.1 lets ten such types
-                share one. Counts when the type is registered for the first time.
+            item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
+                tag of rows.
+            handler: An object with `consume`, or a function that takes a list: of items for a class,
+                of record batches for a tag.
+            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0: ten types with
+                0.1 share one partition. It counts when the type is first registered. Default: 1.0.
 
         Raises:
-            ConfigError: Neither class nor tag, no handler, or a weight that is not above 0.
+            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, or
+                `weight` is out of range.
             QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
         """
         check_weight(weight)
         self._add_handlers(item_type, [blocking_methods(handler)], weight)
@@ -112,37 +121,38 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         partitions: int,
     ) -> None:
-        """Send the items of a hot type to several handlers, one for each of as many partitions.
+        """Send the items of a hot type to several handlers, each with its own partition.
 
-        One type in one partition keeps one drain thread busy at most. Here its items are spread
-        evenly, and as many drain threads as there are partitions can work on them. The order holds
-        per partition only.
+        A type in one partition keeps at most one drain thread busy. Here the items are spread
+        evenly over `partitions` partitions, and as many drain threads can handle them. The order
+        holds per partition only.
 
         Args:
-            item_type: The class, or the tag, as in `add_handler`.
-            factory: Makes one handler; called once per partition, now.
-            partitions: Partitions, and handlers; from 1 up. With a fixed number of partitions, at
-                most that many.
+            item_type: A class or a tag, as in `add_handler`.
+            factory: Makes one handler. It is called once per partition, immediately.
+            partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed number
+                of partitions, at most that number.
 
         Raises:
-            ConfigError: Neither class nor tag, no handlers, a number that is out of range, the
-                selector is not by type, or the type was registered before with another number of
-                partitions.
+            ConfigError: `item_type` is neither a class nor a str, the factory does not return
+                handlers, `partitions` is out of range, the selector is not by type, or the type was
+                registered before with another number of partitions.
             QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, 1.0)
 
     def handler(self, item_type: type[Any] | str, *, weight: float = 1.0) -> Callable[[Any], Any]:
-        """Register the decorated function, or an instance of the decorated class, as the handler of a type.
+        """Register the decorated function, or an instance of the decorated class, as a handler.
 
         Args:
-            item_type: The class of the items, or the tag of the rows.
+            item_type: A class or a tag, as in `add_handler`.
             weight: As in `add_handler`.
 
         Returns:
-            A decorator that returns what it decorates.
+            A decorator that returns the decorated object unchanged.
         """
 
         def register(handler: Any) -> Any:
@@ -154,7 +164,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         return register
 
     def stats(self) -> BatchQueueStats:
-        """Return a snapshot of counts and use; also after shutdown."""
+        """Return a snapshot of the counts and the usage. Works after shutdown too."""
         return BatchQueueStats.from_snapshot(self._stats())
 
     def __enter__(self) -> Self:
@@ -162,10 +172,9 @@ class BatchQueue(_core.Queue, Generic[T]):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Deliver what was accepted, within `config.shutdown_timeout` seconds.
+        """Shut the queue down: deliver accepted items within `config.shutdown_timeout` seconds.
 
-        In a forked child there is nothing to deliver, and an exit from the block is not made an
-        error.
+        In a forked child there is nothing to deliver, and leaving the block raises no error.
         """
         with contextlib.suppress(QueueForkedError):
             self.shutdown(self.config.shutdown_timeout)
@@ -184,7 +193,7 @@ Q = TypeVar("Q", bound=_core.Queue)
 
 
 def check(name: object, config: object) -> None:
-    """Raise ConfigError for what is no name or no config."""
+    """Raise ConfigError for an invalid name or config."""
     if not isinstance(name, str) or not name.isprintable() or not name:
         raise ConfigError(
             f"the queue's name is {name!r}; give a str of printable characters, at least one"
@@ -194,15 +203,13 @@ def check(name: object, config: object) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Raise ConfigError for a weight that is not above 0."""
+    """Raise ConfigError for a weight that is not a finite number above 0."""
     if not 0 < weight < float("inf"):
-        raise ConfigError(
-            f"weight is {weight}; give a number above 0, 1.0 for a partition of its own"
-        )
+        raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
 
 
 def check_factory(factory: object, partitions: object) -> None:
-    """Raise ConfigError for what is no factory, or no number of partitions."""
+    """Raise ConfigError for an invalid factory or number of partitions."""
     if (
         not isinstance(partitions, int)
         or isinstance(partitions, bool)
@@ -216,13 +223,13 @@ def check_factory(factory: object, partitions: object) -> None:
 
 
 def start(cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: Methods) -> Q:
-    """Make a queue of the core, and with it start its drain threads.
+    """Make a queue of the core, which starts its drain threads.
 
     Args:
-        cls: The core's class, or one below it.
-        name: The queue's name.
+        cls: The core's class, or a subclass.
+        name: The name of the queue.
         config: The settings.
-        methods: Finds what to call on a consumer.
+        methods: Finds the methods of a consumer.
     """
     selector = config.effective_selector
     return _core.Queue.__new__(
@@ -248,5 +255,5 @@ def _consumers(config: BatchQueueConfig[Any], methods: Methods) -> list[HandlerM
     return []
 
 
-# A forked child has none of the drain threads: its copies of the queues say so instead of hanging.
+# A forked child has no drain threads: its copies of the queues raise instead of hanging.
 os.register_at_fork(after_in_child=_core.after_fork_in_child)

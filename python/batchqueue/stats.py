@@ -1,4 +1,4 @@
-"""Snapshots of a queue, immutable and detached from it."""
+"""Immutable snapshots of a queue."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +9,12 @@ class PartitionStats:
     """One partition at one moment.
 
     Attributes:
-        index: Its number, from 0.
+        index: Its index, from 0.
         used: Items queued and in flight.
-        used_percentage: `used` of `buffer_size`, 0 to 100.
-        owner: The drain thread that takes from it, from 0.
-        attempts: Puts that were begun.
-        types: The classes routed to it.
+        used_percentage: `used` in percent of `buffer_size`, 0 to 100.
+        owner: Index of the drain thread that takes from it, from 0.
+        attempts: Items that producers tried to enqueue.
+        types: The classes and tags that are routed to it.
     """
 
     index: int
@@ -47,10 +47,11 @@ class DrainThreadStats:
     """One drain thread at one moment.
 
     Attributes:
-        index: Its number, from 0.
+        index: Its index, from 0.
         items: Items it dispatched.
         cycles: Cycles it completed.
-        cpu_s: Processor seconds it used, handlers included, up to its last empty cycle or its end.
+        cpu_s: CPU time it used, handlers included, up to its last empty cycle or its end, in
+            seconds.
     """
 
     index: int
@@ -61,35 +62,35 @@ class DrainThreadStats:
 
 @dataclass(frozen=True)
 class BatchQueueStats:
-    """One queue at one moment. Counts are items and only grow.
+    """One queue at one moment. Counts are in items and never decrease.
 
     At rest `produced == consumed + failed + unhandled + abandoned` and `attempts == produced +
     refused`.
 
     Attributes:
         name: The queue's name.
-        partition_count: Partitions now.
+        partition_count: Partitions, which `PartitionPolicy.adaptive` lets grow.
         thread_count: Drain threads.
-        buffer_size: Items per partition.
-        total_capacity: Items that fit into all partitions.
+        buffer_size: Capacity of one partition, in items.
+        total_capacity: Capacity of all partitions, in items.
         total_used: Items queued and in flight.
-        used_percentage: `total_used` of `total_capacity`, 0 to 100.
-        attempts: Puts that were begun.
+        used_percentage: `total_used` in percent of `total_capacity`, 0 to 100.
+        attempts: Items that producers tried to enqueue.
         produced: Items that were accepted.
-        refused: Attempts that put nothing in: full, timed out, interrupted, closed.
+        refused: Items that were not accepted: full, timed out, interrupted, closed.
         consumed: Items whose handler returned.
         failed: Items whose handler raised.
         unhandled: Items without a handler.
-        abandoned: Items that a shutdown left behind when its time ran out.
-        in_flight: Items that drain threads have in hand.
-        rebalances: Runs of the balancer, skipped and refused plans included.
-        moves: Partitions that it gave to another drain thread, those included that were taken back.
-        load_ratio: Largest load of a drain thread over the smallest, in the interval before the
-            balancer's last run; 1.0 before the first, infinite when a thread had nothing to do.
+        abandoned: Items that a shutdown gave up when its time ran out.
+        in_flight: Items that drain threads have taken and not finished.
+        rebalances: Runs of the balancer, skipped and rejected plans included.
+        moves: Partitions that the balancer gave to another drain thread, revoked moves included.
+        load_ratio: Largest load of a drain thread divided by the smallest, in the interval before
+            the balancer's last run; 1.0 before the first run, infinite if a thread had no load.
         longest_handoff_ms: Longest time from the decision to move a partition until its new drain
-            thread had it.
-        stuck_handlers: Names of the types whose handler a thread has been inside for more than a
-            second now.
+            thread owned it, in milliseconds.
+        stuck_handlers: Names of the types whose handler has been in one call for more than a
+            second.
         drain_threads: The drain threads, by index.
     """
 
@@ -119,7 +120,7 @@ class BatchQueueStats:
 
     @classmethod
     def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
-        """Build from what the core returns."""
+        """Build a snapshot from the dict that the core returns."""
         partitions = tuple(
             PartitionStats(
                 index,
@@ -131,8 +132,10 @@ class BatchQueueStats:
             )
             for index, used, owner, attempts, types in snapshot.pop("partitions")
         )
-        handlers = tuple((one[0], HandlerStats(*one[1:])) for one in snapshot.pop("handlers"))
-        threads = tuple(DrainThreadStats(*one) for one in snapshot.pop("drain_threads"))
+        handlers = tuple(
+            (item_type, HandlerStats(*counts)) for item_type, *counts in snapshot.pop("handlers")
+        )
+        threads = tuple(DrainThreadStats(*thread) for thread in snapshot.pop("drain_threads"))
         return cls(
             **snapshot,
             partition_count=len(partitions),
@@ -144,10 +147,13 @@ class BatchQueueStats:
         )
 
     def partition(self, index: int) -> PartitionStats:
-        """Return one partition.
+        """Return the statistics of one partition.
+
+        Args:
+            index: From 0 to `partition_count - 1`.
 
         Raises:
-            IndexError: There is no such partition.
+            IndexError: `index` is out of range.
         """
         if not 0 <= index < len(self._partitions):
             raise IndexError(
@@ -156,11 +162,11 @@ class BatchQueueStats:
         return self._partitions[index]
 
     def top_n(self, n: int) -> list[PartitionStats]:
-        """Return the `n` fullest partitions, fullest first; equal ones by index."""
-        return sorted(self._partitions, key=lambda one: -one.used)[: max(n, 0)]
+        """Return the `n` fullest partitions, fullest first. Ties are in order of their index."""
+        return sorted(self._partitions, key=lambda partition: -partition.used)[: max(n, 0)]
 
     def handlers(self) -> dict[type | str, HandlerStats]:
-        """Return what each registered type's handler was given."""
+        """Return the statistics of the handlers, by registered type."""
         return dict(self._handlers)
 
 

@@ -1,4 +1,4 @@
-//! `Aggregator`: grouped aggregation that drain threads run without the interpreter.
+//! `Aggregator`: grouped aggregation, which drain threads run without the interpreter.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,26 +14,26 @@ use super::interpreter::{GuardedRef, generation, guarded_call, release};
 use super::item::{batches_of, has_pyarrow, to_pyarrow};
 use crate::arrow::aggregate::{AggregateError, Aggregation, Aggregator, Measure, Window};
 
-/// The aggregator behind the class, which a drain thread enters without the interpreter.
+/// The part of an aggregator that drain threads enter without the interpreter.
 ///
-/// The lock is never held by a thread that waits for the interpreter.
+/// No thread waits for the interpreter while it holds the lock.
 pub(super) struct Aggregating {
     kept: Mutex<KeptGroups>,
     next_worker: Option<GuardedRef>,
     flush_period: Duration,
-    /// Whether partials become batches of pyarrow.
+    /// Whether partials are handed over as pyarrow batches.
     pyarrow: bool,
 }
 
 struct KeptGroups {
     aggregator: Aggregator,
     due_at: Instant,
-    /// Groups that were given up.
+    /// Groups that were lost.
     dropped: usize,
 }
 
 impl Aggregating {
-    /// Takes rows or partials in. Attached or not.
+    /// Aggregates rows or partials. The thread may be attached or not.
     pub(super) fn consume(&self, batches: &[RecordBatch]) -> PyResult<()> {
         self.put(batches)?;
         if self.next_worker.is_some() && Instant::now() >= self.kept.lock().due_at {
@@ -42,7 +42,7 @@ impl Aggregating {
         Ok(())
     }
 
-    /// Where there are too many groups, those that are here go on early.
+    /// Emits the groups early when there would be too many of them.
     fn put(&self, batches: &[RecordBatch]) -> PyResult<()> {
         let result = self.kept.lock().aggregator.update(batches);
         match result {
@@ -69,8 +69,8 @@ impl Aggregating {
         }
     }
 
-    /// Hands all groups to the next worker, if there is one, and starts a new period. What it does
-    /// not take stays.
+    /// Emits all groups to the next worker, if there is one, and starts a new period. Groups that the
+    /// worker does not take stay.
     fn flush(&self) -> PyResult<()> {
         let Some(next_worker) = &self.next_worker else { return Ok(()) };
         let partials = {
@@ -79,14 +79,14 @@ impl Aggregating {
             kept.aggregator.take_partials()?
         };
         let Some(partials) = partials else { return Ok(()) };
-        let handed = Python::try_attach(|py| self.hand_on(py, next_worker, &partials));
-        let taken = match handed {
+        let emitted = Python::try_attach(|py| self.emit(py, next_worker, &partials));
+        let taken = match emitted {
             Some(Ok(taken)) => taken,
             Some(Err(error)) => {
                 self.kept.lock().dropped += partials.num_rows();
                 return Err(error);
             }
-            // The interpreter ended, and nobody will look at them.
+            // The interpreter ended, so nothing reads the groups any more.
             None => 0,
         };
         if taken < partials.num_rows() {
@@ -98,8 +98,8 @@ impl Aggregating {
         Ok(())
     }
 
-    /// Returns how many it took, from the front.
-    fn hand_on(
+    /// Calls the next worker. Returns how many groups it took, from the front.
+    fn emit(
         &self,
         py: Python<'_>,
         next_worker: &GuardedRef,
@@ -110,7 +110,7 @@ impl Aggregating {
         release(args.into_any());
         let answer = result?;
         let all = partials.num_rows();
-        // A bool is a number in Python, and an answer to another question.
+        // A bool is an int in Python, but it is not a number of groups.
         let is_bool = answer.is_instance_of::<PyBool>();
         let taken = if answer.is_none() { Ok(all) } else { answer.extract::<usize>() };
         release(answer);
@@ -122,7 +122,7 @@ impl Aggregating {
         }
     }
 
-    /// The last act: what is not taken now is given up.
+    /// Emits all groups for the last time. Groups that are not taken now are lost.
     fn close(&self) -> PyResult<()> {
         self.flush()?;
         if self.next_worker.is_none() {
@@ -140,16 +140,16 @@ impl Aggregating {
         )))
     }
 
-    pub(super) fn hands_on(&self) -> bool {
+    pub(super) fn emits(&self) -> bool {
         self.next_worker.is_some()
     }
 }
 
 /// A measure as the facade describes it: name, kind, column, second column, quantiles, n.
-type Described = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
+type MeasureSpec = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
 
 fn measure_of(
-    (name, kind, column, second, quantiles, n): Described,
+    (name, kind, column, second, quantiles, n): MeasureSpec,
 ) -> PyResult<(String, Measure)> {
     let Some(column) = column else { return Ok((name, Measure::Count { column: None })) };
     let measure = match (kind.as_str(), second) {
@@ -164,7 +164,7 @@ fn measure_of(
         ("top_n", label) => Measure::TopN { column, n, label },
         _ => {
             return Err(ConfigError::new_err(format!(
-                "measure {name:?} is a {kind:?}, which is none"
+                "measure {name:?} has the unknown kind {kind:?}"
             )));
         }
     };
@@ -186,12 +186,12 @@ impl PyAggregator {
         measures: "list[tuple[str, str, str | None, str | None, list[float], int]]", max_groups: "int", text: "str",
         next_worker: "Any", flush_period_s: "float"
     ))]
-    #[allow(clippy::too_many_arguments)] // the facade's description, taken apart
+    #[allow(clippy::too_many_arguments)] // the fields of the facade's description
     fn new(
         py: Python<'_>,
         keys: Vec<String>,
         window: Option<(String, String, i64)>,
-        measures: Vec<Described>,
+        measures: Vec<MeasureSpec>,
         max_groups: usize,
         text: String,
         next_worker: Option<Py<PyAny>>,
@@ -215,20 +215,19 @@ impl PyAggregator {
         Ok(Self { aggregating: Arc::new(aggregating), generation: generation() })
     }
 
-    /// Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this
-    /// without the interpreter.
+    /// Aggregate a list of Arrow data: rows, or partials of an equal aggregation.
+    ///
+    /// A queue does this without the interpreter.
     ///
     /// Args:
-    ///     batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or
-    ///     none.
+    ///     batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. Either all of them are
+    ///         aggregated, or none.
     ///
     /// Raises:
-    ///     ConfigError: A column is missing or has another type than it can have or had before, or
-    ///     the partials are of
-    ///         another aggregation.
-    ///     BatchQueueError: There would be more than `max_groups` groups, and there is no next
-    ///     worker; or the data is
-    ///         broken.
+    ///     ConfigError: A column is missing, its type is not supported or has changed, or the
+    ///         partials belong to another aggregation.
+    ///     BatchQueueError: There would be more than `max_groups` groups and there is no next worker,
+    ///         or the data is invalid.
     #[pyo3(signature = (batch: "list[Any]"))]
     fn consume(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
         let own = self.own()?;
@@ -239,7 +238,14 @@ impl PyAggregator {
         py.detach(|| own.consume(&batches))
     }
 
-    /// Take in one piece of Arrow data, as `consume` does.
+    /// Aggregate one piece of Arrow data.
+    ///
+    /// Args:
+    ///     data: An object with `__arrow_c_array__` or `__arrow_c_stream__`.
+    ///
+    /// Raises:
+    ///     ConfigError: As `consume`.
+    ///     BatchQueueError: As `consume`.
     #[pyo3(signature = (data: "Any"))]
     fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let own = self.own()?;
@@ -248,28 +254,28 @@ impl PyAggregator {
         py.detach(|| own.consume(&batches))
     }
 
-    /// Hand all groups to the next worker now. Without one, nothing happens.
+    /// Emit all groups to the next worker now. Without a next worker, nothing happens.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let own = self.own()?;
         py.detach(|| own.flush())
     }
 
-    /// Hand on everything: there is nothing to merge it with.
+    /// Emit all groups: no rows wait to be merged with them.
     fn on_idle(&self, py: Python<'_>) -> PyResult<()> {
         self.flush(py)
     }
 
-    /// Hand on everything, for the last time.
+    /// Emit all groups for the last time.
     ///
     /// Raises:
-    ///     BatchQueueError: The next worker refused some of it.
+    ///     BatchQueueError: The next worker refused some of the groups; they are lost.
     fn on_close(&self, py: Python<'_>) -> PyResult<()> {
         let own = self.own()?;
         py.detach(|| own.close())
     }
 
-    /// Take all groups out, as a record batch of partials that an equal aggregator can take in,
-    /// here or elsewhere.
+    /// Take all groups out, as a record batch of partials that an equal aggregator can aggregate
+    /// further, in this process or another.
     ///
     /// Returns:
     ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
@@ -281,16 +287,15 @@ impl PyAggregator {
         partials.map(|partials| Ok(to_pyarrow(py, partials, own.pyarrow)?.unbind())).transpose()
     }
 
-    /// The keys and the measures of all groups, in the order in which the groups were met. They
-    /// stay.
+    /// Return the keys and the measures of all groups, in order of first appearance. The groups stay.
     ///
     /// Returns:
     ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
     ///     if there are no groups.
     ///
     /// Raises:
-    ///     OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a
-    ///     decimal.
+    ///     OverflowError: A sum of integers does not fit into 64 bits; `partials` returns it as a
+    ///         decimal.
     #[pyo3(signature = () -> "Any")]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let own = self.own()?;
@@ -298,17 +303,17 @@ impl PyAggregator {
         result.map(|result| Ok(to_pyarrow(py, result, own.pyarrow)?.unbind())).transpose()
     }
 
-    /// Groups that were given up, because the next worker raised, or refused them at close.
+    /// Groups that were lost because the next worker raised, or refused them at close.
     #[getter]
     fn dropped(&self, py: Python<'_>) -> PyResult<usize> {
         let own = self.own()?;
         Ok(py.detach(|| own.kept.lock().dropped))
     }
 
-    /// Whether there is a next worker.
+    /// Whether there is a next worker, to which the groups are emitted.
     #[getter]
-    fn hands_on(&self) -> bool {
-        self.aggregating.hands_on()
+    fn emits(&self) -> bool {
+        self.aggregating.emits()
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -316,22 +321,22 @@ impl PyAggregator {
         Ok(py.detach(|| own.kept.lock().aggregator.len()))
     }
 
-    /// An aggregator is true, also while it has no groups.
-    #[allow(clippy::unused_self)] // a method of Python
+    /// Return True, even while there are no groups.
+    #[allow(clippy::unused_self)] // as Python calls it
     fn __bool__(&self) -> bool {
         true
     }
 
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A drain thread that works with it holds it as well, and then it is no garbage.
+        // A drain thread that uses the aggregator holds a reference to it, so it is not garbage then.
         visit.call(self.aggregating.next_worker.as_deref())
     }
 }
 
 impl PyAggregator {
-    /// In a forked child a drain thread that does not exist there may hold the lock, and have left
-    /// half of a batch.
+    /// The aggregator, unless this is a forked child: a drain thread that does not exist here may hold
+    /// the lock, and may have aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
         if self.generation == generation() {
             return Ok(&self.aggregating);
@@ -353,7 +358,7 @@ impl PyAggregator {
                 })?);
             }
             if into.len() == before {
-                // No rows, but columns that can be wrong.
+                // No rows, but the columns are still to be checked.
                 into.push(RecordBatch::new_empty(schema));
             }
             Ok(())
@@ -361,7 +366,7 @@ impl PyAggregator {
     }
 }
 
-/// The aggregator of a handler whose `consume` is not overridden.
+/// The aggregator behind a handler, unless a subclass overrides `consume`.
 pub(super) fn aggregating_of(instance: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Aggregating>>> {
     let Ok(aggregator) = instance.cast::<PyAggregator>() else { return Ok(None) };
     let own = instance.py().get_type::<PyAggregator>().getattr("consume")?;

@@ -42,11 +42,11 @@ pub(crate) fn forked() -> PyErr {
 
 pub(crate) fn too_late(name: &str) -> PyErr {
     QueueClosedError::new_err(format!(
-        "queue {name:?} cannot start while the interpreter exits: nobody would close it; make it earlier"
+        "queue {name:?} cannot start while the interpreter exits: nothing would close it; make it earlier"
     ))
 }
 
-/// What a refusal is in Python: `None`, to be told by the return value, or an exception.
+/// A refusal as an exception, or `None` if the return value of the call reports it.
 pub(crate) fn refused<T, E: Into<PyErr> + Display>(
     py: Python<'_>,
     refusal: ProduceError<T, E>,
@@ -73,7 +73,7 @@ pub(crate) fn refused<T, E: Into<PyErr> + Display>(
 }
 
 pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {
-    result.map_err(|refusal| match refusal {
+    result.map_err(|error| match error {
         FlushError::Interrupted(interrupt) => interrupt,
         FlushError::FromDrainThread => BatchQueueError::new_err(
             "flush was called from a drain thread, which would wait for itself; call it from another thread",

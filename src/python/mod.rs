@@ -58,4 +58,9 @@ mod _core {
     use super::process::{after_fork_in_child, close_all, is_exiting};
     #[pymodule_export]
     use super::queue::Queue;
+
+    /// The version of the package.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)] // as Python spells it
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

@@ -1,4 +1,4 @@
-//! The process around the queues: its exit and its forks.
+//! The process around the queues: its exit, and its forks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,67 +16,68 @@ use crate::flow::produce::slice;
 use crate::thread_context::forget_drain_thread;
 use crate::{Pause, WeakQueue};
 
-/// What the workers of shared pools and the control thread get to end, when there is no queue any
-/// more.
+/// How long the workers of shared pools and the control thread have to end after the last queue.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
-struct Live {
+struct LiveQueue {
     queue: WeakQueue<PyItem>,
     shutdown_timeout: Option<f64>,
 }
 
-/// Set when the interpreter's exit closes all queues: a queue made later would never be closed.
+/// Set when the exit of the interpreter closes all queues: a queue made later would stay open.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the exit of the interpreter has begun to close the queues.
 #[pyfunction]
 pub(crate) fn is_exiting() -> bool {
-    // Relaxed: an early answer; `register` asks again under the lock that it is set under.
+    // Relaxed: an early answer; `register` checks again under the lock that the flag is set under.
     EXITING.load(Ordering::Relaxed)
 }
 
 /// Every queue that has drain threads, in order of creation. Locked while attached and never across
-/// a wait, so a fork, for which no other thread is attached, with a GIL or without, never finds it
-/// locked.
-static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
+/// a wait: a fork happens while no other thread is attached, with a GIL or without, and so never
+/// finds the lock held.
+static LIVE: Mutex<Vec<LiveQueue>> = Mutex::new(Vec::new());
 
-/// False: the exit has closed all queues, and would not close this one.
+/// Returns `false` if the exit has closed all queues already, and would not close this one.
 pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) -> bool {
     let mut live = LIVE.lock();
     if is_exiting() {
         return false;
     }
-    live.retain(|one| !one.queue.is_gone());
-    live.push(Live { queue, shutdown_timeout });
+    live.retain(|other| !other.queue.is_gone());
+    live.push(LiveQueue { queue, shutdown_timeout });
     true
 }
 
-/// Closes every live queue, registered or not, the last created first: what was accepted is
-/// delivered, within each queue's `shutdown_timeout`, counted from now.
+/// Close every live queue, registered or not, in reverse order of creation. Accepted items are
+/// delivered, within each queue's `shutdown_timeout`, counted from the call.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     let live = begin_exit();
-    for one in &live {
-        one.queue.close_to_outside();
+    for LiveQueue { queue, .. } in &live {
+        queue.close_to_outside();
     }
-    let deadlines =
-        live.iter().map(|one| deadline_of(one.shutdown_timeout)).collect::<PyResult<Vec<_>>>()?;
-    for (one, deadline) in live.iter().zip(deadlines).rev() {
-        one.queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
+    let deadlines = live
+        .iter()
+        .map(|LiveQueue { shutdown_timeout, .. }| deadline_of(*shutdown_timeout))
+        .collect::<PyResult<Vec<_>>>()?;
+    for (LiveQueue { queue, .. }, deadline) in live.iter().zip(deadlines).rev() {
+        queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
     }
     wait_for_threads(py)
 }
 
-/// From here on `register` takes no more.
-fn begin_exit() -> Vec<Live> {
+/// From here on `register` accepts no more queues.
+fn begin_exit() -> Vec<LiveQueue> {
     let mut live = LIVE.lock();
     // Relaxed: the lock publishes it.
     EXITING.store(true, Ordering::Relaxed);
     std::mem::take(&mut *live)
 }
 
-/// Threads that belong to no queue alone: none of them may come back into an interpreter that
-/// finalizes. One that is stuck in a handler is left to the guard in `guarded_call.rs`.
+/// Waits for the threads that queues share: none of them may return into an interpreter that
+/// finalizes. A thread that is stuck in a handler is left to the guard in `guarded_call.rs`.
 fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     let deadline = Some(Instant::now() + LAST_STEPS);
     for pool in live_pools() {
@@ -90,7 +91,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// In a forked child: the drain threads are not here, and their locks may be held for ever.
+/// Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
+/// their locks may be held forever.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     enter_child();

@@ -1,4 +1,4 @@
-//! `produce_arrow`: from an Arrow object to blocks of rows in the queue.
+//! `produce_arrow`: splits Arrow data into blocks of rows, and enqueues them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub(super) struct ArrowProduce<'a> {
     pub(super) deadline: Option<Instant>,
     /// Rows accepted so far.
     pub(super) accepted: usize,
-    /// The queue was shut down meanwhile.
+    /// Whether the queue was shut down meanwhile.
     pub(super) is_closed: bool,
 }
 
@@ -37,7 +37,7 @@ impl ArrowProduce<'_> {
         }
         let mut batches = batches_of(data)?;
         let produced = self.all(py, &mut batches);
-        // Detached, as its work is: an early end may wait for threads that need the interpreter.
+        // Detached, as the stream's work is: an early end may wait for threads that need the interpreter.
         py.detach(|| drop(batches));
         match produced {
             Ok(()) => Ok(self.accepted),
@@ -60,7 +60,7 @@ impl ArrowProduce<'_> {
             )));
         };
         let pyarrow = has_pyarrow(py)?;
-        // Detached: a stream may do its work only now, with threads that need the interpreter.
+        // Detached: a lazy stream does its work now, maybe with threads that need the interpreter.
         while let Some(batch) = py.detach(|| batches.next()) {
             let batch = batch.map_err(|error| {
                 BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
@@ -71,7 +71,7 @@ impl ArrowProduce<'_> {
                 if self.is_closed {
                     return Ok(());
                 }
-                // Nothing else looks for them while there is room.
+                // While there is room, no wait checks for signals.
                 py.check_signals()?;
             }
         }
@@ -85,7 +85,7 @@ impl ArrowProduce<'_> {
         column: usize,
         pyarrow: bool,
     ) -> PyResult<()> {
-        // Anew for each chunk: a stream may last.
+        // Read for each chunk: a stream may take long, and types may be registered meanwhile.
         let tags = self.registry.tags();
         let pieces =
             py.detach(|| split(batch, column, &tags, self.buffers)).map_err(|problem| {
@@ -103,8 +103,8 @@ impl ArrowProduce<'_> {
         Ok(())
     }
 
-    /// A full partition or a closed queue refuses rows, and the others of the chunk are still
-    /// tried.
+    /// Counts the rows of a piece that was refused in part. A full partition or a closed queue is no
+    /// error here: the other pieces of the chunk are still tried.
     fn refuse(
         &mut self,
         py: Python<'_>,

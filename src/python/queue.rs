@@ -19,15 +19,15 @@ use crate::BatchQueue;
 use crate::arrow::Buffers;
 use crate::rules::{Rule, rule_off};
 
-/// The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
+/// The core of one queue; `batchqueue.BatchQueue` adds what is written in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
 pub(crate) struct Queue {
-    /// Taken out, and leaked, by the destructor in a forked child only.
+    /// Taken out, and leaked, only by the destructor in a forked child.
     core: Option<BatchQueue<PyItem>>,
     generation: u32,
     pub(super) selector: PySelector,
     pub(super) registry: HandlerRegistry,
-    /// The custom balancer's function, which the core holds.
+    /// The function of a custom balancer, which the core holds as well.
     assign: Option<Arc<PyAssign>>,
     /// For `produce_arrow`.
     buffers: Buffers,
@@ -46,7 +46,16 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
+    /// Start the drain threads.
+    ///
+    /// Args:
+    ///     name: The name of the queue.
+    ///     config: A `BatchQueueConfig`.
+    ///     selector: The kind of the selector.
+    ///     select: The function of the selector, or None.
+    ///     consumers: Methods of the consumers: none if items go to handlers, else one, or one per
+    ///         drain thread.
+    ///     per_thread: Whether there is one consumer per drain thread.
     #[new]
     #[pyo3(signature = (name: "str", config: "Any", selector: "str", select: "Any", consumers: "Any", per_thread: "bool"))]
     fn new(
@@ -77,7 +86,7 @@ impl Queue {
         if let Some((pool, threads)) = shared_scheduler {
             builder = builder.shared_scheduler(pool, threads);
         }
-        // Detached: a new drain thread attaches as its first act, and a warning may be logged.
+        // Detached: a new drain thread attaches first of all, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
         if !register(queue.downgrade(), shutdown_timeout) {
             queue.shutdown_with(deadline_of(shutdown_timeout)?, &mut InterpreterPause(py))?;
@@ -93,27 +102,28 @@ impl Queue {
         })
     }
 
+    /// The name of the queue.
     #[getter]
     fn name(&self) -> &str {
-        // Also in a forked child: nothing is locked for it.
+        // Works in a forked child too: it locks nothing.
         self.core.as_ref().map_or("", BatchQueue::name)
     }
 
-    /// Whether the queue takes items.
+    /// Whether the queue accepts items: False once it is shut down.
     #[getter]
     fn running(&self) -> PyResult<bool> {
         Ok(self.core()?.is_running())
     }
 
-    /// Put one item in.
+    /// Enqueue one item.
     ///
     /// Args:
     ///     item: Any object. It goes to the handler of exactly its class.
-    ///     timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
+    ///     timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
     ///
     /// Returns:
-    ///     True: accepted. False: refused, because the partition is full and the strategy
-    ///     IF_POSSIBLE, or because the queue is shut down.
+    ///     True if the item was accepted. False if it was refused: the partition is full and the
+    ///     strategy is `IF_POSSIBLE`, or the queue is shut down.
     ///
     /// Raises:
     ///     ProduceTimeoutError: The partition stayed full for the whole time-out.
@@ -131,20 +141,20 @@ impl Queue {
         }
     }
 
-    /// Put many items in, in order, up to the first that is refused.
+    /// Enqueue many items in order, up to the first that is refused.
     ///
     /// Args:
-    ///     items: Any iterable. A list or a tuple is taken in large pieces, which is several times
-    ///     faster. timeout: Seconds in all to wait for space with BLOCKING; None waits as long as
-    ///     it takes.
+    ///     items: Any iterable. A list or a tuple is several times faster, because it is enqueued in
+    ///         large pieces.
+    ///     timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
+    ///         limit.
     ///
     /// Returns:
-    ///     The number of items accepted: the first so many.
+    ///     The number of accepted items, counted from the first.
     ///
     /// Raises:
-    ///     ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are
-    ///     in. An interrupt,
-    ///         like KeyboardInterrupt, carries `accepted` as well.
+    ///     ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
+    ///         accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
     ///     ReentrantProduceError: A handler of this queue would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (items, *, timeout=None))]
@@ -159,8 +169,7 @@ impl Queue {
         if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
             return items.produce(py, queue, deadline);
         }
-        // One by one: an item that was pulled out of an iterator and then refused would be lost to
-        // the caller.
+        // Item by item: an item that was taken from an iterator and then refused would be lost.
         let mut accepted = 0;
         for item in items.try_iter()? {
             let item = item?;
@@ -174,34 +183,34 @@ impl Queue {
         Ok(accepted)
     }
 
-    /// Put the rows of Arrow data in, split by the values of one column, the tags.
+    /// Enqueue the rows of Arrow data, split by the values of one column, the tags.
     ///
-    /// Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of
-    /// `pyarrow.RecordBatch`, in the order that they had; without pyarrow, as objects with
-    /// `__arrow_c_array__`. The buffer and all counts are in rows. Where a tag's rows stand next to
-    /// each other nothing is copied.
+    /// The rows of a tag go to the handler that `add_handler("tag", ...)` registered, as a list of
+    /// `pyarrow.RecordBatch` in their original order; without pyarrow, as objects with
+    /// `__arrow_c_array__`. The buffer size and all counts are in rows. Adjacent rows of a tag are
+    /// not copied.
     ///
     /// Args:
     ///     batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or
-    ///     a table of pyarrow,
-    ///         polars, DuckDB or nanoarrow.
+    ///         a table of pyarrow, polars, DuckDB or nanoarrow.
     ///     type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or
-    ///     a dictionary of
-    ///         them. Rows with null, or a tag that has no handler, count as unhandled.
-    ///     timeout: Seconds in all, from the call on, after which a full partition is not waited
-    ///     for with BLOCKING; None
-    ///         waits as long as it takes.
+    ///         a dictionary of them. Rows with null, or with a tag that has no handler, count as
+    ///         unhandled.
+    ///     timeout: Seconds in all, from the call on, to wait for space with
+    ///         `BufferStrategy.BLOCKING`. Default: no limit.
     ///
     /// Returns:
-    ///     Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the
-    ///     queue is shut down.
+    ///     The number of accepted rows: all of them, unless a partition is full and the strategy is
+    ///     `IF_POSSIBLE`, or the queue is shut down.
     ///
     /// Raises:
-    ///     ConfigError: No Arrow data, no such column, one of another type, or a selector by key or
-    ///     by function. BatchQueueError: The stream of batches failed. ProduceTimeoutError: A
-    ///     partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
-    ///         `accepted` how many rows are in: those of all batches before the last that was read,
-    ///         and of that one some tags' rows, not the first so many.
+    ///     ConfigError: `batch` is not Arrow data, the column is missing or of another type, or the
+    ///         selector is `by_key` or `custom`.
+    ///     BatchQueueError: The stream of batches failed.
+    ///     ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like
+    ///         `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
+    ///         batches before the last that was read, and of that batch the rows of some tags, which
+    ///         need not be its first rows.
     ///     ReentrantProduceError: A handler of this queue would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (batch, *, type_column, timeout=None))]
@@ -228,10 +237,10 @@ impl Queue {
     /// Wait until all items accepted before the call have been handled.
     ///
     /// Args:
-    ///     timeout: Seconds to wait; None waits as long as it takes.
+    ///     timeout: Seconds to wait. Default: no limit.
     ///
     /// Returns:
-    ///     True: they have. False: time ran out, or a shutdown abandoned some.
+    ///     True if they have been handled. False if time ran out, or a shutdown abandoned some.
     ///
     /// Raises:
     ///     BatchQueueError: Called from a drain thread, which would wait for itself.
@@ -243,14 +252,14 @@ impl Queue {
 
     /// Refuse every new item, deliver what was accepted, and end the drain threads.
     ///
-    /// Called from a handler of this queue, it closes and returns; the drain threads end by
-    /// themselves.
+    /// Called from a handler of this queue, it closes the queue and returns; the drain threads end
+    /// later.
     ///
     /// Args:
-    ///     timeout: Seconds to wait; None waits as long as it takes.
+    ///     timeout: Seconds to wait. Default: no limit.
     ///
     /// Returns:
-    ///     Abandoned items: 0 unless time ran out.
+    ///     The number of abandoned items: 0 unless time ran out.
     ///
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
@@ -259,14 +268,19 @@ impl Queue {
         self.core()?.shutdown_with(deadline_of(timeout)?, &mut InterpreterPause(py))
     }
 
-    /// Refuse outside threads; drain threads may still produce.
+    /// Refuse outside threads. Drain threads may still produce.
     fn _close_to_outside(&self) -> PyResult<()> {
         self.core()?.close_to_outside();
         Ok(())
     }
 
-    /// One handler for the type, or one for each of as many partitions. `wait`: until no thread is
-    /// inside one that it had.
+    /// Give a type one handler, or several, one for each of as many partitions.
+    ///
+    /// Args:
+    ///     item_type: The class, or the tag.
+    ///     handlers: The methods of each handler.
+    ///     weight: Share of a partition.
+    ///     wait: Whether to wait until no thread is inside a previous handler of the type.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true))]
     fn _add_handlers(
@@ -280,20 +294,20 @@ impl Queue {
         self.registry.add(py, self.core()?, &item_type, handlers, weight, wait)
     }
 
-    /// Take a type's handler away: items of the type are unhandled from now on.
+    /// Remove the handler of a type. Items of the type are unhandled from now on.
     ///
     /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
-    /// it serves another type of this queue. When the call returns, no thread is inside it and none
-    /// will enter. Called from a drain thread it does not wait for that.
+    /// it serves another type of this queue. When the call returns, no thread is inside the handler
+    /// and none will enter it. A call from a drain thread does not wait for that.
     ///
     /// Args:
     ///     item_type: The class, or the tag.
     ///
     /// Returns:
-    ///     False: the type had no handler, or the queue is shut down.
+    ///     True if the type had a handler. False if it had none, or the queue is shut down.
     ///
     /// Raises:
-    ///     ConfigError: Neither a class nor a tag.
+    ///     ConfigError: `item_type` is neither a class nor a tag.
     ///     QueueForkedError: The queue was made before a fork.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     #[pyo3(signature = (item_type: "type | str"))]
@@ -301,13 +315,13 @@ impl Queue {
         self.registry.remove(self.core()?, &item_type, &mut InterpreterPause(py))
     }
 
-    /// Run the balancer now, on the time since its last run.
+    /// Run the balancer now, on the load since its last run.
     ///
-    /// Called from a drain thread it asks for a run, does not wait for it, and returns 0.
+    /// A call from a drain thread requests a run, does not wait for it, and returns 0.
     ///
     /// Returns:
-    ///     Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its
-    ///     thread has ended the cycle it is in.
+    ///     The number of partitions whose wanted drain thread changed; 0 without a balancer. Each
+    ///     partition moves at the end of its current drain thread's cycle.
     ///
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
@@ -316,7 +330,7 @@ impl Queue {
         run_for_caller(py, || queue.rebalance())
     }
 
-    /// The core's snapshot, for the facade's `BatchQueueStats`.
+    /// Return the core's snapshot, for the facade's `BatchQueueStats`.
     #[pyo3(signature = () -> "dict[str, Any]")]
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         snapshot(py, self.core()?, &self.registry)
@@ -330,8 +344,8 @@ impl Queue {
         )))
     }
 
-    /// A running queue is a root: its drain threads deliver what was accepted, through handlers
-    /// that nobody else may hold any more. Once they have ended, cycles through the handlers are
+    /// A running queue is a root: its drain threads deliver accepted items through handlers that may
+    /// have no other owner any more. Once the threads have ended, cycles through the handlers are
     /// garbage like any other.
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -351,7 +365,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.generation != generation() {
-            // A forked child: the locks inside may be held by threads that do not exist here.
+            // In a forked child, threads that do not exist here may hold the locks inside.
             std::mem::forget(self.core.take());
             std::mem::forget(self.buffers.clone());
         }

@@ -18,27 +18,34 @@ pub(super) fn snapshot<'py>(
     let partitions: Vec<_> = stats
         .partitions
         .iter()
-        .map(|one| {
+        .map(|partition| {
             (
-                one.index,
-                one.used,
-                one.owner,
-                one.attempts,
-                one.types.iter().filter_map(type_of).collect(),
+                partition.index,
+                partition.used,
+                partition.owner,
+                partition.attempts,
+                partition.types.iter().filter_map(type_of).collect(),
             )
         })
         .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
-        .filter_map(|one| {
-            Some((type_of(&one.key)?, one.consumed, one.failed, one.batches, one.ns_per_item))
+        .filter_map(|handler| {
+            let item_type = type_of(&handler.key)?;
+            Some((
+                item_type,
+                handler.consumed,
+                handler.failed,
+                handler.batches,
+                handler.ns_per_item,
+            ))
         })
         .collect();
     let threads: Vec<_> = stats
         .drain_threads
         .iter()
-        .map(|one| (one.index, one.items, one.cycles, one.cpu.as_secs_f64()))
+        .map(|thread| (thread.index, thread.items, thread.cycles, thread.cpu.as_secs_f64()))
         .collect();
     drop(entries);
     let snapshot = PyDict::new(py);

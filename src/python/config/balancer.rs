@@ -20,7 +20,7 @@ pub(super) struct BalancerSettings {
 }
 
 impl BalancerSettings {
-    /// The core's balancer, and the Python function in it, for the garbage collector.
+    /// Returns the core's balancer, and the Python function in it for the garbage collector.
     pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), ConfigError> {
         let balancer = match (self.kind.as_str(), self.function) {
             ("custom", Some(function)) => {
@@ -35,12 +35,13 @@ impl BalancerSettings {
 }
 
 thread_local! {
-    /// What this thread's run of a balancer is to raise to its caller: `None` while nobody asked.
+    /// The interrupt that the running balancer raises to its caller on this thread; `None` while no
+    /// caller waits for one.
     static INTERRUPT: Cell<Option<Result<(), PyErr>>> = const { Cell::new(None) };
 }
 
-/// Runs a balancer on behalf of a Python caller, who gets an interrupt in a custom one, like
-/// `KeyboardInterrupt`.
+/// Runs a balancer on behalf of a Python caller. An interrupt in a custom balancer, like
+/// `KeyboardInterrupt`, is raised to the caller.
 pub(crate) fn run_for_caller(
     py: Python<'_>,
     run: impl FnOnce() -> usize + Send,
@@ -51,17 +52,17 @@ pub(crate) fn run_for_caller(
     interrupt.unwrap_or(Ok(())).map(|()| moved)
 }
 
-/// Keeps an exception that is no `Exception` for the caller, if this thread has one.
+/// Keeps an interrupt, which is not an `Exception`, for this thread's caller if there is one.
 fn keep_interrupt(py: Python<'_>, error: &PyErr) {
-    let waits = INTERRUPT.take();
-    INTERRUPT.set(match waits {
+    let interrupt = INTERRUPT.take();
+    INTERRUPT.set(match interrupt {
         Some(Ok(())) if !error.is_instance_of::<PyException>(py) => Some(Err(error.clone_ref(py))),
         before => before,
     });
 }
 
-/// An assignment written in Python. Called attached, on the control thread or on a thread that
-/// asked for a run.
+/// An assignment written in Python. It runs on the control thread, or on the thread that called
+/// `rebalance`.
 pub(crate) struct PyAssign(GuardedRef);
 
 impl PyAssign {
@@ -78,7 +79,7 @@ impl Assign for PyAssign {
         threads: usize,
     ) -> Result<Option<Vec<usize>>, String> {
         Python::attach(|py| {
-            let given = || {
+            let prepare = || {
                 let assign = py.import("batchqueue._callbacks")?.getattr("assign")?;
                 let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
                 let (function, threads) = (self.0.bind(py), threads.into_pyobject(py)?);
@@ -87,9 +88,8 @@ impl Assign for PyAssign {
                     PyTuple::new(py, [function, load.as_any(), owner.as_any(), threads.as_any()])?,
                 ))
             };
-            let (assign, args) = given().map_err(|memory: PyErr| memory.to_string())?;
-            // The user's code, and the conversion of what it returns, which may be the user's code
-            // as well.
+            let (assign, args) = prepare().map_err(|memory: PyErr| memory.to_string())?;
+            // Guarded: the function is the user's code, and the conversion of its result may be.
             let result = guarded_call(&assign, &args);
             release(args.into_any());
             let plan = result.map_err(|error| {
@@ -102,10 +102,13 @@ impl Assign for PyAssign {
             if let Ok(problem) = plan.extract::<String>() {
                 return Err(problem);
             }
-            // What is no thread stays none: the core refuses the plan, and says why.
+            // Invalid thread ids are kept as an id that is out of range: the core rejects the plan
+            // and says why.
             let plan = plan.extract::<Option<Vec<i64>>>().map_err(|error| error.to_string())?;
             Ok(plan.map(|plan| {
-                plan.into_iter().map(|one| usize::try_from(one).unwrap_or(usize::MAX)).collect()
+                plan.into_iter()
+                    .map(|thread| usize::try_from(thread).unwrap_or(usize::MAX))
+                    .collect()
             }))
         })
     }

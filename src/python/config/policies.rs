@@ -18,7 +18,10 @@ impl std::hash::Hash for ThreadPolicy {
 
 #[pymethods]
 impl ThreadPolicy {
-    /// `count` drain threads, whatever the machine.
+    /// Use `count` drain threads on every machine.
+    ///
+    /// Args:
+    ///     count: Drain threads, 1 or more.
     ///
     /// Raises:
     ///     ConfigError: `count` is below 1.
@@ -27,7 +30,11 @@ impl ThreadPolicy {
         Ok(Self(config::ThreadPolicy::fixed(not_negative("ThreadPolicy.fixed", count)?)?))
     }
 
-    /// `multiplier` drain threads per core that this process may use, rounded half up, at least 1.
+    /// Use `multiplier` drain threads per core that this process may use: rounded half up, at
+    /// least 1.
+    ///
+    /// Args:
+    ///     multiplier: Drain threads per core, above 0.
     ///
     /// Raises:
     ///     ConfigError: `multiplier` is not a finite number above 0.
@@ -36,7 +43,11 @@ impl ThreadPolicy {
         Ok(Self(config::ThreadPolicy::cores(0, multiplier)?))
     }
 
-    /// `base` drain threads and `multiplier` more per core, rounded half up.
+    /// Use `base` drain threads and `multiplier` more per core, rounded half up.
+    ///
+    /// Args:
+    ///     base: Drain threads on every machine, 0 or more.
+    ///     multiplier: Further drain threads per core that this process may use, above 0.
     ///
     /// Raises:
     ///     ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
@@ -48,10 +59,10 @@ impl ThreadPolicy {
         )?))
     }
 
-    /// The number of drain threads, at least 1.
+    /// Return the number of drain threads, at least 1.
     ///
     /// Args:
-    ///     cores: Cores of the machine; None asks for those that this process may use.
+    ///     cores: Cores to count with. Default: the cores that this process may use.
     #[pyo3(signature = (cores=None))]
     fn resolve(&self, cores: Option<usize>) -> usize {
         self.0.resolve(cores.unwrap_or_else(config::available_cores))
@@ -90,7 +101,10 @@ pub(crate) struct PartitionPolicy(pub(crate) config::PartitionPolicy);
 
 #[pymethods]
 impl PartitionPolicy {
-    /// `count` partitions.
+    /// Use `count` partitions.
+    ///
+    /// Args:
+    ///     count: Partitions, 1 or more.
     ///
     /// Raises:
     ///     ConfigError: `count` is below 1.
@@ -99,7 +113,10 @@ impl PartitionPolicy {
         Ok(Self(config::PartitionPolicy::fixed(not_negative("PartitionPolicy.fixed", count)?)?))
     }
 
-    /// `multiplier` partitions per drain thread.
+    /// Use `multiplier` partitions per drain thread.
+    ///
+    /// Args:
+    ///     multiplier: Partitions per drain thread, 1 or more.
     ///
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
@@ -109,8 +126,11 @@ impl PartitionPolicy {
         Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
     }
 
-    /// Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain
-    /// thread, then one for every two.
+    /// Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per drain
+    /// thread, then one for every two handlers.
+    ///
+    /// Args:
+    ///     multiplier: Partitions per drain thread up to which each handler gets its own, 1 or more.
     ///
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
@@ -123,11 +143,11 @@ impl PartitionPolicy {
         )?)?))
     }
 
-    /// The number of partitions.
+    /// Return the number of partitions, at least 1.
     ///
     /// Args:
     ///     threads: Drain threads.
-    ///     handlers: Handlers, by weight.
+    ///     handlers: Sum of the weights of the handlers.
     #[pyo3(signature = (threads, handlers=0.0))]
     fn resolve(&self, threads: usize, handlers: f64) -> usize {
         self.0.resolve(threads, handlers)
@@ -160,7 +180,7 @@ fn not_negative(name: &str, count: i64) -> PyResult<usize> {
     })
 }
 
-/// Drain threads that a queue with these policies gets.
+/// Return the number of drain threads of a queue with these policies.
 #[pyfunction]
 pub(crate) fn thread_count(threads: &ThreadPolicy, partitions: &PartitionPolicy) -> usize {
     let config = config::Config {

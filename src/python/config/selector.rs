@@ -17,7 +17,7 @@ pub(crate) enum PySelector {
 }
 
 impl PySelector {
-    /// From the facade's `PartitionSelector`.
+    /// Translates the facade's `PartitionSelector`.
     pub(crate) fn new(kind: &str, function: Option<Py<PyAny>>) -> Self {
         match (kind, function) {
             ("by_key", Some(key)) => Self::ByKey(key),
@@ -27,7 +27,7 @@ impl PySelector {
         }
     }
 
-    /// What the core is told.
+    /// The selector as the core sees it.
     pub(crate) fn core(&self) -> Selector {
         match self {
             Self::ByType => Selector::ByType,
@@ -36,7 +36,7 @@ impl PySelector {
         }
     }
 
-    /// Whether Python code must be asked for each item.
+    /// Whether a Python function chooses the partition of each item.
     pub(crate) fn is_by_caller(&self) -> bool {
         self.core() == Selector::Given
     }
@@ -48,7 +48,7 @@ impl PySelector {
         }
     }
 
-    /// The partition that a key or a custom selector names; `None`: the core selects.
+    /// The partition that a Python function chooses, or `None` if the core selects it.
     #[inline]
     pub(crate) fn given(
         &self,
@@ -57,12 +57,12 @@ impl PySelector {
     ) -> PyResult<Option<usize>> {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
-            Self::ByKey(_) | Self::Custom(_) => self.ask(queue, item),
+            Self::ByKey(_) | Self::Custom(_) => self.call(queue, item),
         }
     }
 
     #[inline(never)]
-    fn ask(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    fn call(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
             Self::ByKey(key) => {
@@ -85,8 +85,8 @@ impl PySelector {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): the same in every process and version, which Python's `hash`
-/// is not.
+/// FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every process and
+/// version.
 fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;

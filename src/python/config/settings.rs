@@ -1,4 +1,4 @@
-//! The facade's `BatchQueueConfig` as the core's.
+//! The facade's `BatchQueueConfig` as the core's `Config`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ struct Named {
     name: String,
 }
 
-/// What became of the settings.
+/// The settings as the core and the bindings use them.
 pub(crate) struct CoreSettings {
     pub(crate) settings: Config,
     pub(crate) common: CommonCallbacks,

@@ -1,5 +1,5 @@
-//! `HandlerCall`: that a coroutine runs inside a handler, which the loop's thread does not know of
-//! itself.
+//! `HandlerCall`: a call into a handler, which the coroutine that it awaits carries to the loop's
+//! thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,40 +7,41 @@ use pyo3::prelude::*;
 
 use crate::thread_context::{AssumedContext, ThreadContext};
 
-/// One call into a handler, from the drain thread that makes it and waits for a coroutine. What the
-/// coroutine asks of a queue meanwhile is answered as if the drain thread had asked.
-#[pyclass(name = "Inside", frozen, module = "batchqueue._core")]
+/// One call into a handler, made by a drain thread that waits for a coroutine.
+///
+/// Meanwhile the queue answers the coroutine as it would answer the drain thread.
+#[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct HandlerCall {
-    marks: ThreadContext,
-    /// Set by the drain thread before it goes on, or by the coroutine at its end.
+    context: ThreadContext,
+    /// Set by the drain thread before it continues, or by the coroutine when it ends.
     ended: AtomicBool,
 }
 
 impl HandlerCall {
-    /// While the result lives, the calling thread passes for the drain thread, if the call has not
-    /// ended.
-    pub(crate) fn assume(inside: Option<&Self>) -> Option<AssumedContext> {
-        inside.filter(|one| one.active()).map(|one| one.marks.assume())
+    /// Unless the call has ended, the calling thread passes for the drain thread while the result
+    /// lives.
+    pub(super) fn assume(call: Option<&Self>) -> Option<AssumedContext> {
+        call.filter(|call| call.active()).map(|call| call.context.assume())
     }
 }
 
 #[pymethods]
 impl HandlerCall {
-    /// On the drain thread, inside the handler.
+    /// Begin a call: on the drain thread, inside the handler.
     #[new]
     fn new() -> Self {
-        Self { marks: ThreadContext::of_this_thread(), ended: AtomicBool::new(false) }
+        Self { context: ThreadContext::of_this_thread(), ended: AtomicBool::new(false) }
     }
 
     /// Whether the drain thread still waits.
     #[getter]
     fn active(&self) -> bool {
-        // Relaxed: nothing else is published by it. A call that meets the end counts as inside or
-        // not.
+        // Relaxed: the flag publishes nothing else. A request that races with the end counts as
+        // inside or outside.
         !self.ended.load(Ordering::Relaxed)
     }
 
-    /// The call has ended.
+    /// End the call.
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }

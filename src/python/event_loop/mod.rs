@@ -1,4 +1,4 @@
-//! A queue used from an event loop: calls that do not wait, and how the loop learns of room.
+//! A queue used from an event loop: calls that do not wait, and how the loop is notified of room.
 //!
 //! | file | what |
 //! |---|---|

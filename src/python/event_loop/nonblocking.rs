@@ -1,5 +1,5 @@
-//! What an event loop asks of a `Queue`: the calls that do not wait, and those that a thread of its
-//! own waits in.
+//! The calls of `AsyncBatchQueue`: those that do not wait, and those in which a separate thread
+//! waits.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,21 +12,27 @@ use crate::python::interpreter::{NoPause, StoppablePause, deadline_of};
 use crate::python::item::{ItemType, PyItem, Sequence};
 use crate::python::queue::Queue;
 
-/// Put one item in without waiting. A `PendingItem` may be tried again.
+/// Enqueue one item without waiting.
 ///
 /// Args:
-///     notifier: Which partitions tasks of the loop wait for: there the item waits as well, behind
-///     them. ahead: The partition where it is the caller's turn. inside: The handler call that the
-///     caller belongs to.
+///     queue: The queue.
+///     item: Any object.
+///     notifier: The partitions that tasks of the loop wait for. There the item waits as well,
+///         behind them.
+///     turn_at: The partition where it is the caller's turn.
+///     call: The handler call that the caller belongs to.
+///
+/// Returns:
+///     True if the item was accepted, False if it was refused, or a `PendingItem` to try again.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", ahead: "int | None", call: "HandlerCall | None"
+    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "int | None", call: "HandlerCall | None"
 ) -> "bool | PendingItem")]
 pub(crate) fn try_produce(
     queue: &Queue,
     item: Bound<'_, PyAny>,
     notifier: Option<&RoomNotifier>,
-    ahead: Option<usize>,
+    turn_at: Option<usize>,
     call: Option<&HandlerCall>,
 ) -> PyResult<Attempted> {
     let core = queue.core()?;
@@ -36,21 +42,29 @@ pub(crate) fn try_produce(
     Attempted::of(
         py,
         core.try_produce(PyItem::new(item), given, &|partition| {
-            RoomNotifier::is_awaited(notifier, ahead, partition)
+            RoomNotifier::is_awaited(notifier, turn_at, partition)
         }),
         0,
     )
 }
 
-/// Put the items of a list or a tuple in from `start` on, without waiting. The rest is as in
-/// `try_produce`.
+/// Enqueue the items of a list or a tuple from `start` on, without waiting.
+///
+/// Args:
+///     queue: The queue.
+///     items: All items of the call.
+///     start: Index of the first item to enqueue.
+///     notifier: As in `try_produce`.
+///     turn_at: As in `try_produce`.
+///     call: As in `try_produce`.
 ///
 /// Returns:
-///     How many of them all are in then, and what became of the next one: True: there is none,
-///     None: its turn is later.
+///     The number of items accepted so far, those before `start` included, and the result for the
+///     next item: True if there is none, None if the loop should get a turn first, else as in
+///     `try_produce`.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", notifier: "RoomNotifier | None", ahead: "int | None",
+    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", notifier: "RoomNotifier | None", turn_at: "int | None",
     call: "HandlerCall | None"
 ) -> "tuple[int, bool | PendingItem | None]")]
 pub(crate) fn try_produce_many(
@@ -59,7 +73,7 @@ pub(crate) fn try_produce_many(
     items: &Bound<'_, PyAny>,
     start: usize,
     notifier: Option<&RoomNotifier>,
-    ahead: Option<usize>,
+    turn_at: Option<usize>,
     call: Option<&HandlerCall>,
 ) -> PyResult<(usize, Attempted)> {
     let core = queue.core()?;
@@ -70,8 +84,8 @@ pub(crate) fn try_produce_many(
     let (accepted, result) = items.try_produce(
         core,
         start,
-        &|partition| RoomNotifier::is_awaited(notifier, ahead, partition),
-        RoomNotifier::awaits_any(notifier, ahead),
+        &|partition| RoomNotifier::is_awaited(notifier, turn_at, partition),
+        RoomNotifier::is_any_awaited(notifier, turn_at),
     );
     let attempted = match result {
         Some(result) => Attempted::of(py, result, accepted)?,
@@ -80,14 +94,15 @@ pub(crate) fn try_produce_many(
     Ok((accepted, attempted))
 }
 
-/// How many items find room in a partition; all that may be when the queue is shut down.
+/// Return the number of items that a partition has room for now; `buffer_size` once it accepts no
+/// more items.
 #[pyfunction]
 #[pyo3(signature = (queue: "Queue", partition: "int"))]
 pub(crate) fn room(queue: &Queue, partition: usize) -> PyResult<usize> {
     Ok(queue.core()?.room(partition))
 }
 
-/// `flush` for a thread whose wait ends when the event `stop` is set.
+/// `Queue.flush`, whose wait also ends when the event `stop` is set.
 #[pyfunction]
 #[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any"))]
 pub(crate) fn flush_until(
@@ -98,7 +113,13 @@ pub(crate) fn flush_until(
     flushed(queue.core()?.flush(deadline_of(timeout)?, &mut StoppablePause(stop)))
 }
 
-/// `shutdown` in the same way; `inside`: the handler call that asks for it.
+/// `Queue.shutdown`, whose wait also ends when the event `stop` is set.
+///
+/// Args:
+///     queue: The queue.
+///     timeout: As in `Queue.shutdown`.
+///     stop: A `threading.Event`.
+///     call: The handler call that the caller belongs to.
 #[pyfunction]
 #[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"))]
 pub(crate) fn shutdown_until(
@@ -112,11 +133,11 @@ pub(crate) fn shutdown_until(
     core.shutdown_with(deadline, &mut StoppablePause(stop))
 }
 
-/// `remove_handler` without a wait.
+/// `Queue.remove_handler` without the wait.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
 #[pyo3(signature = (queue: "Queue", item_type: "type | str"))]
 pub(crate) fn remove_handler_soon(queue: &Queue, item_type: ItemType<'_>) -> PyResult<bool> {
-    // An error: there was a handler, and it was not waited for.
+    // An error means that there was a handler, and that this call did not wait for it.
     Ok(queue.registry.remove(queue.core()?, &item_type, &mut NoPause).unwrap_or(true))
 }

@@ -1,4 +1,4 @@
-//! `PendingItem`: an item that found no room, in the hands of a coroutine.
+//! `PendingItem`: an item that found no room, and that a coroutine may try again.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::python::interpreter::generation;
 use crate::python::item::PyItem;
 use crate::{Listener, Listening, PendingItem, TryProduceError};
 
-/// What became of a try, for Python: True, False, None or `PendingItem`.
+/// The result of an attempt to enqueue, for Python: True, False, None or `PendingItem`.
 #[derive(IntoPyObject)]
 pub(crate) enum Attempted {
-    /// It is in, or it was refused, or there was no time for it.
+    /// Accepted, refused, or not tried in this turn of the loop.
     Done(Option<bool>),
     Pending(PyPendingItem),
 }
@@ -28,8 +28,8 @@ impl Attempted {
     ) -> PyResult<Self> {
         match result {
             Ok(()) => Ok(Self::Done(Some(true))),
-            Err(TryProduceError::Pending(late)) => Ok(Self::Pending(PyPendingItem {
-                late: Mutex::new(Some(late)),
+            Err(TryProduceError::Pending(item)) => Ok(Self::Pending(PyPendingItem {
+                item: Mutex::new(Some(item)),
                 generation: generation(),
             })),
             Err(TryProduceError::Refused(refusal)) => {
@@ -39,71 +39,85 @@ impl Attempted {
     }
 }
 
-/// An item whose partition is full. It is refused when it is given up, at the latest with the end
-/// of this object.
-#[pyclass(name = "Waiting", frozen, module = "batchqueue._core")]
+/// An item whose partition is full.
+///
+/// It is refused when the caller gives it up, at the latest when this object is destroyed.
+#[pyclass(name = "PendingItem", frozen, module = "batchqueue._core")]
 pub(crate) struct PyPendingItem {
-    /// `None`: it is settled.
-    late: Mutex<Option<PendingItem<PyItem>>>,
+    /// `None` once the item is settled: accepted or refused.
+    item: Mutex<Option<PendingItem<PyItem>>>,
     generation: u32,
 }
 
 impl PyPendingItem {
-    /// Taken out for each use: what a refusal logs may run any code of Python's.
+    /// Takes the item out for each use: logging a refusal may run any Python code.
     fn take(&self) -> PyResult<Option<PendingItem<PyItem>>> {
         if self.generation != generation() {
             return Err(forked());
         }
-        Ok(self.late.lock().take())
+        Ok(self.item.lock().take())
     }
 
-    /// Lets `listener` hear of room, in that partition.
+    /// Notifies `listener` of room in the item's partition, which is returned; `None` if the item
+    /// is settled.
     pub(super) fn listen(
         &self,
         listener: Arc<dyn Listener>,
     ) -> PyResult<Option<(usize, Listening<PyItem>)>> {
-        let late = self.take()?;
-        let listening = late.as_ref().map(|late| (late.partition(), late.listen(listener)));
-        *self.late.lock() = late;
+        let item = self.take()?;
+        let listening = item.as_ref().map(|item| (item.partition(), item.listen(listener)));
+        *self.item.lock() = item;
         Ok(listening)
     }
 }
 
 #[pymethods]
 impl PyPendingItem {
-    /// The partition that it waits for; None when it is settled.
+    /// The partition that the item waits for, or None if it is settled.
     #[getter]
     fn partition(&self) -> Option<usize> {
-        self.late.lock().as_ref().map(PendingItem::partition)
+        self.item.lock().as_ref().map(PendingItem::partition)
     }
 
-    /// Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still
-    /// waits.
+    /// Try to enqueue the item.
+    ///
+    /// Args:
+    ///     call: The handler call that the caller belongs to.
+    ///
+    /// Returns:
+    ///     True if the item was accepted, False if the queue is shut down, None if the partition is
+    ///     still full.
     #[pyo3(signature = (call: "HandlerCall | None"))]
-    fn again(&self, py: Python<'_>, call: Option<&HandlerCall>) -> PyResult<Option<bool>> {
-        let Some(late) = self.take()? else { return Ok(Some(false)) };
+    fn try_again(&self, py: Python<'_>, call: Option<&HandlerCall>) -> PyResult<Option<bool>> {
+        let Some(item) = self.take()? else { return Ok(Some(false)) };
         let _assumed = HandlerCall::assume(call);
-        match Attempted::of(py, late.try_again(), 0)? {
+        match Attempted::of(py, item.try_again(), 0)? {
             Attempted::Done(done) => Ok(done),
-            Attempted::Pending(waiting) => {
-                *self.late.lock() = waiting.take()?;
+            Attempted::Pending(pending) => {
+                *self.item.lock() = pending.take()?;
                 Ok(None)
             }
         }
     }
 
-    /// Give up because the time is over: the error to raise.
+    /// Give up because time ran out.
+    ///
+    /// Args:
+    ///     accepted: Items of the same call that were accepted before.
+    ///
+    /// Returns:
+    ///     The error to raise, or None if the item is settled.
     #[pyo3(signature = (accepted: "int") -> "BaseException | None")]
     fn time_out<'py>(
         &self,
         py: Python<'py>,
         accepted: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let error = self.take()?.and_then(|late| refused(py, late.time_out(), accepted));
+        let error = self.take()?.and_then(|item| refused(py, item.time_out(), accepted));
         Ok(error.map(|error| error.into_value(py).into_bound(py).into_any()))
     }
 
-    /// Give up. Nothing happens when it is settled.
+    /// Give up. A settled item is left as it is.
     fn refuse(&self) -> PyResult<()> {
         drop(self.take()?);
         Ok(())
@@ -111,11 +125,11 @@ impl PyPendingItem {
 
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.late.try_lock() {
-            Some(late) => late
+        match self.item.try_lock() {
+            Some(item) => item
                 .as_ref()
                 .and_then(PendingItem::item)
-                .map_or(Ok(()), |item| item.traverse(&visit)),
+                .map_or(Ok(()), |object| object.traverse(&visit)),
             None => Ok(()),
         }
     }
@@ -124,8 +138,8 @@ impl PyPendingItem {
 impl Drop for PyPendingItem {
     fn drop(&mut self) {
         if self.generation != generation() {
-            // A forked child: the locks inside may be held by threads that do not exist here.
-            std::mem::forget(self.late.lock().take());
+            // In a forked child, threads that do not exist here may hold the locks inside.
+            std::mem::forget(self.item.lock().take());
         }
     }
 }

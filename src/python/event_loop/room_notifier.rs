@@ -1,4 +1,4 @@
-//! `RoomNotifier`: how an event loop hears of room, through a file descriptor that it watches.
+//! `RoomNotifier`: notifies an event loop of room through a file descriptor that the loop watches.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -15,46 +15,51 @@ use crate::python::item::PyItem;
 use crate::sync;
 use crate::{Listener, Listening};
 
-/// What drain threads ring: no interpreter is needed for it, and none is waited for.
-struct Hearing {
+/// What drain threads write to. They neither need the interpreter for it nor wait for it.
+struct Notifications {
     write: UnixStream,
     read: UnixStream,
-    /// The partitions that were told since the loop last asked. While there are any, a byte is on
-    /// its way, or the loop is about to look here.
-    told: sync::Mutex<HashSet<usize>>,
+    /// The partitions with room since the loop last took them. While there are any, a byte is on
+    /// its way, or the loop is about to take them.
+    partitions: sync::Mutex<HashSet<usize>>,
 }
 
-impl Listener for Hearing {
+impl Listener for Notifications {
     fn hear(&self, partition: usize) {
-        let mut told = self.told.lock();
-        if told.is_empty() {
-            // It cannot be full: the loop reads all there is before it takes what was told.
+        let mut partitions = self.partitions.lock();
+        if partitions.is_empty() {
+            // The socket cannot be full: the loop reads it empty before it takes the partitions.
             let _ = (&self.write).write(&[1]);
         }
-        told.insert(partition);
+        partitions.insert(partition);
     }
 }
 
 /// The partitions of one queue that tasks of one event loop wait for.
-#[pyclass(name = "Bell", frozen, module = "batchqueue._core")]
+#[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct RoomNotifier {
-    hearing: Arc<Hearing>,
-    /// Taken out, and leaked, by the destructor in a forked child only.
+    notifications: Arc<Notifications>,
+    /// Taken out, and leaked, only by the destructor in a forked child.
     listening: Mutex<HashMap<usize, Listening<PyItem>>>,
     generation: u32,
 }
 
 impl RoomNotifier {
-    /// Whether others than the caller, whose turn it is in the partition `ahead`, wait for this
-    /// one.
-    pub(super) fn is_awaited(bell: Option<&Self>, ahead: Option<usize>, partition: usize) -> bool {
-        ahead != Some(partition)
-            && bell.is_some_and(|bell| bell.listening.lock().contains_key(&partition))
+    /// Whether tasks other than the caller wait for `partition`. It is the caller's turn in the
+    /// partition `turn_at`.
+    pub(super) fn is_awaited(
+        notifier: Option<&Self>,
+        turn_at: Option<usize>,
+        partition: usize,
+    ) -> bool {
+        turn_at != Some(partition)
+            && notifier.is_some_and(|notifier| notifier.listening.lock().contains_key(&partition))
     }
 
-    /// Whether they wait for any.
-    pub(super) fn awaits_any(bell: Option<&Self>, ahead: Option<usize>) -> bool {
-        bell.is_some_and(|bell| bell.listening.lock().keys().any(|&one| Some(one) != ahead))
+    /// Whether such tasks wait for any partition.
+    pub(super) fn is_any_awaited(notifier: Option<&Self>, turn_at: Option<usize>) -> bool {
+        let others = |partition: &usize| Some(*partition) != turn_at;
+        notifier.is_some_and(|notifier| notifier.listening.lock().keys().any(others))
     }
 
     fn is_of_parent(&self) -> bool {
@@ -69,51 +74,52 @@ impl RoomNotifier {
         let (write, read) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
         read.set_nonblocking(true)?;
-        let hearing = Arc::new(Hearing { write, read, told: sync::Mutex::default() });
-        Ok(Self { hearing, listening: Mutex::default(), generation: generation() })
+        let notifications =
+            Arc::new(Notifications { write, read, partitions: sync::Mutex::default() });
+        Ok(Self { notifications, listening: Mutex::default(), generation: generation() })
     }
 
-    /// The file descriptor that can be read when there is something to hear.
+    /// Return the file descriptor, which is readable when a partition has room.
     fn fileno(&self) -> i32 {
-        self.hearing.read.as_raw_fd()
+        self.notifications.read.as_raw_fd()
     }
 
-    /// Hear of room in the partition that an item waits for, from now on.
-    fn listen(&self, waiting: &PyPendingItem) -> PyResult<()> {
-        let Some((partition, listening)) = waiting.listen(self.hearing.clone())? else {
+    /// Watch the partition that an item waits for, from now on.
+    fn watch(&self, pending: &PyPendingItem) -> PyResult<()> {
+        let Some((partition, listening)) = pending.listen(self.notifications.clone())? else {
             return Ok(());
         };
-        // Bound first, so that what was there is dropped after the lock is free.
+        // Bound first, so that the previous value is dropped after the lock is released.
         let before = self.listening.lock().insert(partition, listening);
         drop(before);
         Ok(())
     }
 
-    /// Hear no more of a partition.
-    fn leave(&self, partition: usize) {
+    /// Stop watching a partition.
+    fn unwatch(&self, partition: usize) {
         if !self.is_of_parent() {
             let listening = self.listening.lock().remove(&partition);
             drop(listening);
         }
     }
 
-    /// The partitions that have room since the last call, or take nothing more.
-    fn heard(&self) -> Vec<usize> {
-        // What is there to be read in a forked child is the parent's.
+    /// Return the watched partitions that got room since the last call, or that accept no more items.
+    fn take_notified(&self) -> Vec<usize> {
+        // In a forked child, the bytes in the socket are the parent's.
         if self.is_of_parent() {
             return Vec::new();
         }
         let mut bytes = [0; 16];
-        while (&self.hearing.read).read(&mut bytes).is_ok_and(|read| read == bytes.len()) {}
-        // After the bytes: who tells after this finds nothing told, and sends one more.
-        std::mem::take(&mut *self.hearing.told.lock()).into_iter().collect()
+        while (&self.notifications.read).read(&mut bytes).is_ok_and(|read| read == bytes.len()) {}
+        // After the bytes: a later notification finds the set empty, and writes one more.
+        std::mem::take(&mut *self.notifications.partitions.lock()).into_iter().collect()
     }
 }
 
 impl Drop for RoomNotifier {
     fn drop(&mut self) {
         if self.is_of_parent() {
-            // The locks inside may be held by threads that do not exist here.
+            // Threads that do not exist here may hold the locks inside.
             std::mem::forget(std::mem::take(&mut *self.listening.lock()));
         }
     }

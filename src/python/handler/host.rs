@@ -12,7 +12,7 @@ use crate::{Host, TypeKey};
 pub(crate) struct Interpreter;
 
 thread_local! {
-    /// Whether this drain thread is attached, by `enter` or `stay`.
+    /// Whether this drain thread was attached by `enter` or `stay`.
     static ATTACHED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -25,17 +25,16 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
 }
 
 impl Host<PyItem> for Interpreter {
-    /// One thread state for the thread's whole life: attaching afresh for each batch would cost
-    /// several times more.
+    /// Keeps one thread state for the thread's whole life: to make a new one for each batch would
+    /// cost several times more.
     fn live(&self, body: &mut (dyn FnMut() + Send)) {
         Python::try_attach(|py| py.detach(body));
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {
         if Python::try_attach(|_| marked(true, body)).is_none() {
-            // The interpreter finalizes. The queue was closed before, so this thread was given up:
-            // it must not return to code that believes in the interpreter, and the process ends
-            // without it.
+            // The interpreter finalizes. The queue was closed before and gave this thread up. It
+            // must not return to code that relies on the interpreter; the process ends without it.
             loop {
                 std::thread::park();
             }

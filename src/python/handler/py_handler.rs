@@ -13,32 +13,32 @@ use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, relea
 use crate::python::item::{PyItem, RowBlock};
 use crate::{Batch, EntryToken, Failure, Handler};
 
-/// One handler instance on one queue. The methods were looked up when it was registered; `None`:
-/// not defined.
+/// One handler instance on one queue. Its methods were looked up when it was registered; those that
+/// it does not define are `None`.
 pub(crate) struct PyHandler {
     /// The object given as the handler.
     pub(crate) instance: GuardedRef,
-    /// Whom no two threads may be in: the handler, or the object that it is a method of.
+    /// The object that at most one thread may be inside: the handler, or the owner of a bound
+    /// method.
     pub(crate) protected: GuardedRef,
     pub(crate) consume: GuardedRef,
-    /// What an aggregator does instead, without the interpreter.
+    /// Called instead of `consume`, without the interpreter, if the handler is an aggregator.
     pub(crate) aggregating: Option<Arc<Aggregating>>,
     pub(crate) on_idle: Option<GuardedRef>,
     pub(crate) on_error: Option<GuardedRef>,
     pub(crate) on_close: Option<GuardedRef>,
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<GuardedRef>,
-    /// The exceptions that the queue's retry policy is for, as a tuple.
+    /// The exceptions that the queue's retry policy applies to, as a tuple.
     pub(crate) retry_on: Option<GuardedRef>,
-    /// On an event loop.
+    /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
     pub(crate) token: Arc<EntryToken>,
 }
 
 impl PyHandler {
-    /// Each of these references is owned here and nowhere else, so the garbage collector may count
-    /// them.
+    /// Each of these references has no other owner, so the garbage collector may count it.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         for object in [&self.instance, &self.protected, &self.consume] {
             visit.call(&**object)?;
@@ -62,8 +62,8 @@ impl PyHandler {
         })
     }
 
-    /// `on_error(batch, error)` or `error_handler(batch, error)`, or else the failure that the
-    /// queue logs.
+    /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue logs
+    /// the failure that is returned.
     fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
@@ -89,7 +89,7 @@ impl PyHandler {
     }
 }
 
-/// A handler that gives a coroutine back has done nothing yet, and nobody would await it.
+/// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
 fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
     static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = result.py();
@@ -97,21 +97,21 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
         release(result);
         return Ok(());
     }
-    // Closed, it does not warn that nobody awaited it.
+    // A closed coroutine does not warn that it was never awaited.
     let closed =
         result.getattr("close").and_then(|close| guarded_call(&close, &PyTuple::empty(py)));
     release(result);
     release(closed?);
     Err(ConfigError::new_err(
-        "the handler returned a coroutine, which nobody awaits; give the `async def` itself to an AsyncBatchQueue, or return \
+        "the handler returned a coroutine, which is never awaited; give the `async def` itself to an AsyncBatchQueue, or return \
          something else",
     ))
 }
 
-/// All items of a batch, which gives them away.
+/// Moves all items of a batch into a list.
 fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
-    // One call fills the list, and each item then takes the place of a None: no iterator has to be
-    // asked in between.
+    // One call fills the list with None, and each item then replaces a None: no iterator is called
+    // in between.
     let items = batch.iter().count();
     let list = PyList::new(py, [py.None()])?.as_sequence().repeat(items)?.cast_into::<PyList>()?;
     let (mut problem, mut index) = (Ok(()), 0);
@@ -136,7 +136,7 @@ fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &RowBlock) -> PyResult
 }
 
 impl PyHandler {
-    /// A batch of rows, in Rust; its errors are reported in Python.
+    /// Aggregates a batch of rows in Rust. Errors are reported in Python.
     fn aggregate(
         &self,
         aggregating: &Aggregating,
@@ -170,7 +170,7 @@ impl Handler<PyItem> for PyHandler {
             return self.aggregate(aggregating, batch);
         }
         Python::attach(|py| {
-            // While another try may follow, the batch keeps its items: the list belongs to the
+            // While another attempt may follow, the batch keeps its items: the list belongs to the
             // handler.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
             let list = match again {

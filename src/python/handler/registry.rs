@@ -27,7 +27,7 @@ pub(crate) type HandlerMethods<'py> = (
     bool,
 );
 
-/// A handler on its way in, with the attributes that Python code may have computed.
+/// A handler to register, with all that is read from its attributes.
 struct HandlerSpec<'py> {
     methods: HandlerMethods<'py>,
     name: String,
@@ -40,7 +40,7 @@ impl<'py> HandlerSpec<'py> {
         Ok(Self { methods, name, aggregating })
     }
 
-    /// Called before the registry is locked: an attribute may be found by Python code.
+    /// Called before the registry is locked: reading an attribute may run Python code.
     fn all(methods: Vec<HandlerMethods<'py>>) -> PyResult<Vec<Self>> {
         methods.into_iter().map(Self::new).collect()
     }
@@ -162,18 +162,19 @@ impl HandlerRegistry {
     }
 }
 
-/// What the queue was given. The types keep their addresses, which are the core's keys, from being
-/// used again.
+/// The types and the handlers. A type that is kept here keeps its address, which is the core's key,
+/// from being used again.
 #[derive(Default)]
 pub(crate) struct Entries {
     types: HashMap<TypeKey, Py<PyAny>>,
-    /// The tags among them.
+    /// The tags among the types.
     tags: Arc<Tags>,
     handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
 }
 
 impl Entries {
-    /// One `HandlerRef` per instance, so that `on_idle` and `on_close` are called once for it.
+    /// Returns the `HandlerRef` of an instance. There is one per instance, so that `on_idle` and
+    /// `on_close` are called once.
     fn handler(&mut self, spec: HandlerSpec<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
         let HandlerSpec { methods, name, aggregating } = spec;
         let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
@@ -183,8 +184,9 @@ impl Entries {
             return known.clone();
         }
         let py = instance.py();
-        // An aggregator that hands nothing on has nothing to do when idle.
-        let on_idle = on_idle.filter(|_| aggregating.as_ref().is_none_or(|one| one.hands_on()));
+        // An aggregator that emits nothing has nothing to do when idle.
+        let on_idle =
+            on_idle.filter(|_| aggregating.as_ref().is_none_or(|aggregating| aggregating.emits()));
         let handler = Arc::new(PyHandler {
             name,
             works_elsewhere,
@@ -209,10 +211,11 @@ impl Entries {
 
     /// The class or the tag with this key.
     pub(crate) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
-        self.types.get(&key).map(|one| one.clone_ref(py))
+        self.types.get(&key).map(|item_type| item_type.clone_ref(py))
     }
 
-    /// Remembers a class, for as long as the queue may hold its address, or gives a tag its key.
+    /// Returns the key of a type. A class is kept for as long as the queue may hold its address; a new
+    /// tag gets its key.
     fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
         let key = item_type.known_to(&self.tags);
         let key = match item_type {
@@ -223,7 +226,7 @@ impl Entries {
         key
     }
 
-    /// The handlers that no type uses, or none any more: held here twice, and nowhere else.
+    /// Takes the handlers that no type uses: both of their references are in `handlers`.
     fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
         let all = std::mem::take(&mut self.handlers);
         let (used, unused) =
@@ -233,7 +236,7 @@ impl Entries {
     }
 }
 
-/// A function's own name, or the name of an object's class.
+/// The name of a function, or of an object's class.
 fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
     let own = instance.getattr("__qualname__").and_then(|name| name.extract());
     own.or_else(|_| instance.get_type().qualname()?.extract())

@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 
 use crate::EntryToken;
 
-/// The entry tokens of all handler instances of the process, by address. Whoever holds a token
-/// holds the object, so an address is never looked up for another one.
+/// The entry tokens of all handler instances of the process, by address. A holder of a token also
+/// holds the object, so an address never stands for another object.
 static TOKENS: Mutex<Option<HashMap<usize, Weak<EntryToken>>>> = Mutex::new(None);
 
-/// The token of `instance`, which is what P1 protects: the same one for every queue and type that
-/// it serves.
+/// The token of `instance`, which P1 protects: the same token for every queue and type that the
+/// instance serves.
 pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
     let mut tokens = TOKENS.lock();
     let tokens = tokens.get_or_insert_with(HashMap::new);
@@ -27,7 +27,7 @@ pub(crate) fn token_of(instance: &Bound<'_, PyAny>) -> Arc<EntryToken> {
     token
 }
 
-/// In a forked child: the tokens may be held by threads that do not exist here.
+/// In a forked child: threads that do not exist here may hold the tokens.
 pub(crate) fn forget_tokens() {
     std::mem::forget(TOKENS.lock().take());
 }

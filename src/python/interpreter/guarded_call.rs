@@ -1,10 +1,10 @@
-//! Steps into Python code that survive the end of the interpreter.
+//! Calls into Python code that survive the end of the interpreter.
 //!
 //! A handler that still runs when the interpreter finalizes loses its thread: before Python 3.14,
 //! the next step that needs the interpreter ends the thread by a forced unwind. Rust frames abort
-//! the process on that. Here the unwind meets a guard, which parks the thread for ever, as Python
-//! 3.14 does by itself; the process then ends normally. So on a drain thread everything that may
-//! run the user's Python code goes through this file: calls, and the release of objects whose
+//! the process on that. Here the unwind meets a guard, which parks the thread forever, as Python
+//! 3.14 does itself; the process then ends normally. So on a drain thread everything that may run
+//! the user's Python code goes through this file: calls, and the release of objects whose
 //! `__del__` may be the user's.
 
 use std::ops::Deref;
@@ -45,7 +45,7 @@ mod libpython {
 static CALL: Call = libpython::PyObject_Call;
 static RELEASE: Release = libpython::Py_DecRef;
 
-/// Parks the thread for ever when it is dropped.
+/// Parks the thread forever when it is dropped.
 struct HangThread;
 
 impl Drop for HangThread {
@@ -56,7 +56,7 @@ impl Drop for HangThread {
     }
 }
 
-/// `callable(*args)`.
+/// Calls `callable(*args)`.
 pub(crate) fn guarded_call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
@@ -106,7 +106,7 @@ impl Deref for GuardedRef {
     fn deref(&self) -> &Py<PyAny> {
         match &self.0 {
             Some(object) => object,
-            None => unreachable!("taken by the drop only"),
+            None => unreachable!("only the drop takes it"),
         }
     }
 }

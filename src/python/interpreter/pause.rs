@@ -1,4 +1,4 @@
-//! How Python callers wait: detached, in slices, with an ear for signals.
+//! How a Python caller waits: detached, in slices, checking for signals in between.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::Pause;
 use crate::python::exceptions::{BatchQueueError, ConfigError};
 use crate::rules::{Rule, rule_off};
 
-/// The longest piece of a wait without a look at signals.
+/// The longest wait without a check for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Waits detached, in slices, and looks for signals in between.
+/// Waits detached, in slices, and checks for signals in between.
 pub(crate) struct InterpreterPause<'py>(pub(crate) Python<'py>);
 
 impl Pause for InterpreterPause<'_> {
@@ -26,7 +26,7 @@ impl Pause for InterpreterPause<'_> {
     }
 }
 
-/// Waits detached, in slices, until somebody sets an event of Python's `threading`.
+/// Waits detached, in slices, until a `threading.Event` is set.
 pub(crate) struct StoppablePause<'a, 'py>(pub(crate) &'a Bound<'py, PyAny>);
 
 impl Pause for StoppablePause<'_, '_> {
@@ -52,7 +52,7 @@ impl Pause for NoPause {
     }
 }
 
-/// The moment at which `timeout` seconds from now have passed; `None`: never.
+/// The moment `timeout` seconds from now; `None` for no deadline.
 #[inline]
 pub(crate) fn deadline_of(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     timeout.map_or(Ok(None), deadline_in)
@@ -65,6 +65,6 @@ fn deadline_in(seconds: f64) -> PyResult<Option<Instant>> {
             "timeout is {seconds}; give seconds from 0 up, or None to wait"
         )));
     }
-    // Too far away for the clock is never.
+    // A moment that the clock cannot represent is no deadline.
     Ok(Duration::try_from_secs_f64(seconds).ok().and_then(|time| Instant::now().checked_add(time)))
 }

@@ -17,7 +17,7 @@ pub(crate) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
             let batches = data.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader);
             return batches.map_err(|error| {
                 let problem = ConfigError::new_err(format!(
-                    "batch is a {kind} that is no record batch or table: {error}"
+                    "batch is a {kind}, not a record batch or table: {error}"
                 ));
                 problem.set_cause(data.py(), Some(error));
                 problem

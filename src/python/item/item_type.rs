@@ -10,7 +10,7 @@ use crate::python::exceptions::ConfigError;
 /// What a handler is registered for.
 pub(crate) enum ItemType<'py> {
     Class(Bound<'py, PyType>),
-    /// Of Arrow batches.
+    /// The value of a type column in Arrow data.
     Tag(String, Bound<'py, PyAny>),
 }
 
@@ -29,7 +29,7 @@ impl<'py> ItemType<'py> {
         }
     }
 
-    /// Its key; [`Tags::UNKNOWN`] of a tag that is not registered.
+    /// The key, or [`Tags::UNKNOWN`] for a tag that is not registered.
     pub(crate) fn known_to(&self, tags: &Tags) -> TypeKey {
         match self {
             Self::Class(class) => TypeKey(class.as_ptr() as usize),

@@ -1,4 +1,4 @@
-//! What the core's partitions hold: a Python object and its type, or a block of rows and its tag.
+//! What a partition holds: a Python object and its type, or a block of rows and its tag.
 
 use std::mem::ManuallyDrop;
 
@@ -14,9 +14,9 @@ use crate::{Item, TypeKey};
 
 /// One queued item, in two words.
 ///
-/// The key says which of the two it is: that of rows is a tag's. An enum would say so itself, but
-/// its two words are then stored one by one and loaded as one, for which the processor waits:
-/// produce costs 3 ns more, `produce_many` 11 ns.
+/// The key says which of the two it is: the key of rows is that of a tag. An enum would need no key
+/// for this, but its two words would be stored separately and loaded together, which stalls the
+/// processor: `produce` would cost 3 ns more, `produce_many` 11 ns.
 pub(crate) struct PyItem {
     content: Content,
     /// The type is read once, while attached, so that grouping needs no interpreter.
@@ -30,34 +30,37 @@ union Content {
 
 impl PyItem {
     pub(crate) fn new(object: Bound<'_, PyAny>) -> Self {
-        // An address of a type, and so never the key of a tag, which is odd.
+        // Type addresses are even, so they never collide with the keys of tags, which are odd.
         let key = TypeKey(object.get_type_ptr() as usize);
         Self { content: Content { object: ManuallyDrop::new(object.unbind()) }, key }
     }
 
-    /// Rows. Their key is a tag's, or this is a bug.
+    /// An item of rows.
+    ///
+    /// # Panics
+    /// The key of the block is not that of a tag.
     pub(crate) fn rows(block: RowBlock) -> Self {
         let key = block.key;
-        assert!(Tags::is_tag(key), "the key of rows is a tag's");
+        assert!(Tags::is_tag(key), "the key of rows must be that of a tag");
         Self { content: Content { rows: ManuallyDrop::new(Box::new(block)) }, key }
     }
 
     fn as_ref(&self) -> Result<&Py<PyAny>, &RowBlock> {
         if Tags::is_tag(self.key) {
-            // SAFETY: only `rows` gives an item the key of a tag, and it gives it rows.
+            // SAFETY: only `rows` makes items with the key of a tag, and it stores rows in them.
             Err(unsafe { &self.content.rows })
         } else {
-            // SAFETY: only `new` gives an item another key, and it gives it an object.
+            // SAFETY: only `new` makes items with another key, and it stores an object in them.
             Ok(unsafe { &self.content.object })
         }
     }
 
-    /// The object or the rows themselves, for the list of a batch.
+    /// Takes the object or the rows out of the item.
     #[inline]
     pub(crate) fn into_content(self) -> Result<Py<PyAny>, Box<RowBlock>> {
         let mut item = ManuallyDrop::new(self);
         if Tags::is_tag(item.key) {
-            // SAFETY: as in `as_ref`; the item is never looked at or dropped again.
+            // SAFETY: as in `as_ref`; the item is never read or dropped again.
             Err(unsafe { ManuallyDrop::take(&mut item.content.rows) })
         } else {
             // SAFETY: as above.
@@ -75,17 +78,17 @@ impl PyItem {
             .map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
     }
 
-    /// The rows, if it is not an object.
+    /// The rows as a record batch; `None` for an object.
     pub(crate) fn batch(&self) -> Option<RecordBatch> {
         self.as_ref().err().map(RowBlock::batch)
     }
 
-    /// Its class, if it is an object.
+    /// The class of an object; `None` for rows.
     pub(crate) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyType>> {
         self.as_ref().ok().map(|object| object.bind(py).get_type())
     }
 
-    /// What to call its type in a log line.
+    /// The name of the type for a log line.
     pub(crate) fn type_name(&self, py: Python<'_>) -> String {
         if let Err(block) = self.as_ref() {
             return block.tag_name();
@@ -96,7 +99,7 @@ impl PyItem {
 }
 
 impl Drop for PyItem {
-    /// For what never reached a handler.
+    /// For items that no handler got.
     fn drop(&mut self) {
         drop_unhandled(self);
     }
@@ -110,7 +113,7 @@ fn drop_unhandled(item: &mut PyItem) {
     } else {
         // SAFETY: as above.
         let object = unsafe { ManuallyDrop::take(&mut item.content.object) };
-        // Its `__del__` is the user's code.
+        // `__del__` of the object is the user's code.
         Python::try_attach(|py| release(object.into_bound(py)));
     }
 }

@@ -1,5 +1,5 @@
-//! A block of rows in a queue: a piece of a record batch, which becomes a record batch of Python
-//! when a handler gets it.
+//! A block of rows in a queue: a piece of a record batch, which becomes a Python object when a
+//! handler gets it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::TypeKey;
 use crate::arrow::Tags;
 use crate::python::interpreter::{GuardedRef, guarded_call};
 
-/// A record batch that blocks are pieces of.
+/// The record batch that blocks are pieces of.
 pub(crate) struct SourceBatch {
     batch: RecordBatch,
     /// The column that the tags are in.
     column: usize,
-    /// There is pyarrow.
+    /// Whether pyarrow is installed.
     pyarrow: bool,
-    /// The method `slice` of the batch as an object of pyarrow: a slice costs much less than an
-    /// import of its own. It is made for the first handler that is in Python.
+    /// The method `slice` of the batch as a pyarrow object, because a slice costs much less than an
+    /// export to pyarrow. Made for the first handler that is written in Python.
     slice: PyOnceLock<GuardedRef>,
 }
 
@@ -61,19 +61,20 @@ impl RowBlock {
         Ok(to_pyarrow(py, self.batch(), false)?.unbind())
     }
 
-    /// The rows.
+    /// The rows as a record batch.
     pub(crate) fn batch(&self) -> RecordBatch {
         self.source.batch.slice(self.rows.start, self.rows.len())
     }
 
-    /// The first `rows` of them, and the others.
+    /// Splits the block after its first `rows` rows.
     pub(crate) fn cut(self, rows: usize) -> (Self, Self) {
         let Self { source, rows: Range { start, end }, key } = self;
         let at = start + rows;
         (Self { source: source.clone(), rows: start..at, key }, Self { source, rows: at..end, key })
     }
 
-    /// What to call the tag of these rows in a log line; of unknown ones, the first.
+    /// The tag of these rows for a log line. Rows of unknown tags share a block; the first tag
+    /// stands for them.
     pub(crate) fn tag_name(&self) -> String {
         if self.key == Tags::NULL {
             return "no tag (null)".to_owned();

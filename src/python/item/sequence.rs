@@ -1,4 +1,4 @@
-//! Lists and tuples, from which items are put in as they are read.
+//! Lists and tuples, whose items are enqueued as they are read.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::python::errors::refused;
 use crate::python::interpreter::InterpreterPause;
 use crate::{BatchQueue, TryProduceError};
 
-/// Items that are put in before an event loop gets its next turn: for about a millisecond.
+/// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
 
-/// A list or a tuple; not of a subclass, whose items are what its methods say.
+/// A list or a tuple. A subclass is excluded: its methods may return other items.
 pub(crate) enum Sequence<'py> {
     List(Bound<'py, PyList>),
     Tuple(Bound<'py, PyTuple>),
@@ -26,8 +26,8 @@ impl<'py> Sequence<'py> {
         let Ok(list) = items.cast_exact::<PyList>() else {
             return items.cast_exact().ok().cloned().map(Self::Tuple);
         };
-        // Without a GIL, whoever reads a list may wait for another thread, and inside the gates
-        // nobody may wait.
+        // Without a GIL, a read of a list may wait for another thread, and no thread may wait inside
+        // the gates.
         Some(if has_gil(items.py()) {
             Self::List(list.clone())
         } else {
@@ -35,7 +35,7 @@ impl<'py> Sequence<'py> {
         })
     }
 
-    /// Puts all items in, up to the first that is refused; how many.
+    /// Enqueues the items in order, up to the first that is refused. Returns how many were accepted.
     pub(crate) fn produce(
         &self,
         py: Python<'_>,
@@ -48,9 +48,9 @@ impl<'py> Sequence<'py> {
         result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
     }
 
-    /// Puts the items from `start` on in without waiting, up to the first that is not in
-    /// immediately. Returns how many of all items are in then, and the result of the last try:
-    /// `None` if the loop's turn ended before the items did.
+    /// Enqueues the items from `start` on without waiting, up to the first that finds no room.
+    /// Returns how many items are accepted, those before `start` included, and the result of the
+    /// last attempt; `None` if the turn ended before the items did.
     pub(crate) fn try_produce(
         &self,
         queue: &BatchQueue<PyItem>,
@@ -82,20 +82,20 @@ impl<'py> Sequence<'py> {
     }
 }
 
-/// Whether threads with the interpreter take turns.
+/// Whether the interpreter runs one thread at a time.
 fn has_gil(py: Python<'_>) -> bool {
     static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
-    let ask =
+    let is_enabled =
         || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
-    // A Python that cannot be asked always has one.
-    *HAS_GIL.get_or_init(py, || ask().unwrap_or(true))
+    // A Python without `sys._is_gil_enabled` always has a GIL.
+    *HAS_GIL.get_or_init(py, || is_enabled().unwrap_or(true))
 }
 
 /// The items of a list or a tuple, by index: another thread may change a list while this one waits
 /// for space.
 struct Items<'a, 'py> {
     from: &'a Sequence<'py>,
-    /// Items read so far, with those before the first.
+    /// Index of the next item to read.
     read: usize,
     end: usize,
 }

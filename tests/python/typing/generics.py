@@ -16,6 +16,7 @@ from batchqueue import (
     HandlerConsumer,
     SupportsConsume,
     ThreadPolicy,
+    __version__,
 )
 
 
@@ -83,6 +84,18 @@ def a_config_names_the_items(config: BatchQueueConfig[Order]) -> None:
     assert_type(BatchQueueManager.create_if_absent("orders", config), BatchQueue[Order])
     payments: BatchQueue[Payment] = BatchQueue("payments", config)  # type: ignore[arg-type]
     payments.shutdown()
+
+
+def a_queue_needs_no_config() -> None:
+    assert_type(BatchQueue("anything"), BatchQueue[Any])
+    assert_type(AsyncBatchQueue("anything"), AsyncBatchQueue[Any])
+    anything = BatchQueue("anything")
+    anything.produce(Order(1))
+    orders: BatchQueue[Order] = BatchQueue("orders")
+    orders.produce(Payment(1))  # type: ignore[arg-type]
+    assert_type(BatchQueue[Order]("orders"), BatchQueue[Order])
+    assert_type(AsyncBatchQueue[Order]("orders"), AsyncBatchQueue[Order])
+    assert_type(__version__, str)
 
 
 def a_consumer_and_an_error_handler_take_the_items() -> None:

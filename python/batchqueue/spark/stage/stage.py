@@ -133,7 +133,7 @@ class Stage:
         for handler in sorted(handlers, key=lambda one: not hasattr(one, "consume")):
             if id(handler) in watched:
                 continue
-            if isinstance(handler, Aggregator) and not handler.hands_on:
+            if isinstance(handler, Aggregator) and not handler.emits:
                 # Wrapped, it would need the interpreter. It has no errors but those that the queue
                 # tells of.
                 watched[id(handler)] = handler

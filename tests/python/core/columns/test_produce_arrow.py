@@ -244,7 +244,7 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
 @pytest.mark.parametrize(
     ("data", "column", "message"),
     [
-        (pa.array([1]), "tag", r"batch is a .*Int64Array that is no record batch"),
+        (pa.array([1]), "tag", r"batch is a .*Int64Array, not a record batch"),
         (5, "tag", r"batch is a int; give an object with __arrow_c_array__ or __arrow_c_stream__"),
         ([1, 2], "tag", r"batch is a list"),
         (

@@ -144,7 +144,7 @@ def test_one_queue_serves_one_loop_after_another():
 def test_loop_without_add_reader_is_refused_and_counted():
     class Bare(asyncio.SelectorEventLoop):
         def add_reader(self, fd, callback, *args):
-            if callback.__name__ == "_hear":
+            if callback.__name__ == "_on_room":
                 raise NotImplementedError
             return super().add_reader(fd, callback, *args)
 
@@ -340,7 +340,7 @@ async def main():
         asyncio._set_running_loop(None)
         asyncio.run(child())
         del waits
-        queue._desks.clear()
+        queue._wait_rooms.clear()
         gc.collect()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

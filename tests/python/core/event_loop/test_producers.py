@@ -9,7 +9,7 @@ from batchqueue import (
     BufferStrategy,
     ConfigError,
     ProduceTimeoutError,
-    _lines,
+    _wait_room,
 )
 from core_support.event_loop import begin, fill, outcomes, run, until, wait_for_room
 from core_support.handlers import Held, Recorder
@@ -177,13 +177,13 @@ def test_task_cancelled_at_its_turn_passes_the_room_on(monkeypatch):
         async with queue_of(handler, buffer_size=1) as queue:
             await fill(queue, handler)
             first, second = await begin(queue.produce(2), queue.produce(3))
-            call = _lines.Place.call
+            call = _wait_room.Waiter.call
 
-            def call_and_cancel(place):
-                call(place)
+            def call_and_cancel(waiter):
+                call(waiter)
                 first.cancel()
 
-            monkeypatch.setattr(_lines.Place, "call", call_and_cancel)
+            monkeypatch.setattr(_wait_room.Waiter, "call", call_and_cancel)
             handler.released.set()
             assert await outcomes([first, second]) == [asyncio.CancelledError, True]
         assert handler.items == [0, 1, 3]

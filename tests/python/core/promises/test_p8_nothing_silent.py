@@ -88,7 +88,7 @@ def test_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue, 
     eventually(lines, "a line")
     (line,) = lines()
     assert "Order" in line
-    assert "returned a coroutine, which nobody awaits" in line
+    assert "returned a coroutine, which is never awaited" in line
     # An error callback that returns a coroutine has not taken the error either.
     queue.add_handler(bytes, HandlerWithErrors(later, errors))
     queue.produce_many([b"", b""])

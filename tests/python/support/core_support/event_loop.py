@@ -75,17 +75,17 @@ class ScriptedQueue:
     def room(self, partition):
         return self.rooms.pop(0) if self.rooms else 0
 
-    def waiting(self, name, *answers):
-        return ScriptedWaiting(self, name, list(answers))
+    def pending(self, name, *answers):
+        return ScriptedPendingItem(self, name, list(answers))
 
 
-class ScriptedWaiting:
+class ScriptedPendingItem:
     partition = 0
 
     def __init__(self, queue, name, answers):
         self.queue, self.name, self.answers = queue, name, answers
 
-    def again(self, inside):
+    def try_again(self, call):
         self.queue.tries.append(self.name)
         return self.answers.pop(0)
 
@@ -96,8 +96,8 @@ class ScriptedWaiting:
         return TimeoutError(self.name)
 
 
-class SilentBell:
-    """Rings when the test rings it."""
+class ScriptedNotifier:
+    """Notifies the loop when the test says so."""
 
     def __init__(self):
         self.read, self.write = socket.socketpair()
@@ -106,15 +106,15 @@ class SilentBell:
     def fileno(self):
         return self.read.fileno()
 
-    def ring(self):
+    def notify(self):
         self.write.send(b"1")
 
-    def heard(self):
+    def take_notified(self):
         self.read.recv(16)
         return [0]
 
-    def listen(self, waiting):
+    def watch(self, pending):
         pass
 
-    def leave(self, partition):
+    def unwatch(self, partition):
         pass

@@ -1,25 +1,25 @@
-"""Refuses a sub-interpreter. The package imports it before the core, which must not be loaded there at all.
+"""Rejects sub-interpreters, in which the core must not be loaded; so it is imported before the core.
 
-The core's classes, its threads and its list of queues are those of the process: a sub-interpreter
-would share them, and its end would close the queues of all others.
+The core's classes, its threads and its list of queues belong to the process: a sub-interpreter
+would share them, and its end would close the queues of all other interpreters.
 """
 
 from importlib import import_module
 
 
 def _is_main() -> bool:
-    """Whether this is the interpreter that the process began with."""
+    """Whether this is the first interpreter of the process."""
     for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on, and before
         try:
             interpreters = import_module(name)
         except ImportError:
             continue
         return bool(interpreters.get_current() == interpreters.get_main())
-    return True  # this Python has no others
+    return True  # this Python has no sub-interpreters
 
 
 if not _is_main():
     raise ImportError(
         "batchqueue cannot be imported in a sub-interpreter: its drain threads work for the main interpreter only; "
-        "import it there, or in a process of its own"
+        "import it there, or in a separate process"
     )

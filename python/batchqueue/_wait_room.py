@@ -1,0 +1,218 @@
+"""Tasks of an event loop that wait for room in full partitions, in order of arrival per partition.
+
+A task enqueues its item itself, at its turn; the code that calls it does not. So a task that is
+cancelled at any moment before has enqueued nothing, and passes its turn on. A task is called when a
+check of the partition found room for it. One rule prevents an endless wait: while a queue has
+waiters and none of them is called, the last check found the partition full, and the loop is
+notified of room that comes after that check.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+
+from batchqueue import _core
+from batchqueue.exceptions import BatchQueueError
+
+
+class Waiter:
+    """A task that waits for room in one partition."""
+
+    __slots__ = ("called", "future", "pending", "timed_out", "wait_queue")
+
+    def __init__(
+        self, wait_queue: "WaitQueue", pending: _core.PendingItem, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.wait_queue = wait_queue
+        self.pending = pending
+        self.called = False
+        self.timed_out = False
+        self.future = loop.create_future()
+
+    async def turn(self) -> bool:
+        """Wait for this task's turn. Returns False if time ran out while others were before it."""
+        while True:
+            await self.future
+            if self.wait_queue.first() is self:
+                return True
+            if self.timed_out:
+                return False
+            self.wait_again()
+
+    def wait_again(self) -> None:
+        """Wait again: there was no room after all, or a task before this one found none."""
+        self.future = self.future.get_loop().create_future()
+        self._end_turn()
+
+    def call(self) -> None:
+        """Call the task: a check found room for it."""
+        if not self.called:
+            self.called = True
+            self.wait_queue.called += 1
+            self._wake()
+
+    def time_out(self) -> None:
+        """Stop waiting."""
+        self.timed_out = True
+        self._wake()
+
+    def leave(self) -> None:
+        """Leave the queue, whether the item was enqueued or not."""
+        if self.wait_queue.waiters.pop(self, self) is None:
+            self._end_turn()
+            if not self.wait_queue.waiters:
+                self.wait_queue.wait_room.close(self.wait_queue, self.future.get_loop())
+
+    def _end_turn(self) -> None:
+        if self.called:
+            self.called = False
+            self.wait_queue.called -= 1
+            if self.wait_queue.called == 0:
+                self.wait_queue.call_waiters()
+
+    def _wake(self) -> None:
+        # A closed loop runs no tasks any more.
+        with contextlib.suppress(RuntimeError):
+            if not self.future.done():
+                self.future.set_result(None)
+
+
+class WaitQueue:
+    """The tasks that wait for one partition, in order of arrival."""
+
+    __slots__ = ("called", "partition", "wait_room", "waiters")
+
+    def __init__(self, wait_room: "WaitRoom", partition: int) -> None:
+        self.wait_room = wait_room
+        self.partition = partition
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.called = 0
+
+    def first(self) -> Waiter:
+        """Return the waiter whose turn is next."""
+        return next(iter(self.waiters))
+
+    def call_waiters(self) -> None:
+        """Call as many waiters as the partition has room for."""
+        if self.waiters:
+            for waiter in islice(self.waiters, _core.room(self.wait_room.queue, self.partition)):
+                waiter.call()
+
+
+class WaitRoom:
+    """The tasks of one loop that wait for one queue, and how the loop is notified of room."""
+
+    def __init__(self, queue: _core.Queue) -> None:
+        self.queue = queue
+        self.notifier = _core.RoomNotifier()
+        self.wait_queues: dict[int, WaitQueue] = {}
+
+    async def enqueue(
+        self,
+        pending: _core.PendingItem,
+        deadline: float | None,
+        call: _core.HandlerCall | None,
+        on_accepted: Callable[[int], None] | None = None,
+    ) -> bool:
+        """Enqueue an item at its turn.
+
+        Args:
+            pending: The item that found no room.
+            deadline: When to give up, by the loop's clock; None waits indefinitely.
+            call: The handler call that the task belongs to.
+            on_accepted: Called with the partition once the item is accepted, while it is still the
+                task's turn there.
+
+        Returns:
+            True if the item was accepted, False if the queue is shut down.
+
+        Raises:
+            ProduceTimeoutError: The deadline passed first.
+        """
+        waiter = timer = None
+        try:
+            loop = asyncio.get_running_loop()
+            if deadline is not None and loop.time() >= deadline:
+                raise _timeout_error(pending)
+            waiter = self._enter(pending, loop)
+            if deadline is not None:
+                timer = loop.call_at(deadline, waiter.time_out)
+            while await waiter.turn():
+                accepted = pending.try_again(call)
+                if accepted is not None:
+                    if accepted and on_accepted is not None:
+                        on_accepted(waiter.wait_queue.partition)
+                    return accepted
+                if waiter.timed_out:
+                    break
+                waiter.wait_again()
+            raise _timeout_error(pending)
+        finally:
+            # In a forked child the queue answers with an error; the error that ended the wait is
+            # the one to raise.
+            with contextlib.suppress(BatchQueueError):
+                pending.refuse()
+            if timer is not None:
+                timer.cancel()
+            if waiter is not None:
+                waiter.leave()
+
+    def _enter(self, pending: _core.PendingItem, loop: asyncio.AbstractEventLoop) -> Waiter:
+        partition = pending.partition
+        assert partition is not None, "a settled item waits for no partition"
+        wait_queue = self.wait_queues.get(partition)
+        if wait_queue is not None:
+            waiter = Waiter(wait_queue, pending, loop)
+            wait_queue.waiters[waiter] = None
+            return waiter
+        if not self.wait_queues:
+            self._add_reader(loop)
+        wait_queue = self.wait_queues[partition] = WaitQueue(self, partition)
+        waiter = Waiter(wait_queue, pending, loop)
+        wait_queue.waiters[waiter] = None
+        self.notifier.watch(pending)
+        # Room that came before the partition was watched causes no notification.
+        wait_queue.call_waiters()
+        return waiter
+
+    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.add_reader(self.notifier.fileno(), self._on_room)
+        except NotImplementedError:
+            raise BatchQueueError(
+                f"a {type(loop).__name__} cannot watch file descriptors, which notify tasks of room "
+                "in a full partition: run a selector event loop"
+            ) from None
+
+    def _on_room(self) -> None:
+        for partition in self.notifier.take_notified():
+            wait_queue = self.wait_queues.get(partition)
+            if wait_queue is not None:
+                wait_queue.call_waiters()
+
+    def close(self, wait_queue: WaitQueue, loop: asyncio.AbstractEventLoop) -> None:
+        """Remove a queue that has no waiters left."""
+        if self.wait_queues.get(wait_queue.partition) is wait_queue:
+            del self.wait_queues[wait_queue.partition]
+            self.notifier.unwatch(wait_queue.partition)
+            if not self.wait_queues:
+                # A closed loop watches no file descriptors any more.
+                with contextlib.suppress(RuntimeError):
+                    loop.remove_reader(self.notifier.fileno())
+
+    def abandon(self) -> None:
+        """Refuse all pending items: the loop is closed and runs none of its tasks any more."""
+        for wait_queue in list(self.wait_queues.values()):
+            for waiter in list(wait_queue.waiters):
+                waiter.pending.refuse()
+            wait_queue.waiters.clear()
+            self.notifier.unwatch(wait_queue.partition)
+        self.wait_queues.clear()
+
+
+def _timeout_error(pending: _core.PendingItem) -> BaseException:
+    error = pending.time_out(0)
+    assert error is not None, "a settled item cannot time out"
+    return error
