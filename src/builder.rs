@@ -4,11 +4,13 @@ use crate::config::{Config, ThreadPolicy, available_cores};
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper, task_sleeper};
 use crate::error::ConfigError;
-use crate::flow::handler::{HandlerRef, Item, TypeKey};
+use crate::flow::consumption::Consumption;
+use crate::flow::handler::HandlerRef;
 use crate::flow::host::{Host, NoHost};
 use crate::flow::route::TypeHandlers;
+use crate::item::{Item, TypeKey};
 use crate::queue::BatchQueue;
-use crate::shared::{Consumption, Shared};
+use crate::shared::Shared;
 use crate::sync::{Arc, Mutex};
 
 type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
@@ -28,8 +30,15 @@ pub struct Builder<T: Item> {
     shared_scheduler: Option<(String, ThreadPolicy)>,
 }
 
+impl<T: Item> BatchQueue<T> {
+    /// A queue that is about to start; call [`Builder::start`].
+    pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
+        Builder::new(name.into(), config)
+    }
+}
+
 impl<T: Item> Builder<T> {
-    pub(crate) fn new(name: String, config: Config) -> Self {
+    fn new(name: String, config: Config) -> Self {
         Self {
             name,
             config,

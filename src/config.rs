@@ -1,8 +1,11 @@
 //! Policies: what a queue is asked for, and the pure functions that turn it into numbers.
 
-use crate::control::balance::DrainBalancer;
 use crate::error::ConfigError;
 use crate::sync::Duration;
+
+pub(crate) mod drain_balancer;
+
+pub use drain_balancer::{Assign, DrainBalancer};
 
 /// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond
 /// use; a slip of the keyboard becomes an error and not an exhausted machine.

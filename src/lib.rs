@@ -65,30 +65,33 @@ mod config;
 mod control;
 mod error;
 mod flow;
+mod item;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod observe;
 mod queue;
 mod rules;
 mod shared;
+mod snapshot;
 mod sync;
 mod thread_context;
+mod weak_queue;
 
 #[cfg(feature = "python")]
 mod python;
 
 pub use builder::Builder;
 pub use config::{
-    BufferStrategy, Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy, available_cores,
+    Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector,
+    ThreadPolicy, available_cores,
 };
-pub use control::balance::{Assign, DrainBalancer};
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
-pub use flow::handler::{
-    Batch, Drain, EntryToken, Failure, HandledType, Handler, HandlerRef, Item, TypeKey,
-};
+pub use flow::handler::{Batch, Drain, EntryToken, Failure, Handler, HandlerRef};
 pub use flow::host::{Host, NoHost};
+pub use flow::pause::{Pause, Wait};
 pub use flow::pending::{Listening, PendingItem, TryProduceError};
-pub use flow::produce::{Pause, Wait};
 pub use flow::space::Listener;
+pub use item::{HandledType, Item, TypeKey};
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
-pub use queue::{BatchQueue, WeakQueue};
+pub use queue::BatchQueue;
+pub use weak_queue::WeakQueue;

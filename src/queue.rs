@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-use crate::builder::Builder;
-use crate::config::{Config, Selector};
-use crate::control::retire::Retired;
+use crate::config::Selector;
+use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::gate::Access;
-use crate::flow::handler::{HandledType, HandlerRef, Item, TypeKey};
+use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
+use crate::flow::pause::{Pause, Wait, slice};
 use crate::flow::pending::TryProduceError;
-use crate::flow::produce::{Pause, Wait, slice};
+use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::Stats;
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, JoinHandle, Mutex, Ordering, Weak};
+use crate::sync::{Arc, Instant, JoinHandle, Mutex};
 use crate::thread_context::on_drain_thread;
+use crate::weak_queue::WeakQueue;
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their
 /// type's handler.
@@ -48,11 +49,6 @@ pub struct BatchQueue<T: Item> {
 }
 
 impl<T: Item> BatchQueue<T> {
-    /// A queue that is about to start; call [`Builder::start`].
-    pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
-        Builder::new(name.into(), config)
-    }
-
     /// The queue's name.
     pub fn name(&self) -> &str {
         &self.shared.name
@@ -65,7 +61,7 @@ impl<T: Item> BatchQueue<T> {
 
     /// Whether the queue is shut down and its last drain thread has ended.
     pub fn has_ended(&self) -> bool {
-        self.shared.running.is_none()
+        self.shared.ending.running().is_empty()
     }
 
     /// Sends the items of one type to a handler, from now on and in place of the one it had. Under
@@ -262,25 +258,24 @@ impl<T: Item> BatchQueue<T> {
             .map(|partition| (partition, Partition::pushed_under_gate(partition)))
             .collect();
         let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
-        let expired = || shared.expired.load(Ordering::Acquire);
-        shared.begin_flush();
-        let result = loop {
+        let expired = || shared.ending.is_expired();
+        let _flushing = shared.flushes.begin();
+        shared.threads.wake_all();
+        loop {
             if reached() || expired() {
                 // After an expiry positions go on over what was abandoned, so the count decides.
-                break Ok(shared.control.lock().abandoned == 0);
+                return Ok(shared.control.lock().abandoned == 0);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                break Ok(false);
+                return Ok(false);
             }
             let wait = pause.pause(&mut |limit| {
-                shared.wait_for_progress(|| reached() || expired(), slice(limit, deadline));
+                shared.flushes.wait(|| reached() || expired(), slice(limit, deadline));
             });
             if let Err(cause) = wait {
-                break Err(FlushError::Interrupted(cause));
+                return Err(FlushError::Interrupted(cause));
             }
-        };
-        shared.end_flush();
-        result
+        }
     }
 
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions
@@ -332,7 +327,7 @@ impl<T: Item> BatchQueue<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         let abandoned = self.shared.shutdown(deadline, pause)?;
-        if self.shared.running.is_none() {
+        if self.shared.ending.running().is_empty() {
             // They have ended: the joins do not wait. A panic was reported when it happened.
             for thread in std::mem::take(&mut *self.joins.lock()) {
                 drop(thread.join());
@@ -344,7 +339,7 @@ impl<T: Item> BatchQueue<T> {
     /// A reference that keeps nothing alive, for whoever closes all queues at the end of a process.
     /// It still finds a queue that was dropped while its drain threads have items to deliver.
     pub fn downgrade(&self) -> WeakQueue<T> {
-        WeakQueue(Arc::downgrade(&self.shared))
+        WeakQueue::of(&self.shared)
     }
 
     /// A snapshot of counts and use.
@@ -380,35 +375,5 @@ impl<T: Item> Drop for BatchQueue<T> {
 impl<T: Item> fmt::Debug for BatchQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchQueue").field("name", &self.shared.name).finish_non_exhaustive()
-    }
-}
-
-/// A queue that may be gone.
-#[derive(Debug)]
-pub struct WeakQueue<T: Item>(Weak<Shared<T>>);
-
-impl<T: Item> WeakQueue<T> {
-    /// Whether neither the queue nor one of its drain threads exists any more.
-    pub fn is_gone(&self) -> bool {
-        self.0.strong_count() == 0
-    }
-
-    /// [`BatchQueue::close_to_outside`], if the queue still exists.
-    pub fn close_to_outside(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.restrict(Access::DrainThreads);
-        }
-    }
-
-    /// [`BatchQueue::shutdown_with`], if the queue still exists.
-    ///
-    /// # Errors
-    /// `pause` ended the wait.
-    pub fn shutdown_with<P: Pause>(
-        &self,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<u64, P::Interrupt> {
-        self.0.upgrade().map_or(Ok(0), |shared| shared.shutdown(deadline, pause))
     }
 }

@@ -1,10 +1,10 @@
 //! What a thread knows of itself: the queue that it drains, and the handler that it is inside.
+//!
+//! Queues and entry tokens are known by their addresses: nothing here keeps them alive.
 
 use std::cell::Cell;
 
-use crate::flow::handler::{EntryToken, Item};
-use crate::shared::Shared;
-use crate::sync::{Arc, panicking, thread_local};
+use crate::sync::{Arc, thread_local};
 
 thread_local! {
     // Not `const`: loom's twin has no such form.
@@ -17,13 +17,13 @@ thread_local! {
     static HOLDS: Cell<usize> = Cell::new(0);
 }
 
-/// While it lives, this thread drains that queue.
+/// While it lives, this thread drains a queue.
 #[derive(Debug)]
 pub(crate) struct DrainScope(());
 
 impl DrainScope {
-    pub(crate) fn of<T: Item>(shared: &Arc<Shared<T>>) -> Self {
-        DRAINS.with(|drains| drains.set(Arc::as_ptr(shared) as usize));
+    pub(crate) fn of<Q>(queue: &Arc<Q>) -> Self {
+        DRAINS.with(|drains| drains.set(Arc::as_ptr(queue) as usize));
         Self(())
     }
 }
@@ -34,30 +34,12 @@ impl Drop for DrainScope {
     }
 }
 
-/// Gives the queue up when a drain thread unwinds. Handlers are caught; what is left is an item's
-/// own code, like its drop or its type. Its partitions have no owner any more, so the queue closes
-/// and counts what is left as abandoned.
-pub(crate) struct CloseOnPanic<T: Item>(pub(crate) Arc<Shared<T>>);
-
-impl<T: Item> Drop for CloseOnPanic<T> {
-    fn drop(&mut self) {
-        if panicking() {
-            let name = &self.0.name;
-            self.0
-                .host
-                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
-            self.0.close();
-            self.0.expire();
-        }
-    }
-}
-
-/// While it lives, this thread is inside the handler with that entry token.
+/// While it lives, this thread is inside the handler with an entry token.
 #[derive(Debug)]
 pub(crate) struct HandlerScope(());
 
 impl HandlerScope {
-    pub(crate) fn of(token: &Arc<EntryToken>) -> Self {
+    pub(crate) fn of<K>(token: &Arc<K>) -> Self {
         HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
         Self(())
     }
@@ -84,7 +66,7 @@ pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
 }
 
-/// What a drain thread knows of itself, for the thread that does its handler's work while it waits.
+/// The context of a drain thread, for the thread that does its handler's work while it waits.
 #[cfg(feature = "python")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadContext {

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::Tags;
 use super::buffers::{Buffers, Values};
 use super::split::SplitError;
-use crate::flow::handler::TypeKey;
+use crate::item::TypeKey;
 
 /// The groups of the rows of one column, in the order in which they were met.
 pub(super) struct Groups {

@@ -11,7 +11,7 @@ use super::Tags;
 use super::buffers::{Buffers, Values};
 use super::gather::gather;
 use super::grouping::Groups;
-use crate::flow::handler::TypeKey;
+use crate::item::TypeKey;
 
 /// The most rows to split at once: five columns of them and their copies stay in the second level
 /// cache.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::flow::handler::TypeKey;
+use crate::item::TypeKey;
 
 /// The tags that a queue has handlers for, or had. Integers are known by their decimal digits.
 ///

@@ -4,12 +4,12 @@
 use crate::control::balance::control_thread;
 use crate::control::shutdown_waits::WaitForEnd;
 use crate::flow::gate::Access;
-use crate::flow::handler::Item;
 use crate::flow::partition::Partition;
-use crate::flow::produce::{Pause, slice};
+use crate::flow::pause::{Pause, slice};
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant, panicking};
 use crate::thread_context::drained_queue;
 
 impl<T: Item> Shared<T> {
@@ -21,8 +21,7 @@ impl<T: Item> Shared<T> {
         }
         control.access = access;
         if access == Access::Closed {
-            // Relaxed: published by the Release store of `closing`.
-            self.unfinished.store(self.route.partition_count(), Ordering::Relaxed);
+            self.ending.set_unfinished(self.route.partition_count());
         }
         // Under each gate: a put is either in before this, or refused.
         for partition in self.route.partitions() {
@@ -34,11 +33,9 @@ impl<T: Item> Shared<T> {
     /// Closes for everybody and sends the drain threads to their end. Idempotent; does not wait.
     pub(crate) fn close(&self) {
         if self.restrict(Access::Closed) {
-            // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
-            // every gate closed.
-            self.closing.store(true, Ordering::Release);
-            self.wake_all();
-            self.notify_closed();
+            self.ending.publish_closing();
+            self.threads.wake_all();
+            self.ending.notify_closed();
             if self.balancing.is_some() {
                 control_thread::unregister(self);
             }
@@ -60,12 +57,12 @@ impl<T: Item> Shared<T> {
         if (may_wait || rule_off(Rule::ShutdownFromHandlerReturns))
             && let Ok(_compensation) = self.compensate()
         {
-            while !self.running.is_none() {
-                let over = self.expired.load(Ordering::Acquire);
+            while !self.ending.running().is_empty() {
+                let over = self.ending.is_expired();
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(self.expire());
                 }
-                pause.pause(&mut |limit| self.running.wait(slice(limit, deadline)))?;
+                pause.pause(&mut |limit| self.ending.running().wait(slice(limit, deadline)))?;
             }
         }
         Ok(self.control.lock().abandoned)
@@ -74,21 +71,19 @@ impl<T: Item> Shared<T> {
     /// The time is over: what is not settled by now counts as abandoned, whatever becomes of it.
     pub(crate) fn expire(&self) -> u64 {
         let mut control = self.control.lock();
-        // Relaxed: only written under `control`.
-        if self.expired.load(Ordering::Relaxed) {
+        if self.ending.is_expired_under_lock() {
             return control.abandoned;
         }
         let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
         let produced: u64 = self.route.partitions().map(Partition::pushed_under_gate).sum();
         control.abandoned = produced - settled;
-        // Release: pairs with the Acquire in `is_over`.
-        self.expired.store(true, Ordering::Release);
+        self.ending.expire();
         let abandoned = control.abandoned;
         drop(control);
-        self.wake_all();
-        self.notify_progress();
-        self.retirements.give_up();
-        if abandoned == 0 && !self.running.is_none() {
+        self.threads.wake_all();
+        self.flushes.notify();
+        self.retirements.end_all();
+        if abandoned == 0 && !self.ending.running().is_empty() {
             let name = &self.name;
             self.host.log(&format!(
                 "queue {name}: shutdown ran out of time while handlers were closing"
@@ -101,5 +96,23 @@ impl<T: Item> Shared<T> {
             ));
         }
         abandoned
+    }
+}
+
+/// Closes the queue when a drain thread unwinds. Handlers are caught; what is left is an item's own
+/// code, like its drop or its type. The partitions of that thread have no owner any more, so the
+/// queue closes and counts what is left as abandoned.
+pub(crate) struct CloseOnPanic<T: Item>(pub(crate) Arc<Shared<T>>);
+
+impl<T: Item> Drop for CloseOnPanic<T> {
+    fn drop(&mut self) {
+        if panicking() {
+            let name = &self.0.name;
+            self.0
+                .host
+                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
+            self.0.close();
+            self.0.expire();
+        }
     }
 }

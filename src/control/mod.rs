@@ -1,9 +1,14 @@
 //! The control plane: who drains what, when, and until when. It never touches items.
 
 pub(crate) mod balance;
-mod close;
-pub(crate) mod grow;
+pub(crate) mod close;
+pub(crate) mod ending;
+pub(crate) mod flushes;
+pub(crate) mod growth;
 pub(crate) mod ownership;
-pub(crate) mod retire;
+mod register;
+mod retire;
+pub(crate) mod retirements;
 pub(crate) mod scheduler;
 pub(crate) mod shutdown_waits;
+pub(crate) mod thread_slots;

@@ -5,18 +5,25 @@
 //! need one.
 
 use crate::control::scheduler::{Compensation, Limit};
-use crate::flow::handler::{Entered, EntryToken, HandlerRef, Item};
+use crate::flow::consumption::Consumption;
+use crate::flow::handler::{Entered, EntryToken, HandlerRef};
 use crate::flow::route::{TypeHandlers, TypeRoute};
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
-use crate::shared::{Consumption, Shared};
-use crate::sync::{Arc, Duration, Instant, Ordering, wait_for};
-use crate::thread_context::held_token;
+use crate::shared::Shared;
+use crate::sync::{Arc, Duration};
+use crate::thread_context::{drained_queue, held_token};
 
 /// The shared pool has as many blocked workers as it may have.
 #[derive(Debug)]
 pub(crate) struct NoWorkerLeft;
 
 impl<T: Item> Shared<T> {
+    /// Whether the calling thread is a drain thread of this queue.
+    fn on_own_drain_thread(self: &Arc<Self>) -> bool {
+        drained_queue() == Some(Arc::as_ptr(self) as usize)
+    }
+
     /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
@@ -70,17 +77,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn back_off(&self, delay: Duration) {
         // On a shared pool another worker takes this one's place meanwhile.
         let _compensation = self.compensate_without_limit();
-        let until = Instant::now() + delay;
-        let (lock, told) = &self.closed;
-        let mut guard = lock.lock();
-        // Acquire: pairs with the Release in `close`.
-        while !self.closing.load(Ordering::Acquire) || rule_off(Rule::CloseEndsBackOff) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            guard = wait_for(told, guard, Some(left));
-        }
+        self.ending.wait_for_close(delay);
     }
 
     /// Before a call into a handler that works elsewhere, for which the calling thread only waits.

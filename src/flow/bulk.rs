@@ -7,10 +7,10 @@
 
 use crate::config::Selector;
 use crate::error::ProduceError;
-use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Stop};
-use crate::flow::produce::Pause;
+use crate::flow::pause::Pause;
 use crate::flow::run::Run;
+use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
@@ -250,7 +250,7 @@ mod loom_tests {
     use loom::thread;
 
     use crate::config::{Config, PartitionPolicy};
-    use crate::flow::produce::Wait;
+    use crate::flow::pause::Wait;
     use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
     use crate::queue::BatchQueue;
     use crate::sync::Arc;

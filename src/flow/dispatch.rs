@@ -6,11 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rustc_hash::FxHashMap;
 
 use crate::config::Selector;
-use crate::flow::handler::{Batch, Entered, Failure, Item, TypeKey, weight_of};
+use crate::flow::handler::{Batch, Entered, Failure};
 use crate::flow::route::{Route, Target, TypeHandlers};
+use crate::flow::segment::Segments;
 use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
-use crate::flow::take::Segments;
-use crate::observe::{Calling, Outcome, ThreadTally, Throttle};
+use crate::item::{Item, TypeKey, weight_of};
+use crate::observe::{Calling, Outcome, ThreadTally};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
@@ -116,43 +117,6 @@ pub(crate) fn group_for<T: Item>(
         Vec::new()
     } else {
         vec![Group { target: Some(Target::only(consumer.clone())), batch }]
-    }
-}
-
-/// Log lines that are due at most once per type and minute.
-#[derive(Debug)]
-pub(crate) struct DispatchLog {
-    unhandled: Throttle<TypeKey>,
-    failed: Throttle<TypeKey>,
-    refused: Throttle<TypeKey>,
-    side_calls: Throttle<(SideCall, String)>,
-}
-
-/// The calls into a handler that carry no items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum SideCall {
-    OnIdle,
-    OnClose,
-}
-
-impl DispatchLog {
-    pub(crate) fn new() -> Self {
-        Self {
-            unhandled: Throttle::new(),
-            failed: Throttle::new(),
-            refused: Throttle::new(),
-            side_calls: Throttle::new(),
-        }
-    }
-
-    /// `Some`: a line about refused items of the type is due; their number since the last one.
-    pub(crate) fn note_refused(&self, key: TypeKey, items: usize) -> Option<u64> {
-        self.refused.note(key, items as u64, Instant::now())
-    }
-
-    /// `Some`: a line about the failed call is due; the number of failures since the last one.
-    pub(crate) fn note_side_call(&self, call: SideCall, handler: &str) -> Option<u64> {
-        self.side_calls.note((call, handler.to_owned()), 1, Instant::now())
     }
 }
 
@@ -266,8 +230,7 @@ impl<T: Item> Dispatcher<'_, T> {
         }
         if let Err(failure) = result
             && !failure.reported
-            && let Some(failed) =
-                self.shared.dispatch_log.failed.note(registered.key, items, Instant::now())
+            && let Some(failed) = self.shared.dispatch_log.note_failed(registered.key, items)
         {
             let (queue, name) = (&self.shared.name, &registered.name);
             self.lines
@@ -316,9 +279,7 @@ impl<T: Item> Dispatcher<'_, T> {
         let items = batch.len() as u64;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
-        if let Some(unhandled) =
-            shared.dispatch_log.unhandled.note(first.type_key(), items, Instant::now())
-        {
+        if let Some(unhandled) = shared.dispatch_log.note_unhandled(first.type_key(), items) {
             let (queue, name) = (&shared.name, shared.host.type_name(first));
             let has_handler =
                 |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());

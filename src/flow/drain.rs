@@ -10,15 +10,17 @@
 
 use crate::config::Selector;
 use crate::control::ownership::{Owner, QuiescentPoint};
-use crate::control::scheduler::{SleepAttempt, SleepKind, Sleeper};
+use crate::control::scheduler::Sleeper;
+use crate::control::thread_slots::ThreadSlot;
+use crate::flow::consumption::Consumption;
 use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
-use crate::flow::handler::Item;
-use crate::flow::idle_policy::{after_empty_cycle, after_thin_cycle};
+use crate::flow::idle_policy::after_thin_cycle;
 use crate::flow::ready::ready_after;
+use crate::flow::segment::Segments;
 use crate::flow::segment_pool::SegmentCache;
-use crate::flow::take::Segments;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
-use crate::shared::{Consumption, Shared, ThreadSlot};
+use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
 
 /// How long a drain thread with work stays with its host: a fifth of the time after which the
@@ -44,14 +46,14 @@ pub(crate) enum Cycle {
 pub(crate) struct DrainTask<T: Item> {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared<T>>,
-    sleeper: Sleeper,
+    pub(super) sleeper: Sleeper,
     /// The partition that was served last; the next scan starts after it.
     last_served: usize,
-    empty_cycles: u32,
+    pub(super) empty_cycles: u32,
     /// The rest after the last thin cycle.
-    thin_rest: Duration,
+    pub(super) thin_rest: Duration,
     /// Pressure was told, and a partition of this thread was half full at the last look.
-    is_pressed: bool,
+    pub(super) is_pressed: bool,
     /// The last cycle with work needed the host.
     was_hosted: bool,
     /// Whether the last empty cycle called `on_idle` somewhere.
@@ -87,11 +89,10 @@ impl<T: Item> DrainTask<T> {
     /// Takes from the ready partitions of this thread and dispatches, or tells idle handlers; then
     /// the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
-        if self.shared.is_over() {
+        if self.shared.ending.is_over() {
             return Cycle::Over;
         }
-        // Acquire: pairs with the Release of the closer, after which every gate is closed.
-        let closing = self.shared.closing.load(Ordering::Acquire);
+        let closing = self.shared.ending.is_closing();
         // Only for a switched-off rule: the types that are known before the cycle takes anything.
         let known = if rule_off(Rule::RouteAfterTake) {
             self.shared.route.types().count()
@@ -134,7 +135,7 @@ impl<T: Item> DrainTask<T> {
                 }
                 None => Cycle::Worked,
             }
-        } else if self.shared.is_over() {
+        } else if self.shared.ending.is_over() {
             Cycle::Over
         } else {
             Cycle::Empty
@@ -165,7 +166,10 @@ impl<T: Item> DrainTask<T> {
 
     /// The partitions of this thread that are ready, from the one after the last served. Ready bits
     /// never decide about the end: once the queue is closing, every partition is looked at.
-    fn partitions_to_take(&self, closing: bool) -> impl Iterator<Item = usize> + use<'_, T> {
+    pub(super) fn partitions_to_take(
+        &self,
+        closing: bool,
+    ) -> impl Iterator<Item = usize> + use<'_, T> {
         to_take(&self.shared, self.index, self.last_served, closing)
     }
 
@@ -246,11 +250,8 @@ impl<T: Item> DrainTask<T> {
         // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at
         // `completed`.
         fence(Ordering::SeqCst);
-        shared.notify_progress();
-        let slot = self.slot();
-        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who
-        // sees the number.
-        slot.cycles.store(slot.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
+        shared.flushes.notify();
+        self.slot().count_cycle();
         let here = QuiescentPoint::of(self.index);
         if closing {
             self.finish_partitions();
@@ -269,74 +270,14 @@ impl<T: Item> DrainTask<T> {
         for partition in
             self.shared.route.partitions().filter(|partition| self.is_inside(partition.index))
         {
-            if partition.finish() {
-                self.shared.finish_partition();
+            if partition.finish() && self.shared.ending.finish_partition() {
+                self.shared.threads.wake_all();
             }
         }
     }
 
     pub(super) fn is_inside(&self, partition: usize) -> bool {
         self.shared.route.owner(partition).load().inside() == self.index
-    }
-
-    // ---- rest and sleep
-    // --------------------------------------------------------------------------------------
-
-    /// The task had left its worker asleep, and runs again.
-    pub(crate) fn wake_up(&self) {
-        self.sleeper.wake_up();
-    }
-
-    /// After a thin or an empty cycle. `None`: there is something to do after all.
-    pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
-        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
-        if after == Cycle::Thin {
-            if self.shared.flush_is_waiting() {
-                return None;
-            }
-            // This is the rest that the first empty cycle would have.
-            self.empty_cycles = 1;
-            (kind, limit) = (SleepKind::Rest, self.thin_rest);
-        } else {
-            if kind == SleepKind::Rest && self.shared.flush_is_waiting() {
-                kind = SleepKind::Sleep;
-            }
-            if kind == SleepKind::Sleep && !self.has_idle_handlers {
-                // It would wake up for `on_idle` only, which nobody wants.
-                limit = limit.max(self.shared.config.max_idle);
-            }
-            self.empty_cycles = self.empty_cycles.saturating_add(1);
-        }
-        let attempt = self.sleeper.prepare(kind);
-        // Not without pressure: the look takes every gate, mostly from a producer.
-        self.is_pressed =
-            (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
-        if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
-            return None;
-        }
-        Some((attempt, limit))
-    }
-
-    fn has_half_full_partition(&self) -> bool {
-        self.partitions_to_take(false)
-            .any(|index| self.shared.route.partition(index).is_half_full())
-    }
-
-    /// The second look, after the thread has said that it sleeps.
-    fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
-        let shared = &self.shared;
-        if shared.is_over()
-            || shared.is_closing_with_work_for(self.index)
-            // Relaxed: ordered by the fence in `Sleeper::prepare`.
-            || (self.slot().asked_to_hand_over.load(Ordering::Relaxed) && !rule_off(Rule::CheckRevoked))
-            || shared.retirements.wait_for(self.index)
-        {
-            return true;
-        }
-        match kind {
-            SleepKind::Sleep => self.partitions_to_take(false).next().is_some(),
-            SleepKind::Rest => shared.flush_is_waiting() || self.is_pressed,
-        }
     }
 
     // ---- the end
@@ -355,7 +296,7 @@ impl<T: Item> DrainTask<T> {
     /// and now, because an item may hold the queue that holds it.
     fn discard_abandoned(&mut self) {
         let shared = self.shared.clone();
-        if !shared.expired.load(Ordering::Acquire) {
+        if !shared.ending.is_expired() {
             return;
         }
         shared.host.enter(&mut || {

@@ -2,63 +2,10 @@
 
 use std::fmt;
 
-use crate::flow::take::Segments;
+use crate::flow::segment::Segments;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
-
-/// The type of an item: items with the same key go to the same handler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TypeKey(pub usize);
-
-/// A type that a handler is registered for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HandledType {
-    /// The type's key.
-    pub key: TypeKey,
-    /// Its name in logs and statistics.
-    pub name: String,
-    /// Its share of a partition under
-    /// [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
-    pub weight: f64,
-}
-
-impl From<TypeKey> for HandledType {
-    /// Named after its key, with the weight 1.
-    fn from(key: TypeKey) -> Self {
-        Self { key, name: format!("type {}", key.0), weight: 1.0 }
-    }
-}
-
-/// What a queue may hold.
-///
-/// An item may stand for several, as a block of rows does: it weighs so many, and goes in by
-/// [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by weight. A
-/// batch is then limited by the buffer's size, and not by `max_batch_items`.
-pub trait Item: Send + Sized + 'static {
-    /// The item's type. Must not change while the item is queued.
-    fn type_key(&self) -> TypeKey;
-
-    /// Whether items of a type may weigh more than 1.
-    fn weighs(_key: TypeKey) -> bool {
-        false
-    }
-
-    /// How many items this one stands for, at least 1. Must not change while the item is queued.
-    fn weight(&self) -> usize {
-        1
-    }
-
-    /// Cuts an item in two, of which the first weighs `weight`: 1 or more, and less than the whole.
-    #[must_use]
-    fn cut(self, weight: usize) -> (Self, Self) {
-        unreachable!("an item of weight 1 was cut at {weight}")
-    }
-}
-
-/// What items weigh together.
-pub(crate) fn weight_of<T: Item>(items: &[T]) -> usize {
-    items.iter().map(Item::weight).sum()
-}
 
 /// The items of one type that one cycle took, in order, as the segments they travelled in.
 #[derive(Debug)]

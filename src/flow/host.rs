@@ -1,6 +1,6 @@
 //! The world that handlers live in. Rust handlers need none; Python handlers need the interpreter.
 
-use crate::flow::handler::{Item, TypeKey};
+use crate::item::{Item, TypeKey};
 
 /// Wraps what drain threads do, so that the core never names an interpreter.
 pub trait Host<T: Item>: Send + Sync + 'static {

@@ -30,8 +30,12 @@
 
 pub(crate) mod blocking;
 pub(crate) mod bulk;
+pub(crate) mod consumption;
+pub(crate) mod counts;
 pub(crate) mod dispatch;
+pub(crate) mod dispatch_log;
 pub(crate) mod drain;
+mod drain_sleep;
 pub(crate) mod gate;
 pub(crate) mod handler;
 pub(crate) mod host;
@@ -41,11 +45,13 @@ mod loom_tests;
 pub(crate) mod partition;
 #[cfg(all(test, not(loom)))]
 mod partition_tests;
+pub(crate) mod pause;
 pub(crate) mod pending;
 pub(crate) mod produce;
 pub(crate) mod ready;
 pub(crate) mod route;
 mod run;
+pub(crate) mod segment;
 pub(crate) mod segment_pool;
 mod side_calls;
 pub(crate) mod space;

@@ -17,6 +17,7 @@
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
+use crate::flow::counts::SlowCounts;
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
 use crate::flow::segment_pool::SegmentPool;
@@ -26,22 +27,6 @@ use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
     SegmentChannel,
 };
-
-/// What a put reads and writes when it does not succeed at once. Under the gate.
-#[derive(Debug, Default)]
-pub(super) struct SlowCounts {
-    refused: AtomicU64,
-    /// Puts that did not succeed at once.
-    delayed: AtomicU64,
-    /// Those of them that did in the end.
-    delayed_pushed: AtomicU64,
-}
-
-/// Adds under the gate, which makes a read-modify-write unnecessary.
-fn add(count: &AtomicU64, items: usize) {
-    // Relaxed: written and read under the gate.
-    count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
-}
 
 /// What a put made true, for whoever must wake the drain thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -218,41 +203,6 @@ impl<T> Partition<T> {
         self.buffer_size.saturating_sub(gate.queued())
     }
 
-    /// Counts a put that has to wait for others before its first look.
-    pub(crate) fn begin_delayed(&self) {
-        let _gate = self.gate.lock();
-        self.count_slow(Attempt::New, 1, 0);
-    }
-
-    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
-    /// last.
-    pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
-        match attempt {
-            Attempt::New => add(&self.slow.delayed, delayed),
-            Attempt::Again => add(&self.slow.delayed_pushed, put),
-        }
-    }
-
-    /// Puts begun so far: also those that wait, so that a balancer sees the demand.
-    pub(crate) fn attempts(&self) -> u64 {
-        let gate = self.gate.lock();
-        self.attempts_of(&gate)
-    }
-
-    fn attempts_of(&self, gate: &Gate<T>) -> u64 {
-        // Relaxed: under the gate.
-        gate.pushed() - self.slow.delayed_pushed.load(Ordering::Relaxed)
-            + self.slow.delayed.load(Ordering::Relaxed)
-    }
-
-    /// Counts `items` attempts that gave up.
-    pub(crate) fn refuse(&self, items: usize) {
-        if !rule_off(Rule::CountRefused) {
-            let _gate = self.gate.lock();
-            add(&self.slow.refused, items);
-        }
-    }
-
     /// Whether a put may go on: the access, then the bound.
     #[inline]
     pub(super) fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
@@ -372,50 +322,9 @@ impl<T> Partition<T> {
         }
     }
 
-    /// The position that a flush waits for: items put in so far.
-    pub(crate) fn pushed_under_gate(&self) -> u64 {
-        self.gate.lock().pushed()
-    }
-
     /// Items handled, as a position in the partition's order.
     pub(crate) fn completed(&self) -> u64 {
         // Acquire: pairs with the Release in `complete`; what the handlers wrote is visible.
         self.drain_side.completed.load(Ordering::Acquire)
     }
-
-    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between
-    /// two equal readings of `completed` belongs to it. A drain thread that is too fast for that
-    /// for long makes in flight look larger.
-    pub(crate) fn counts(&self) -> PartitionCounts {
-        const TRIES: usize = 16;
-        let gate = self.gate.lock();
-        let mut completed = self.completed();
-        let mut taken = self.drain_side.taken.load(Ordering::Acquire);
-        for _ in 0..TRIES {
-            let again = self.completed();
-            if again == completed {
-                break;
-            }
-            completed = again;
-            taken = self.drain_side.taken.load(Ordering::Acquire);
-        }
-        PartitionCounts {
-            attempts: self.attempts_of(&gate),
-            pushed: gate.pushed(),
-            // Relaxed: under the gate.
-            refused: self.slow.refused.load(Ordering::Relaxed),
-            taken,
-            completed,
-        }
-    }
-}
-
-/// The counts of one partition at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PartitionCounts {
-    pub(crate) attempts: u64,
-    pub(crate) pushed: u64,
-    pub(crate) refused: u64,
-    pub(crate) taken: u64,
-    pub(crate) completed: u64,
 }

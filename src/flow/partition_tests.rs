@@ -6,12 +6,13 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
-use crate::flow::gate::{Access, segment_size};
-use crate::flow::handler::{Item, TypeKey};
+use crate::flow::gate::Access;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
 use crate::flow::ready::{ReadyBit, new_word};
+use crate::flow::segment::Segments;
+use crate::flow::segment::segment_size;
 use crate::flow::segment_pool::{SegmentCache, SegmentPool};
-use crate::flow::take::Segments;
+use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
 
 /// Numbers next to each other, which weigh one each.

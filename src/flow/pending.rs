@@ -15,10 +15,10 @@ use std::fmt;
 
 use crate::error::ProduceError;
 use crate::flow::bulk::Source;
-use crate::flow::handler::Item;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
 use crate::flow::space::Listener;
+use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::on_drain_thread;

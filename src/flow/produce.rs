@@ -1,54 +1,15 @@
 //! Produce: one item, with or without waiting. Many at once are in `bulk.rs`.
 
-use std::convert::Infallible;
-
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
-use crate::flow::handler::{Item, TypeKey};
 use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::pause::{Pause, slice};
+use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, Ordering};
+use crate::sync::{Arc, Instant, Ordering};
 use crate::thread_context::on_drain_thread;
-
-/// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter
-/// go meanwhile and looks for signals between slices.
-pub trait Pause {
-    /// Why a pause can end the wait for good.
-    type Interrupt;
-
-    /// Calls `wait` with the longest time to wait in one piece; `None` is no limit.
-    ///
-    /// # Errors
-    /// The caller does not want to wait any longer.
-    fn pause(
-        &mut self,
-        wait: &mut (dyn FnMut(Option<Duration>) + Send),
-    ) -> Result<(), Self::Interrupt>;
-}
-
-/// Just waits.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Wait;
-
-impl Pause for Wait {
-    type Interrupt = Infallible;
-
-    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Infallible> {
-        wait(None);
-        Ok(())
-    }
-}
-
-/// The shorter of a pause's own slice and the time until `deadline`.
-pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    match (limit, left) {
-        (Some(limit), Some(left)) => Some(limit.min(left)),
-        (limit, left) => limit.or(left),
-    }
-}
 
 impl<T: Item> Shared<T> {
     /// Puts one item in.

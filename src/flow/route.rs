@@ -17,12 +17,13 @@ use std::fmt;
 
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
-use crate::flow::gate::segment_size;
-use crate::flow::handler::{HandlerRef, TypeKey};
+use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
+use crate::flow::segment::segment_size;
 use crate::flow::segment_pool::SegmentPool;
 use crate::flow::type_table::{TypeEntry, TypeTable};
+use crate::item::TypeKey;
 use crate::observe::HandlerTally;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};

@@ -3,11 +3,13 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::flow::dispatch::{SideCall, call};
+use crate::flow::consumption::Consumption;
+use crate::flow::dispatch::call;
+use crate::flow::dispatch_log::SideCall;
 use crate::flow::drain::DrainTask;
-use crate::flow::handler::{HandlerRef, Item};
+use crate::flow::handler::HandlerRef;
+use crate::item::Item;
 use crate::observe::Calling;
-use crate::shared::Consumption;
 use crate::sync::{Instant, Ordering, fence};
 use crate::thread_context::HandlerScope;
 
@@ -65,23 +67,12 @@ impl<T: Item> DrainTask<T> {
                 .map(|idle| idle.handler.clone())
                 .collect();
         }
-        self.consumer().into_iter().filter(|consumer| consumer.handler.has_on_idle()).collect()
-    }
-
-    /// The consumer that this thread speaks to outside `consume`.
-    fn consumer(&self) -> Option<HandlerRef<T>> {
-        match &self.shared.consumption {
-            Consumption::ByHandler => None,
-            Consumption::OneConsumer(consumer) => {
-                (self.index == 0).then(|| consumer.handlers[0].clone())
-            }
-            Consumption::PerThread(consumers) => {
-                let mine = &consumers[self.index].handlers[0];
-                // One instance for several threads: the first of them speaks to it.
-                let known = consumers[..self.index].iter().any(|other| other.handlers[0].is(mine));
-                (!known).then(|| mine.clone())
-            }
-        }
+        self.shared
+            .consumption
+            .side_called_by(self.index)
+            .into_iter()
+            .filter(|consumer| consumer.handler.has_on_idle())
+            .collect()
     }
 
     /// The last call into each handler. The threads that are left take one after the other from a
@@ -89,14 +80,20 @@ impl<T: Item> DrainTask<T> {
     pub(super) fn close_handlers(&mut self) {
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
-            if let Some(consumer) = self.consumer() {
+            if let Some(consumer) = shared.consumption.side_called_by(self.index) {
                 self.call_alone(&consumer, SideCall::OnClose);
             }
             // Also where a consumer took their items: they were added, so they have an end.
-            while let Some(handler) = shared.next_to_close() {
+            while let Some(handler) = shared.ending.next_to_close(|| self.handlers_to_close()) {
                 self.call_alone(&handler, SideCall::OnClose);
             }
         });
+    }
+
+    /// All instances that serve a type, but for the queue's consumers.
+    fn handlers_to_close(&self) -> Vec<HandlerRef<T>> {
+        let instances = self.shared.route.instances().into_iter().map(|idle| idle.handler);
+        instances.filter(|handler| !self.shared.consumption.includes(handler)).collect()
     }
 
     fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
@@ -106,9 +103,8 @@ impl<T: Item> DrainTask<T> {
             return; // Somebody is inside, so the handler is not idle.
         }
         let _entered = entered.or_else(|| self.shared.enter_in_turn(&token));
-        // Acquire: pairs with the Release in `expire`. Another thread, which had the token before,
-        // may have closed it.
-        if method == SideCall::OnIdle && self.shared.expired.load(Ordering::Acquire) {
+        // Another thread, which had the token before, may have closed it.
+        if method == SideCall::OnIdle && self.shared.ending.is_expired() {
             return;
         }
         let name = handler.handler.name();

@@ -3,12 +3,11 @@
 //! Only the thread inside calls what stands here: it has read `Owned(me)` from the owner word, or
 //! it has been revoked and has not handed over yet.
 
-use smallvec::SmallVec;
-
 use crate::flow::gate::Access;
-use crate::flow::handler::{Item, weight_of};
 use crate::flow::partition::Partition;
+use crate::flow::segment::Segments;
 use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
+use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
@@ -19,9 +18,6 @@ enum Opened<T> {
     /// So many sealed segments come before it.
     After(u32),
 }
-
-/// The segments of one take: mostly one.
-pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 
 impl<T: Item> Partition<T> {
     /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An

@@ -13,8 +13,8 @@
 //! | a table | the same, before `newest` says so | who saw `newest` |
 //! | `newest` | the same | everybody |
 
-use crate::flow::handler::TypeKey;
 use crate::flow::partition::Partition;
+use crate::item::TypeKey;
 use crate::sync::{Arc, AtomicUsize, OnceLock, Ordering, SetOnce};
 
 /// Slots of the first table; a power of two.

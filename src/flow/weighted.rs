@@ -3,9 +3,9 @@
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
-use crate::flow::handler::Item;
 use crate::flow::partition::{Attempt, Partition, Signal, Stop};
-use crate::flow::produce::Pause;
+use crate::flow::pause::Pause;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};

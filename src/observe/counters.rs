@@ -10,12 +10,25 @@ use crate::sync::{Arc, Duration, Instant, QuickMutex};
 /// Weight of the newest batch in the moving average of the time per item.
 const EWMA_ALPHA: f64 = 0.2;
 
+/// A handler that a thread has been inside for longer counts as stuck.
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(1);
+
 /// What became of a group of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Consumed,
     Failed,
     Unhandled,
+}
+
+/// The counts of one partition at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PartitionCounts {
+    pub(crate) attempts: u64,
+    pub(crate) pushed: u64,
+    pub(crate) refused: u64,
+    pub(crate) taken: u64,
+    pub(crate) completed: u64,
 }
 
 /// A call into a handler.
@@ -35,6 +48,15 @@ pub(crate) struct ThreadCounts {
     pub(crate) calling: Option<(Calling, Instant)>,
     /// After this, nothing the thread settles counts: it was counted as abandoned.
     expired: bool,
+}
+
+/// What one drain thread says about itself at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct ThreadFigures {
+    pub(crate) counts: ThreadCounts,
+    pub(crate) longest_handoff: Duration,
+    pub(crate) cycles: u64,
+    pub(crate) cpu: Duration,
 }
 
 /// What one drain thread dispatched. Written by it and by an expiring shutdown, read by snapshots.

@@ -1,7 +1,9 @@
 //! Snapshots of a queue.
 
-use crate::flow::handler::TypeKey;
-use crate::sync::Duration;
+use super::counters::{Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures};
+use crate::item::TypeKey;
+use crate::rules::{Rule, rule_off};
+use crate::sync::{Duration, Instant};
 
 /// One queue at one moment. Counts are items and only grow.
 ///
@@ -49,6 +51,96 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// No partition, handler or thread yet.
+    pub(crate) fn new(buffer_size: usize, abandoned: u64) -> Self {
+        Self {
+            buffer_size,
+            attempts: 0,
+            produced: 0,
+            refused: 0,
+            consumed: 0,
+            failed: 0,
+            unhandled: 0,
+            abandoned,
+            queued: 0,
+            in_flight: 0,
+            rebalances: 0,
+            moves: 0,
+            load_ratio: 1.0,
+            longest_handoff: Duration::ZERO,
+            partitions: Vec::new(),
+            handlers: Vec::new(),
+            drain_threads: Vec::new(),
+            stuck_handlers: Vec::new(),
+        }
+    }
+
+    /// Adds the next drain thread; `now` and `name_of` say whether and where it is stuck.
+    pub(crate) fn add_thread(
+        &mut self,
+        figures: &ThreadFigures,
+        now: Instant,
+        name_of: impl FnOnce(&Calling) -> String,
+    ) {
+        let ThreadFigures { counts, longest_handoff, cycles, cpu } = figures;
+        self.consumed += counts.consumed;
+        self.failed += counts.failed;
+        self.unhandled += counts.unhandled;
+        if let Some((calling, since)) = &counts.calling
+            && now.duration_since(*since) > STUCK_AFTER
+        {
+            self.stuck_handlers.push(name_of(calling));
+        }
+        self.longest_handoff = self.longest_handoff.max(*longest_handoff);
+        self.drain_threads.push(DrainThreadStats {
+            index: self.drain_threads.len(),
+            items: counts.consumed + counts.failed + counts.unhandled,
+            cycles: *cycles,
+            cpu: *cpu,
+        });
+    }
+
+    /// Adds a type that has a handler.
+    pub(crate) fn add_handler(&mut self, key: TypeKey, counts: HandlerCounts) {
+        self.handlers.push(HandlerStats {
+            key,
+            consumed: counts.consumed,
+            failed: counts.failed,
+            batches: counts.batches,
+            ns_per_item: counts.ns_per_item,
+        });
+    }
+
+    /// Adds the next partition. `expired`: what it holds is abandoned, and no longer in use.
+    pub(crate) fn add_partition(
+        &mut self,
+        counts: PartitionCounts,
+        owner: usize,
+        types: Vec<TypeKey>,
+        expired: bool,
+    ) {
+        self.attempts += counts.attempts;
+        self.produced += counts.pushed;
+        self.refused += counts.refused;
+        let (queued, mut in_flight) = if expired {
+            (0, 0)
+        } else {
+            (counts.pushed - counts.taken, counts.taken - counts.completed)
+        };
+        if rule_off(Rule::UsageCountsInFlight) {
+            in_flight = 0;
+        }
+        self.queued += queued;
+        self.in_flight += in_flight;
+        self.partitions.push(PartitionStats {
+            index: self.partitions.len(),
+            used: queued + in_flight,
+            owner,
+            attempts: counts.attempts,
+            types,
+        });
+    }
+
     /// Queued and in flight.
     pub fn total_used(&self) -> u64 {
         self.queued + self.in_flight

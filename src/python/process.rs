@@ -12,7 +12,7 @@ use super::item::PyItem;
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::shutdown_waits;
-use crate::flow::produce::slice;
+use crate::flow::pause::slice;
 use crate::thread_context::forget_drain_thread;
 use crate::{Pause, WeakQueue};
 

@@ -8,7 +8,7 @@
 //! | `agenda` | queues that start, ask, or end; the control thread | the same |
 
 use crate::flow::gate::Access;
-use crate::flow::handler::Item;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{

@@ -7,9 +7,9 @@ use rustc_hash::FxHashMap;
 
 use super::plan::{extremes, thread_loads};
 use crate::config::Selector;
-use crate::flow::handler::Item;
 use crate::flow::partition::Partition;
 use crate::flow::route::Route;
+use crate::item::Item;
 
 /// Runs in a row whose difference may be chance, before the base line moves all the same: so slow
 /// traffic adds up to evidence, and an old state of affairs is forgotten.

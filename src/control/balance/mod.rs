@@ -12,6 +12,7 @@
 //! | `rebalancer` | one run for one queue: read, plan, move, say so |
 //! | `control_thread` | whose turn it is, in the one thread that does this for the whole process |
 
+mod balancing;
 pub(crate) mod control_thread;
 mod lpt;
 mod meter;
@@ -24,5 +25,4 @@ mod strategy;
 #[cfg(all(test, not(loom)))]
 mod workloads;
 
-pub(crate) use rebalancer::Balancing;
-pub use strategy::{Assign, DrainBalancer};
+pub(crate) use balancing::Balancing;

@@ -4,15 +4,15 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
-use crate::control::balance::DrainBalancer;
+use crate::control::balance::balancing::Balancing;
 use crate::control::balance::control_thread;
 use crate::control::balance::meter::{Evidence, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
-use crate::flow::handler::Item;
-use crate::observe::{STUCK_AFTER, Throttle};
+use crate::item::Item;
+use crate::observe::STUCK_AFTER;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, Mutex, thread_local};
+use crate::sync::{Arc, Instant, thread_local};
 
 /// A partition must exceed a thread's fair share by so much to be named in the log.
 const OVERSIZED_BY: f64 = 1.05;
@@ -35,48 +35,6 @@ impl InsideBalancer {
 impl Drop for InsideBalancer {
     fn drop(&mut self) {
         BALANCES.with(|balances| balances.set(false));
-    }
-}
-
-/// What is known of the runs so far.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BalanceFigures {
-    pub(crate) rebalances: u64,
-    pub(crate) moves: u64,
-    /// Largest thread load over smallest, in the interval before the last run.
-    pub(crate) load_ratio: f64,
-}
-
-/// The balancing of one queue.
-#[derive(Debug)]
-pub(crate) struct Balancing {
-    pub(crate) balancer: DrainBalancer,
-    /// Held for a whole run: two at once would both plan from half an interval.
-    meter: Mutex<Meter>,
-    figures: Mutex<BalanceFigures>,
-    oversized_log: Throttle<usize>,
-    /// Threads that did not hand over in time.
-    pub(crate) overdue_log: Throttle<usize>,
-    refused_log: Throttle<()>,
-}
-
-impl Balancing {
-    pub(crate) fn new(balancer: DrainBalancer) -> Self {
-        Self {
-            balancer,
-            meter: Mutex::new(Meter::default()),
-            figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
-            oversized_log: Throttle::new(),
-            overdue_log: Throttle::new(),
-            refused_log: Throttle::new(),
-        }
-    }
-
-    pub(crate) fn figures(&self) -> BalanceFigures {
-        if rule_off(Rule::StatsNeverWait) {
-            drop(self.meter.lock());
-        }
-        *self.figures.lock()
     }
 }
 
@@ -273,6 +231,7 @@ fn plan_around(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::config::DrainBalancer;
 
     #[test]
     fn a_thread_that_is_away_gets_nothing_and_gives_nothing() {

@@ -5,6 +5,9 @@ use proptest::prelude::*;
 use super::super::plan::moves;
 use super::super::workloads::{first_owners, loads, noisy, tiers, uniform, zipf};
 use super::*;
+use crate::config::Assign;
+use crate::config::drain_balancer::SKIP_RATIO;
+use crate::sync::Arc;
 
 fn throughput() -> DrainBalancer {
     DrainBalancer::throughput_weighted()

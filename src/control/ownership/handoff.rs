@@ -10,18 +10,13 @@
 //! Nobody waits for anybody. The fence between the two owners is the program order of the first: it
 //! hands the partition over when it has nothing in hand, and not before.
 
-use rustc_hash::FxHashMap;
-
 use crate::control::ownership::Owner;
 use crate::flow::gate::Access;
-use crate::flow::handler::Item;
 use crate::flow::partition::Signal;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
-use crate::sync::{Duration, Instant, Ordering, fence};
-
-/// A partition whose old owner does not come back for so long stays with it.
-const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
+use crate::sync::{Instant, Ordering, fence};
 
 /// Proof that a drain thread has nothing in hand: only `drain` makes one, after it has stored
 /// `completed`.
@@ -33,20 +28,6 @@ pub(crate) struct QuiescentPoint {
 impl QuiescentPoint {
     pub(crate) fn of(thread: usize) -> Self {
         Self { thread }
-    }
-}
-
-/// Handoffs that were begun, under the control lock.
-#[derive(Debug, Default)]
-pub(crate) struct Handoffs {
-    /// By partition, when the last one was begun.
-    under_way: FxHashMap<usize, Instant>,
-}
-
-impl Handoffs {
-    /// When the oldest one is to be taken back.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
     }
 }
 
@@ -74,7 +55,7 @@ impl<T: Item> Shared<T> {
                 self.route
                     .partition(partition)
                     .note_revoked(now.saturating_duration_since(self.started));
-                control.handoffs.under_way.insert(partition, now);
+                control.handoffs.begin(partition, now);
             }
             match word.exchange(seen, next) {
                 Ok(()) => break next,
@@ -85,9 +66,7 @@ impl<T: Item> Shared<T> {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
                 let slot = &self.threads[from];
-                // Release: pairs with the AcqRel swap in `complete_handoffs`; who sees the mark
-                // finds the word.
-                slot.asked_to_hand_over.store(true, Ordering::Release);
+                slot.ask_to_hand_over();
                 if !rule_off(Rule::RevokeWake) {
                     // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the
                     // mark, or it is woken.
@@ -102,18 +81,15 @@ impl<T: Item> Shared<T> {
     /// Hands over what was revoked from this thread.
     pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
         let slot = &self.threads[here.thread];
-        // Relaxed look before the swap, which most cycles are spared. A mark that is missed here is
-        // seen before sleep.
-        if !slot.asked_to_hand_over.load(Ordering::Relaxed) {
+        // Spares most cycles the swap. A mark that is missed here is seen before sleep.
+        if !slot.is_asked_to_hand_over() {
             return;
         }
-        // Acquire: pairs with the Release in `expire`. Then each thread discards what it is inside
-        // of, and leaves.
-        if self.expired.load(Ordering::Acquire) {
+        // After an expiry each thread discards what it is inside of, and leaves.
+        if self.ending.is_expired() {
             return;
         }
-        // AcqRel: pairs with the Release in `hand_over`.
-        slot.asked_to_hand_over.swap(false, Ordering::AcqRel);
+        slot.take_handoff_request();
         for partition in 0..self.route.partition_count() {
             let word = self.route.owner(partition);
             let mut seen = word.load();
@@ -138,10 +114,10 @@ impl<T: Item> Shared<T> {
     /// be. Returns a line to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
         let mut late = Vec::new();
-        control.handoffs.under_way.retain(|&partition, since| {
+        control.handoffs.retain(now, |partition, is_overdue| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if now < *since + TAKE_BACK_AFTER || rule_off(Rule::TakeBack) {
+            if !is_overdue || rule_off(Rule::TakeBack) {
                 return true;
             }
             // Else it was handed over just now, or there is a new handoff with a time of its own.
@@ -179,8 +155,7 @@ impl<T: Item> Shared<T> {
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,
         // or it is woken.
         fence(Ordering::SeqCst);
-        // Relaxed `closing`: ordered by the fence, as the ready bit.
-        if self.route.partition(partition).is_ready() || self.closing.load(Ordering::Relaxed) {
+        if self.route.partition(partition).is_ready() || self.ending.is_closing_after_fence() {
             self.threads[owner].waker.wake(Signal::Pressure);
         }
     }

@@ -10,9 +10,10 @@ use loom::thread;
 use crate::config::{Config, Selector};
 use crate::control::ownership::{Owner, OwnerWord};
 use crate::control::scheduler::sleeper;
+use crate::flow::consumption::Consumption;
 use crate::flow::drain::DrainTask;
 use crate::loom_tests::{Latch, Number, ONE, Seen, TWO, config, model};
-use crate::shared::{Consumption, Shared};
+use crate::shared::Shared;
 use crate::sync::{Arc, Ordering};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 

@@ -6,7 +6,9 @@ mod handoff;
 mod loom_rules;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod pending;
 mod table;
 
-pub(crate) use handoff::{Handoffs, QuiescentPoint};
+pub(crate) use handoff::QuiescentPoint;
+pub(crate) use pending::PendingHandoffs;
 pub(crate) use table::{Owner, OwnerWord};

@@ -1,12 +1,14 @@
 //! Dedicated drain threads: each belongs to one queue and does nothing else.
 
+use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::Sleeper;
+use crate::control::scheduler::running::CountOut;
 use crate::error::ConfigError;
 use crate::flow::drain::{Cycle, DrainTask};
-use crate::flow::handler::Item;
-use crate::shared::{Running, Shared};
+use crate::item::Item;
+use crate::shared::Shared;
 use crate::sync::{Arc, JoinHandle, spawn};
-use crate::thread_context::{CloseOnPanic, DrainScope};
+use crate::thread_context::DrainScope;
 
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
 ///
@@ -30,7 +32,7 @@ pub(crate) fn start<T: Item>(
                 shared.close();
                 shared.expire();
                 for _ in index..threads {
-                    shared.running.count_out();
+                    shared.ending.running().count_out();
                 }
                 return Err(ConfigError(format!(
                     "cannot start drain thread {} of {threads}: {cause}; ask for fewer threads",
@@ -44,7 +46,7 @@ pub(crate) fn start<T: Item>(
 
 fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     // Dropped last: whoever waits for the threads finds nothing of this one left.
-    let _count_out = CountOut(shared.running.clone());
+    let _count_out = CountOut(shared.ending.running().clone());
     let host = shared.host.clone();
     let mut task = Some(DrainTask::new(index, shared, sleeper));
     host.live(&mut || {
@@ -55,14 +57,6 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
         // host.
         host.enter(&mut || drop(task.take()));
     });
-}
-
-struct CountOut(Arc<Running>);
-
-impl Drop for CountOut {
-    fn drop(&mut self) {
-        self.0.count_out();
-    }
 }
 
 fn run<T: Item>(task: &mut DrainTask<T>) {

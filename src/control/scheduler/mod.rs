@@ -6,6 +6,7 @@ mod park;
 mod pool;
 pub(crate) mod pooled;
 mod registry;
+mod running;
 mod tasks;
 mod worker;
 
@@ -19,8 +20,10 @@ mod registry_tests;
 mod support;
 
 pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
-pub(crate) use pool::{Compensation, Limit, Live, Pool, TaskHandle};
+pub(crate) use pool::{Compensation, Limit, Pool, TaskHandle};
 pub(crate) use registry::{PoolRef, shared_pool};
 #[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
 pub(crate) use registry::{forget_pools, live_pools};
+pub(crate) use running::RunningThreads;
 pub(crate) use tasks::{After, PoolTask};
+pub(crate) use worker::Live;

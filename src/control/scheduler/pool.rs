@@ -10,15 +10,11 @@
 
 use std::{fmt, io};
 
+use super::running::RunningThreads;
 use super::tasks::{After, PoolTask, TaskId, Tasks, Turn};
-use super::worker::{spawn_worker, works_for};
+use super::worker::{Employer, Live, spawn_worker, works_for};
 use crate::rules::{Rule, rule_off};
-use crate::shared::Running;
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for};
-
-/// Wraps the whole life of a worker. If it does not call the body, the pool goes on with one worker
-/// less.
-pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
 
 /// How many workers a pool may have while some of them are blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +28,9 @@ pub(crate) enum Limit {
 /// Workers and their tasks. It works until it is closed, whoever holds it.
 pub(crate) struct Pool {
     name: String,
-    pub(super) live: Live,
+    live: Live,
     /// Threads that have not ended; counted out by each as its very last act.
-    pub(super) running: Arc<Running>,
+    running: Arc<RunningThreads>,
     size: usize,
     state: Mutex<State>,
     /// For workers that wait. Waiters once per task that comes into the queue, and by
@@ -92,7 +88,7 @@ impl Pool {
         let pool = Arc::new(Self {
             name: name.to_owned(),
             live,
-            running: Arc::new(Running::new(0)),
+            running: Arc::new(RunningThreads::new(0)),
             size,
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -174,7 +170,7 @@ impl Pool {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.running.is_none()
+        self.running.is_empty()
     }
 
     /// Waits until a worker ends or `limit` has passed; may return early. Whether all workers have
@@ -187,28 +183,6 @@ impl Pool {
 
     // ---- for workers
     // -----------------------------------------------------------------------------------------
-
-    /// Waits for a task. `None`: this worker is to leave, and counts no more.
-    pub(super) fn next_turn(&self) -> Option<Turn> {
-        let mut state = self.state.lock();
-        let turn = loop {
-            if state.has_surplus(self.size) {
-                break None;
-            }
-            if let Some(turn) = state.tasks.take() {
-                break Some(turn);
-            }
-            if state.tasks.is_closed() {
-                break None;
-            }
-            state = self.wait_for_work(state);
-        };
-        if turn.is_none() {
-            state.workers -= 1;
-        }
-        self.pass_on(&state);
-        turn
-    }
 
     fn wait_for_work<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         // One worker wakes for the first timer and not all of them.
@@ -244,20 +218,56 @@ impl Pool {
         }
     }
 
-    pub(super) fn give_back(&self, turn: &Turn, after: After) {
-        self.state.lock().tasks.give_back(turn, after);
-    }
-
-    /// A worker has ended without having worked.
-    pub(super) fn lost_worker(&self) {
-        self.state.lock().workers -= 1;
-    }
-
     /// Workers in all, and those that wait for work.
     #[cfg(all(test, not(loom)))]
     pub(super) fn workers(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.workers, state.waiting)
+    }
+}
+
+impl Employer for Pool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn live(&self) -> &Live {
+        &self.live
+    }
+
+    fn running(&self) -> &Arc<RunningThreads> {
+        &self.running
+    }
+
+    /// Waits for a task. `None`: this worker is to leave, and counts no more.
+    fn next_turn(&self) -> Option<Turn> {
+        let mut state = self.state.lock();
+        let turn = loop {
+            if state.has_surplus(self.size) {
+                break None;
+            }
+            if let Some(turn) = state.tasks.take() {
+                break Some(turn);
+            }
+            if state.tasks.is_closed() {
+                break None;
+            }
+            state = self.wait_for_work(state);
+        };
+        if turn.is_none() {
+            state.workers -= 1;
+        }
+        self.pass_on(&state);
+        turn
+    }
+
+    fn give_back(&self, turn: &Turn, after: After) {
+        self.state.lock().tasks.give_back(turn, after);
+    }
+
+    /// A worker has ended without having worked.
+    fn lost_worker(&self) {
+        self.state.lock().workers -= 1;
     }
 }
 

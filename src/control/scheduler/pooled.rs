@@ -6,12 +6,13 @@
 
 use std::io;
 
+use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
 use crate::flow::drain::{Cycle, DrainTask};
-use crate::flow::handler::Item;
+use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::{Arc, Mutex};
-use crate::thread_context::{CloseOnPanic, DrainScope};
+use crate::thread_context::DrainScope;
 
 struct PooledDrain<T: Item>(Mutex<Option<PooledTask<T>>>);
 
@@ -63,7 +64,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
                 task.end();
                 if let Some(PooledTask { task, share }) = slot.take() {
                     let (host, running) =
-                        (task.shared().host.clone(), task.shared().running.clone());
+                        (task.shared().host.clone(), task.shared().ending.running().clone());
                     let mut task = Some(task);
                     // What is left of the queue may die here: items and handlers die in their host.
                     host.enter(&mut || drop(task.take()));

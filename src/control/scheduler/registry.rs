@@ -3,8 +3,8 @@
 
 use std::io;
 
-use super::pool::{Live, Pool};
-use super::worker::forget_worker;
+use super::pool::Pool;
+use super::worker::{Live, forget_worker};
 use crate::sync::{Arc, AtomicBool, Forgettable, Mutex, Ordering, Weak};
 
 static REGISTRY: Forgettable<Registry> = Forgettable::new();

@@ -1,0 +1,38 @@
+//! Handoffs under way: when each is to be taken back.
+
+use rustc_hash::FxHashMap;
+
+use crate::sync::{Duration, Instant};
+
+/// A partition whose old owner does not come back for so long stays with it.
+const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
+
+/// Handoffs that have begun, under the control lock.
+#[derive(Debug, Default)]
+pub(crate) struct PendingHandoffs {
+    /// By partition, when the last one was begun.
+    under_way: FxHashMap<usize, Instant>,
+}
+
+impl PendingHandoffs {
+    /// When the oldest one is to be taken back.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
+    }
+
+    /// A partition was revoked.
+    pub(super) fn begin(&mut self, partition: usize, now: Instant) {
+        self.under_way.insert(partition, now);
+    }
+
+    /// Keeps the handoffs for which `is_under_way` holds, by partition; its second argument says
+    /// whether the time is over.
+    pub(super) fn retain(
+        &mut self,
+        now: Instant,
+        mut is_under_way: impl FnMut(usize, bool) -> bool,
+    ) {
+        self.under_way
+            .retain(|&partition, since| is_under_way(partition, now >= *since + TAKE_BACK_AFTER));
+    }
+}

@@ -1,0 +1,92 @@
+//! The counts of a partition: what producers tried and put in, what its drain thread took and
+//! completed.
+
+use crate::flow::gate::Gate;
+use crate::flow::partition::{Attempt, Partition};
+use crate::observe::PartitionCounts;
+use crate::rules::{Rule, rule_off};
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a put reads and writes when it does not succeed at once. Under the gate.
+#[derive(Debug, Default)]
+pub(super) struct SlowCounts {
+    refused: AtomicU64,
+    /// Puts that did not succeed at once.
+    delayed: AtomicU64,
+    /// Those of them that did in the end.
+    delayed_pushed: AtomicU64,
+}
+
+/// Adds under the gate, which makes a read-modify-write unnecessary.
+fn add(count: &AtomicU64, items: usize) {
+    // Relaxed: written and read under the gate.
+    count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
+}
+
+impl<T> Partition<T> {
+    /// Counts a put that has to wait for others before its first look.
+    pub(crate) fn begin_delayed(&self) {
+        let _gate = self.gate.lock();
+        self.count_slow(Attempt::New, 1, 0);
+    }
+
+    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
+    /// last.
+    pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
+        match attempt {
+            Attempt::New => add(&self.slow.delayed, delayed),
+            Attempt::Again => add(&self.slow.delayed_pushed, put),
+        }
+    }
+
+    /// Puts begun so far: also those that wait, so that a balancer sees the demand.
+    pub(crate) fn attempts(&self) -> u64 {
+        let gate = self.gate.lock();
+        self.attempts_of(&gate)
+    }
+
+    fn attempts_of(&self, gate: &Gate<T>) -> u64 {
+        // Relaxed: under the gate.
+        gate.pushed() - self.slow.delayed_pushed.load(Ordering::Relaxed)
+            + self.slow.delayed.load(Ordering::Relaxed)
+    }
+
+    /// Counts `items` attempts that gave up.
+    pub(crate) fn refuse(&self, items: usize) {
+        if !rule_off(Rule::CountRefused) {
+            let _gate = self.gate.lock();
+            add(&self.slow.refused, items);
+        }
+    }
+
+    /// The position that a flush waits for: items put in so far.
+    pub(crate) fn pushed_under_gate(&self) -> u64 {
+        self.gate.lock().pushed()
+    }
+
+    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between
+    /// two equal readings of `completed` belongs to it. A drain thread that is too fast for that
+    /// for long makes in flight look larger.
+    pub(crate) fn counts(&self) -> PartitionCounts {
+        const TRIES: usize = 16;
+        let gate = self.gate.lock();
+        let mut completed = self.completed();
+        let mut taken = self.drain_side.taken.load(Ordering::Acquire);
+        for _ in 0..TRIES {
+            let again = self.completed();
+            if again == completed {
+                break;
+            }
+            completed = again;
+            taken = self.drain_side.taken.load(Ordering::Acquire);
+        }
+        PartitionCounts {
+            attempts: self.attempts_of(&gate),
+            pushed: gate.pushed(),
+            // Relaxed: under the gate.
+            refused: self.slow.refused.load(Ordering::Relaxed),
+            taken,
+            completed,
+        }
+    }
+}

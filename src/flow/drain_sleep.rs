@@ -1,0 +1,78 @@
+//! How a drain thread comes to rest or sleep: what it announces, and what it checks afterwards
+//! (rule 10 of `control/ownership/README.md`).
+
+use crate::control::scheduler::{SleepAttempt, SleepKind};
+use crate::flow::drain::{Cycle, DrainTask};
+use crate::flow::idle_policy::after_empty_cycle;
+use crate::item::Item;
+use crate::rules::{Rule, rule_off};
+use crate::sync::Duration;
+
+impl<T: Item> DrainTask<T> {
+    /// The task had left its worker asleep, and runs again.
+    pub(crate) fn wake_up(&self) {
+        self.sleeper.wake_up();
+    }
+
+    /// After a thin or an empty cycle. `None`: there is something to do after all.
+    pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
+        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        if after == Cycle::Thin {
+            if self.shared.flushes.are_waiting() {
+                return None;
+            }
+            // This is the rest that the first empty cycle would have.
+            self.empty_cycles = 1;
+            (kind, limit) = (SleepKind::Rest, self.thin_rest);
+        } else {
+            if kind == SleepKind::Rest && self.shared.flushes.are_waiting() {
+                kind = SleepKind::Sleep;
+            }
+            if kind == SleepKind::Sleep && !self.has_idle_handlers {
+                // It would wake up for `on_idle` only, which nobody wants.
+                limit = limit.max(self.shared.config.max_idle);
+            }
+            self.empty_cycles = self.empty_cycles.saturating_add(1);
+        }
+        let attempt = self.sleeper.prepare(kind);
+        // Not without pressure: the look takes every gate, mostly from a producer.
+        self.is_pressed =
+            (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
+        if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
+            return None;
+        }
+        Some((attempt, limit))
+    }
+
+    fn has_half_full_partition(&self) -> bool {
+        self.partitions_to_take(false)
+            .any(|index| self.shared.route.partition(index).is_half_full())
+    }
+
+    /// The second look, after the thread has said that it sleeps.
+    fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
+        let shared = &self.shared;
+        if shared.ending.is_over()
+            || self.has_partition_to_finish()
+            // Ordered by the fence in `Sleeper::prepare`.
+            || (self.slot().is_asked_to_hand_over() && !rule_off(Rule::CheckRevoked))
+            || shared.retirements.wait_for(self.index)
+        {
+            return true;
+        }
+        match kind {
+            SleepKind::Sleep => self.partitions_to_take(false).next().is_some(),
+            SleepKind::Rest => shared.flushes.are_waiting() || self.is_pressed,
+        }
+    }
+
+    /// Whether this thread still has to finish a partition of a closing queue.
+    fn has_partition_to_finish(&self) -> bool {
+        self.shared.ending.is_closing()
+            && self
+                .shared
+                .route
+                .partitions()
+                .any(|partition| self.is_inside(partition.index) && !partition.is_finished())
+    }
+}

@@ -1,0 +1,57 @@
+//! How a snapshot is read from a running queue.
+
+use rustc_hash::FxHashMap;
+
+use crate::control::balance::Balancing;
+use crate::flow::consumption::Consumption;
+use crate::item::{Item, TypeKey};
+use crate::observe::{Calling, Stats};
+use crate::shared::Shared;
+use crate::sync::Instant;
+
+impl<T: Item> Shared<T> {
+    /// What a thread is inside of, for people.
+    pub(crate) fn name_of(&self, calling: &Calling) -> String {
+        match (calling, &self.consumption) {
+            (Calling::Named(name), _) => name.to_string(),
+            (Calling::Type(number), Consumption::ByHandler) => self.route.name_of(*number),
+            // A consumer's number is its place among them.
+            (Calling::Type(_), Consumption::OneConsumer(consumer)) => consumer.name.to_string(),
+            (Calling::Type(number), Consumption::PerThread(consumers)) => {
+                consumers[*number].name.to_string()
+            }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let route = &self.route;
+        let abandoned = self.control.lock().abandoned;
+        let mut stats = Stats::new(self.config.buffer_size, abandoned);
+        if let Some(figures) = self.balancing.as_ref().map(Balancing::figures) {
+            stats.rebalances = figures.rebalances;
+            stats.moves = figures.moves;
+            stats.load_ratio = figures.load_ratio;
+        }
+        let now = Instant::now();
+        // Threads first: what is counted as handled here is counted as produced below.
+        for slot in self.threads.iter() {
+            stats.add_thread(&slot.figures(), now, |calling| self.name_of(calling));
+        }
+        let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
+        for type_route in route.types() {
+            let Some(registered) = type_route.registered() else { continue };
+            for &partition in &type_route.partitions {
+                types.entry(partition).or_default().push(registered.key);
+            }
+            stats.add_handler(registered.key, registered.tally.counts());
+        }
+        let expired = self.ending.is_expired();
+        for partition in route.partitions() {
+            let counts = partition.counts();
+            let owner = route.owner(partition.index).load().inside();
+            let types = types.remove(&partition.index).unwrap_or_default();
+            stats.add_partition(counts, owner, types, expired);
+        }
+        stats
+    }
+}

@@ -1,0 +1,41 @@
+//! A reference to a queue that keeps nothing alive.
+
+use crate::flow::gate::Access;
+use crate::flow::pause::Pause;
+use crate::item::Item;
+use crate::shared::Shared;
+use crate::sync::{Arc, Instant, Weak};
+
+/// A queue that may be gone.
+#[derive(Debug)]
+pub struct WeakQueue<T: Item>(Weak<Shared<T>>);
+
+impl<T: Item> WeakQueue<T> {
+    pub(crate) fn of(shared: &Arc<Shared<T>>) -> Self {
+        Self(Arc::downgrade(shared))
+    }
+
+    /// Whether neither the queue nor one of its drain threads exists any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// [`BatchQueue::close_to_outside`], if the queue still exists.
+    pub fn close_to_outside(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.restrict(Access::DrainThreads);
+        }
+    }
+
+    /// [`BatchQueue::shutdown_with`], if the queue still exists.
+    ///
+    /// # Errors
+    /// `pause` ended the wait.
+    pub fn shutdown_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
+        self.0.upgrade().map_or(Ok(0), |shared| shared.shutdown(deadline, pause))
+    }
+}
