@@ -66,14 +66,14 @@ mod control;
 mod error;
 mod flow;
 mod item;
-#[cfg(all(test, loom))]
-mod loom_tests;
 mod observe;
 mod queue;
 mod rules;
 mod shared;
 mod snapshot;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod thread_context;
 mod weak_queue;
 

@@ -2,15 +2,14 @@
 
 A test is named by its kind and its place:
 
-- `loom:`, `unit:` a test of the library, with or without loom; a name without a module is in
-  `loom_tests`;
+- `loom:`, `unit:` a test of the library, with or without loom;
 - `it:` a test of `tests/it`;
 - `py:` a file under `tests/python`, followed by options of pytest.
 """
 
 RULES: dict[str, list[str]] = {
     "EntryToken": [
-        "loom:loom_two_owners_meet_at_one_handler",
+        "loom:flow::loom_tests::loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
         "it:p1_exclusive::one_instance_on_two_queues",
         "it:p1_exclusive::one_consumer_for_a_round_robin_queue",
@@ -18,34 +17,34 @@ RULES: dict[str, list[str]] = {
         "it:regressions::r07_on_idle_does_not_overlap_consume_with_a_custom_selector",
         "it:model::random_actions_keep_every_promise",
     ],
-    "SealedFirst": ["loom:loom_seal_while_the_owner_takes"],
-    "TakenBeforeUnlock": ["loom:loom_second_put_while_the_owner_takes_the_first"],
+    "SealedFirst": ["loom:flow::loom_tests::loom_seal_while_the_owner_takes"],
+    "TakenBeforeUnlock": ["loom:flow::loom_tests::loom_second_put_while_the_owner_takes_the_first"],
     "WithdrawPlan": [
-        "loom:loom_second_put_while_the_owner_takes_the_first",
-        "loom:loom_close_while_a_producer_adds_to_a_segment",
+        "loom:flow::loom_tests::loom_second_put_while_the_owner_takes_the_first",
+        "loom:control::loom_tests::loom_close_while_a_producer_adds_to_a_segment",
     ],
-    "BudgetBit": ["loom:loom_put_while_a_take_stops_at_its_budget"],
+    "BudgetBit": ["loom:flow::loom_tests::loom_put_while_a_take_stops_at_its_budget"],
     "CheckBeforeSleep": [
-        "loom:loom_put_while_the_owner_goes_to_sleep",
-        "loom:loom_pressure_while_the_owner_goes_to_rest",
-        "loom:flow::loom_tests::loom_put_while_a_sleep_times_out",
+        "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
+        "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
+        "loom:flow::host_loom_tests::loom_put_while_a_sleep_times_out",
         "loom:flow::bulk::loom_tests::loom_many_while_the_owner_goes_to_sleep",
     ],
     "KeepPressure": [
-        "loom:loom_pressure_while_the_owner_goes_to_rest",
+        "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
         "it:p4_live::pressure_that_met_a_thread_awake_keeps_it_from_resting",
     ],
     "NotifyBehindWeighted": ["it:weighted::a_producer_that_waits_behind_one_heavy_item_gets_on"],
     "SmallerPieces": ["it:weighted::lighter_producers_do_not_keep_a_heavy_item_out"],
     "TryNextGate": ["loom:flow::bulk::loom_tests::loom_two_producers_of_many_meet_at_two_gates"],
     "PutFence": [
-        "loom:loom_put_while_the_owner_goes_to_sleep",
-        "loom:loom_pressure_while_the_owner_goes_to_rest",
+        "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
+        "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
         "loom:flow::bulk::loom_tests::loom_many_while_the_owner_goes_to_sleep",
     ],
     "RouteAfterTake": [
-        "loom:loom_put_while_the_owner_goes_to_sleep",
-        "loom:flow::loom_tests::loom_attached_thread_flushes",
+        "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
+        "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
         "loom:flow::dispatch::loom_tests::loom_unknown_type_while_the_owner_takes",
@@ -53,30 +52,30 @@ RULES: dict[str, list[str]] = {
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],
     "NotifyFlush": [
-        "loom:loom_flush_while_the_cycle_ends",
-        "loom:flow::loom_tests::loom_attached_thread_flushes",
+        "loom:flow::loom_tests::loom_flush_while_the_cycle_ends",
+        "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "NotifyWaiting": [
-        "loom:loom_space_while_a_producer_goes_to_wait",
-        "loom:flow::loom_tests::loom_attached_producer_waits_for_space",
+        "loom:flow::loom_tests::loom_space_while_a_producer_goes_to_wait",
+        "loom:flow::host_loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::bulk::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
         "loom:flow::pending::loom_tests::loom_space_while_a_loop_begins_to_listen",
         "py:core/event_loop/test_producers.py -k room",
     ],
     "ListenFence": ["loom:flow::pending::loom_tests::loom_space_while_a_loop_begins_to_listen"],
     "NotifyClosed": [
-        "loom:loom_close_while_a_producer_waits",
+        "loom:control::loom_tests::loom_close_while_a_producer_waits",
         "loom:flow::pending::loom_tests::loom_close_while_a_loop_listens",
         "it:p4_live::a_close_wakes_producers_that_wait",
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
     ],
     "ClosedFlag": [
-        "loom:loom_close_while_a_producer_puts",
-        "loom:loom_close_while_a_handler_produces",
+        "loom:control::loom_tests::loom_close_while_a_producer_puts",
+        "loom:control::loom_tests::loom_close_while_a_handler_produces",
         "it:p2_no_loss::refused_items_are_counted_and_come_back",
     ],
     "FinalCheck": [
-        "loom:loom_close_while_a_take_stops_at_its_budget",
+        "loom:control::loom_tests::loom_close_while_a_take_stops_at_its_budget",
         "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
         "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
     ],
@@ -120,17 +119,17 @@ RULES: dict[str, list[str]] = {
         "it:p9_retirement::a_removal_waits_for_the_batch_in_hand",
         "it:model::random_actions_keep_every_promise",
     ],
-    "NoGrowthWhileClosing": ["loom:loom_close_while_a_type_is_added"],
+    "NoGrowthWhileClosing": ["loom:control::loom_tests::loom_close_while_a_type_is_added"],
     "WaitForThreadInside": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_partition_moves_on"
     ],
     "CloseEndsBackOff": [
-        "loom:flow::loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
+        "loom:flow::host_loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
         "it:p2_retry::another_thread_may_enter_the_handler_between_two_tries",
     ],
     "LeaveHostForToken": [
-        "loom:flow::loom_tests::loom_attached_owners_meet_at_one_handler",
-        "loom:flow::loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
+        "loom:flow::host_loom_tests::loom_attached_owners_meet_at_one_handler",
+        "loom:flow::host_loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
     # Failures of the queue that this one follows; failures 4 and 7 are in rows above.
     "GrowthKeepsOwners": [

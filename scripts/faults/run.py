@@ -94,8 +94,6 @@ def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
 def outcome(test: str, rule: str = "") -> Outcome:
     """Run a test."""
     kind, name = test.split(":", 1)
-    if kind == "loom" and "::" not in name:
-        name = f"loom_tests::{name}"
     if kind in ("loom", "unit", "it"):
         return cargo(kind, "--", "--exact", name, rule=rule)
     path, *options = name.split()

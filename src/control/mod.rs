@@ -5,6 +5,8 @@ pub(crate) mod close;
 pub(crate) mod ending;
 pub(crate) mod flushes;
 pub(crate) mod growth;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub(crate) mod ownership;
 mod register;
 mod retire;

@@ -249,11 +249,11 @@ impl<T: Item> Drop for Runs<'_, T> {
 mod loom_tests {
     use loom::thread;
 
+    use crate::BatchQueue;
     use crate::config::{Config, PartitionPolicy};
     use crate::flow::pause::Wait;
-    use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
-    use crate::queue::BatchQueue;
     use crate::sync::Arc;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 
     /// The second of two gates, held by a producer who wants the first.
     #[test]

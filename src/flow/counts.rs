@@ -2,26 +2,11 @@
 //! completed.
 
 use crate::flow::gate::Gate;
-use crate::flow::partition::{Attempt, Partition};
+use crate::flow::partition::Partition;
+use crate::flow::slow_counts::Attempt;
 use crate::observe::PartitionCounts;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AtomicU64, Ordering};
-
-/// What a put reads and writes when it does not succeed at once. Under the gate.
-#[derive(Debug, Default)]
-pub(super) struct SlowCounts {
-    refused: AtomicU64,
-    /// Puts that did not succeed at once.
-    delayed: AtomicU64,
-    /// Those of them that did in the end.
-    delayed_pushed: AtomicU64,
-}
-
-/// Adds under the gate, which makes a read-modify-write unnecessary.
-fn add(count: &AtomicU64, items: usize) {
-    // Relaxed: written and read under the gate.
-    count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
-}
+use crate::sync::Ordering;
 
 impl<T> Partition<T> {
     /// Counts a put that has to wait for others before its first look.
@@ -33,10 +18,7 @@ impl<T> Partition<T> {
     /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
     /// last.
     pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
-        match attempt {
-            Attempt::New => add(&self.slow.delayed, delayed),
-            Attempt::Again => add(&self.slow.delayed_pushed, put),
-        }
+        self.slow.count(attempt, delayed, put);
     }
 
     /// Puts begun so far: also those that wait, so that a balancer sees the demand.
@@ -46,16 +28,14 @@ impl<T> Partition<T> {
     }
 
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
-        // Relaxed: under the gate.
-        gate.pushed() - self.slow.delayed_pushed.load(Ordering::Relaxed)
-            + self.slow.delayed.load(Ordering::Relaxed)
+        self.slow.attempts(gate.pushed())
     }
 
     /// Counts `items` attempts that gave up.
     pub(crate) fn refuse(&self, items: usize) {
         if !rule_off(Rule::CountRefused) {
             let _gate = self.gate.lock();
-            add(&self.slow.refused, items);
+            self.slow.refuse(items);
         }
     }
 
@@ -83,8 +63,7 @@ impl<T> Partition<T> {
         PartitionCounts {
             attempts: self.attempts_of(&gate),
             pushed: gate.pushed(),
-            // Relaxed: under the gate.
-            refused: self.slow.refused.load(Ordering::Relaxed),
+            refused: self.slow.refused(),
             taken,
             completed,
         }

@@ -311,9 +311,9 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
 mod loom_tests {
     use loom::thread;
 
-    use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
-    use crate::queue::BatchQueue;
+    use crate::BatchQueue;
     use crate::sync::Arc;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 
     /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does
     /// not get it.

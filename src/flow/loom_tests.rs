@@ -1,231 +1,130 @@
-//! What drain threads meet beside items, under loom: an interpreter, waits that end by themselves,
-//! tries that fail.
-//!
-//! The interpreter of the model is a lock that one thread at a time holds, as an attached thread
-//! does: a drain thread takes it for a cycle with work, a producer holds it while it puts, and both
-//! let it go for a wait. loom reports a deadlock where somebody waits for another thread and keeps
-//! it. Bounds: two or three preemptions with one drain thread, one with two.
+//! Put, take, sleep and flush under loom.
 
-use std::cell::Cell;
-use std::convert::Infallible;
+use crate::config::Config;
+use crate::sync::{Arc, Duration};
+use crate::testing::loom::{Number, ONE, Seen, config, model, two_owners_meet};
+use crate::{BatchQueue, Wait};
 
-use loom::thread;
-
-use crate::config::{Config, RetryPolicy};
-use crate::loom_tests::{Number, ONE, Seen, TWO, config, model, two_owners_meet};
-use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, thread_local, wait_for};
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause};
-
-#[derive(Default)]
-struct Interpreter {
-    attached: Mutex<bool>,
-    detached: Condvar,
-}
-
-impl Interpreter {
-    fn attach(&self) {
-        let mut attached = self.attached.lock();
-        while *attached {
-            attached = wait_for(&self.detached, attached, None);
-        }
-        *attached = true;
-    }
-
-    fn detach(&self) {
-        *self.attached.lock() = false;
-        self.detached.notify_one();
-    }
-}
-
-/// The interpreter as a host, and as what a producer does while it waits.
-#[derive(Clone, Default)]
-struct Attached(Arc<Interpreter>);
-
-thread_local! {
-    #[allow(clippy::missing_const_for_thread_local)]
-    static STAYS: Cell<bool> = Cell::new(false);
-}
-
-impl Host<Number> for Attached {
-    fn enter(&self, body: &mut dyn FnMut()) {
-        if STAYS.with(Cell::get) {
-            return body();
-        }
-        self.0.attach();
-        body();
-        self.0.detach();
-    }
-
-    fn stay(&self, body: &mut dyn FnMut()) {
-        self.enter(&mut || {
-            STAYS.with(|stays| stays.set(true));
-            body();
-            STAYS.with(|stays| stays.set(false));
-        });
-    }
-
-    fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
-        self.0.detach();
-        wait();
-        self.0.attach();
-    }
-}
-
-impl Pause for Attached {
-    type Interrupt = Infallible;
-
-    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Infallible> {
-        self.0.detach();
-        wait(None);
-        self.0.attach();
-        Ok(())
-    }
-}
-
-impl Attached {
-    fn queue(&self, config: Config) -> BatchQueue<Number> {
-        BatchQueue::builder("q", config).host(self.clone()).start().unwrap()
-    }
-
-    fn put(&mut self, queue: &BatchQueue<Number>, number: u32) {
-        queue.produce_with(Number(ONE, number), None, None, self).unwrap();
-    }
-}
-
-/// An attached producer fills the partition, and waits for a drain thread that has to attach.
+/// Ready set with sleep and wake (rules 1, 3 and 10): a put while the owner goes to sleep wakes it.
 #[test]
-fn loom_attached_producer_waits_for_space() {
-    model(2, || {
-        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let queue = interpreter.queue(Config { buffer_size: 1, ..config(1) });
+fn loom_put_while_the_owner_goes_to_sleep() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
-        interpreter.0.attach();
-        interpreter.put(&queue, 1);
-        interpreter.put(&queue, 2);
-        interpreter.0.detach();
+        queue.produce(Number(ONE, 1)).unwrap();
+        // Nothing but the put's own wake-up ends this wait: a flush wakes nobody who was awake when
+        // it began.
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// A rest does not end with the first item, but with the pressure of a partition that is half full:
+/// here the first item is both. The rest is as endless as the sleep.
+#[test]
+fn loom_pressure_while_the_owner_goes_to_rest() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let resting = Config { min_idle: Duration::from_millis(1), buffer_size: 2, ..config(1) };
+        let queue = BatchQueue::builder("q", resting).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        seen.wait_for(1);
+        queue.shutdown(None);
+    });
+}
+
+/// Two items: the second finds the partition empty, not empty, or in between.
+#[test]
+fn loom_second_put_while_the_owner_takes_the_first() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// Seal and take (rule 4): the third put fills a segment and seals it while the owner takes. The
+/// second one is plain.
+#[test]
+fn loom_seal_while_the_owner_takes() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        // Segments of three; the fourth item stays open.
+        let queue =
+            BatchQueue::builder("q", Config { buffer_size: 12, ..config(1) }).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        for number in 1..=4 {
+            queue.produce(Number(ONE, number)).unwrap();
+        }
+        seen.wait_for(4);
+        assert_eq!(seen.numbers(), [1, 2, 3, 4]);
+        queue.shutdown(None);
+    });
+}
+
+/// A take that stops at its budget (rule 5): what it leaves behind is found again.
+#[test]
+fn loom_put_while_a_take_stops_at_its_budget() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        // Segments of three, as many as a take takes; the second put is plain.
+        let small = Config { max_batch_items: 3, buffer_size: 12, ..config(1) };
+        let queue = BatchQueue::builder("q", small).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        for number in 1..=4 {
+            queue.produce(Number(ONE, number)).unwrap();
+        }
+        seen.wait_for(4);
+        assert_eq!(seen.numbers(), [1, 2, 3, 4]);
+        queue.shutdown(None);
+    });
+}
+
+/// Bounded, with a producer that waits (rule 2): space wakes it.
+#[test]
+fn loom_space_while_a_producer_goes_to_wait() {
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let queue =
+            BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
         queue.shutdown(None);
         assert_eq!(seen.numbers(), [1, 2]);
     });
 }
 
-/// The same for a flush. The handler comes after the item, while the drain thread waits to attach,
-/// or before.
+/// The entry token keeps the second one out.
 #[test]
-fn loom_attached_thread_flushes() {
-    model(2, || {
-        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let queue = interpreter.queue(config(1));
-        interpreter.0.attach();
-        interpreter.put(&queue, 1);
-        queue.add_handler(ONE, seen.handler()).unwrap();
-        assert_eq!(queue.flush(None, &mut interpreter), Ok(true));
-        interpreter.0.detach();
-        assert_eq!(seen.numbers(), [1]);
-        queue.shutdown(None);
-    });
-}
-
-/// Notes a batch while the interpreter is somebody else's, as a handler does that sleeps or reads a
-/// file.
-fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number> + use<> {
-    let (seen, interpreter) = (seen.clone(), interpreter.clone());
-    move |batch: &mut Batch<Number>| {
-        seen.inside.with_mut(|_| interpreter.leave(&mut thread::yield_now));
-        seen.note(batch);
-    }
-}
-
-/// Two drain threads meet at a handler that lets the interpreter go and wants it back: who waits
-/// for the handler must not be attached.
-#[test]
-fn loom_attached_owners_meet_at_one_handler() {
+fn loom_two_owners_meet_at_one_handler() {
     model(1, || {
-        let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let handler = HandlerRef::new(slow_handler(&seen, &interpreter));
-        two_owners_meet(&interpreter.queue(config(2)), &handler, &seen);
+        let seen = Arc::new(Seen::default());
+        two_owners_meet(
+            &BatchQueue::builder("q", config(2)).start().unwrap(),
+            &seen.handler(),
+            &seen,
+        );
     });
 }
 
-/// The same where the second one brings no items, but the end of a handler that shares its token.
+/// A flush against the cycle that handles the last item (rule 7).
 #[test]
-fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
-    model(1, || {
-        let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let queue = interpreter.queue(config(2));
-        let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
-        let other =
-            HandlerRef::with_token(Arc::new(|_: &mut Batch<Number>| ()), slow.token.clone());
-        queue.add_handler(ONE, slow).unwrap();
-        queue.add_handler(TWO, other).unwrap();
-        queue.produce(Number(ONE, 1)).unwrap();
-        assert!(queue.remove_handler(TWO));
-        queue.shutdown(None);
-        assert_eq!(seen.numbers(), [1]);
-    });
-}
-
-/// A sleep that times out as the first item comes.
-#[test]
-fn loom_put_while_a_sleep_times_out() {
+fn loom_flush_while_the_cycle_ends() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
-        queue.add_handler(ONE, seen.handler()).unwrap();
-        let clock = {
-            let queue = queue.clone();
-            thread::spawn(move || queue.shared.threads[0].waker.time_out())
-        };
-        queue.produce(Number(ONE, 1)).unwrap();
-        seen.wait_for(1);
-        clock.join().unwrap();
-        queue.shutdown(None);
-    });
-}
-
-/// A first item does not end a rest: it is found when the rest has ended by itself.
-#[test]
-fn loom_put_while_a_rest_ends() {
-    model(3, || {
-        let seen = Arc::new(Seen::default());
-        let queue =
-            BatchQueue::builder("q", Config { min_idle: MOMENT, ..config(1) }).start().unwrap();
+        let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
-        seen.wait_for(1);
-        queue.shutdown(None);
-    });
-}
-
-/// Fails at the first try.
-struct Stubborn(Arc<Seen>, Mutex<bool>);
-
-impl Handler<Number> for Stubborn {
-    fn consume(&self, batch: &mut Batch<Number>) -> Result<(), Failure> {
-        if !std::mem::replace(&mut *self.1.lock(), true) {
-            return Err(Failure::new("not yet"));
-        }
-        self.0.note(batch);
-        Ok(())
-    }
-}
-
-/// A close ends the wait between two tries of a batch, whichever of the two begins first. Who
-/// closes is attached, so the thread that waits must not be.
-#[test]
-fn loom_close_while_a_batch_waits_for_its_next_try() {
-    model(2, || {
-        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let wait = Duration::from_secs(3_600);
-        let retry = RetryPolicy { attempts: 2, backoff: wait, factor: 1.0, max_backoff: wait };
-        let queue = interpreter.queue(Config { retry: Some(retry), ..config(1) });
-        queue.add_handler(ONE, HandlerRef::new(Stubborn(seen.clone(), Mutex::new(false)))).unwrap();
-        interpreter.0.attach();
-        interpreter.put(&queue, 1);
-        interpreter.0.detach();
-        interpreter.0.attach();
-        queue.close();
-        interpreter.0.detach();
-        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(queue.flush(None, &mut Wait), Ok(true));
         assert_eq!(seen.numbers(), [1]);
+        queue.shutdown(None);
     });
 }

@@ -31,7 +31,7 @@
 pub(crate) mod blocking;
 pub(crate) mod bulk;
 pub(crate) mod consumption;
-pub(crate) mod counts;
+mod counts;
 pub(crate) mod dispatch;
 pub(crate) mod dispatch_log;
 pub(crate) mod drain;
@@ -39,6 +39,8 @@ mod drain_sleep;
 pub(crate) mod gate;
 pub(crate) mod handler;
 pub(crate) mod host;
+#[cfg(all(test, loom))]
+mod host_loom_tests;
 pub(crate) mod idle_policy;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -54,6 +56,7 @@ mod run;
 pub(crate) mod segment;
 pub(crate) mod segment_pool;
 mod side_calls;
+pub(crate) mod slow_counts;
 pub(crate) mod space;
 pub(crate) mod take;
 pub(crate) mod type_table;

@@ -17,10 +17,10 @@
 //!
 //! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
 
-use crate::flow::counts::SlowCounts;
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
 use crate::flow::segment_pool::SegmentPool;
+use crate::flow::slow_counts::{Attempt, SlowCounts};
 use crate::flow::space::Space;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
@@ -37,13 +37,6 @@ pub(crate) enum Signal {
     FirstItem,
     /// The partition is half full or full: end a rest, too.
     Pressure,
-}
-
-/// Whether a put counts as a new attempt, or goes on with one that waited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Attempt {
-    New,
-    Again,
 }
 
 /// Why a put stopped.

@@ -189,8 +189,8 @@ mod loom_tests {
     use super::TryProduceError;
     use crate::config::Config;
     use crate::flow::space::Listener;
-    use crate::loom_tests::{Latch, Number, ONE, Seen, config, model};
     use crate::sync::{Arc, Condvar, Mutex, wait_for};
+    use crate::testing::loom::{Latch, Number, ONE, Seen, config, model};
     use crate::{Batch, BatchQueue, HandlerRef};
 
     /// An event loop that sleeps until it hears.
@@ -221,7 +221,7 @@ mod loom_tests {
         let mut pending = match queue.try_produce(Number(ONE, number), None, &|_| false) {
             Ok(()) => return true,
             Err(TryProduceError::Refused(_)) => return false,
-            Err(TryProduceError::Pending(late)) => pending,
+            Err(TryProduceError::Pending(pending)) => pending,
         };
         let ear = Arc::new(Ear::default());
         let _listening = pending.listen(ear.clone());

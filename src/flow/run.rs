@@ -1,7 +1,8 @@
 //! A run: puts into one partition that follow each other under one hold of its gate.
 
 use crate::flow::gate::Gate;
-use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::slow_counts::Attempt;
 use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
 

@@ -154,7 +154,7 @@ mod loom_tests {
     use super::*;
     use crate::flow::ready::{ReadyBit, new_word};
     use crate::flow::segment_pool::SegmentPool;
-    use crate::loom_tests::model;
+    use crate::testing::loom::model;
 
     /// Growth while a producer looks types up: what it finds is complete, also behind a larger
     /// table, and what it has found it finds again.

@@ -3,8 +3,9 @@
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
-use crate::flow::partition::{Attempt, Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::Pause;
+use crate::flow::slow_counts::Attempt;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;

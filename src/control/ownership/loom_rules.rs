@@ -12,9 +12,9 @@ use crate::control::ownership::{Owner, OwnerWord};
 use crate::control::scheduler::sleeper;
 use crate::flow::consumption::Consumption;
 use crate::flow::drain::DrainTask;
-use crate::loom_tests::{Latch, Number, ONE, Seen, TWO, config, model};
 use crate::shared::Shared;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
+use crate::testing::loom::{Latch, Number, ONE, Seen, TWO, config, model};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 
 /// A consumer, or a handler, is inside from the first of these to the second.
@@ -257,7 +257,7 @@ fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
         // A revoke by hand: `hand_over` reads the word first, and then loom does not try the
         // exchange between two reads of the other thread.
         shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
-        shared.threads[0].asked_to_hand_over.store(true, Ordering::Release);
+        shared.threads[0].ask_to_hand_over();
         let retired = shared.unregister(ONE).unwrap();
         first.cycle();
         retired.wait_for_end(&mut Wait).unwrap();

@@ -10,8 +10,8 @@
 use loom::thread;
 
 use crate::config::{Config, PartitionPolicy, Selector};
-use crate::loom_tests::{Number, ONE, Seen, TWO, config, model};
 use crate::sync::{Arc, Duration, Instant};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 use crate::{BatchQueue, Wait};
 
 /// Two drain threads, two partitions, one consumer per thread; items name their partition.

@@ -1,0 +1,125 @@
+//! What the loom tests share: items, handlers that note what they see, latches, and the model.
+//!
+//! The tests stand beside their protocols and run the real queue with its real drain threads
+//! through every interleaving up to a bound; run them with `make loom`. Sleeps do not end by
+//! themselves in the model (see `sync`), so a lost wake-up is a deadlock that loom reports. Each
+//! test names the race; the number beside `model` says how many times a thread may be interrupted
+//! at a point where it could have continued, chosen so that a test ends within a minute.
+
+use loom::cell::UnsafeCell;
+
+use crate::config::{Config, PartitionPolicy, ThreadPolicy};
+use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
+use crate::{Batch, BatchQueue, HandlerRef, Item, TypeKey};
+
+pub(crate) const ONE: TypeKey = TypeKey(1 << 4);
+pub(crate) const TWO: TypeKey = TypeKey(2 << 4);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number(pub(crate) TypeKey, pub(crate) u32);
+
+impl Item for Number {
+    fn type_key(&self) -> TypeKey {
+        self.0
+    }
+}
+
+/// What the handlers saw, in order. loom reports two threads in `inside` at once.
+pub(crate) struct Seen {
+    pub(crate) inside: UnsafeCell<()>,
+    numbers: Mutex<Vec<u32>>,
+    more: Condvar,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { inside: UnsafeCell::new(()), numbers: Mutex::new(Vec::new()), more: Condvar::new() }
+    }
+}
+
+// SAFETY: test code; the cell is there so that loom reports what a data race would be.
+unsafe impl Sync for Seen {}
+
+impl Seen {
+    pub(crate) fn handler(self: &Arc<Self>) -> HandlerRef<Number> {
+        let seen = self.clone();
+        HandlerRef::new(move |batch: &mut Batch<Number>| {
+            let batch: Vec<u32> =
+                seen.inside.with_mut(|_| batch.drain().map(|number| number.1).collect());
+            seen.numbers.lock().extend(batch);
+            seen.more.notify_all();
+        })
+    }
+
+    pub(crate) fn note(&self, batch: &mut Batch<Number>) {
+        self.numbers.lock().extend(batch.drain().map(|number| number.1));
+        self.more.notify_all();
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        self.numbers.lock().clone()
+    }
+
+    /// Waits until the handlers have seen `count` numbers, without a word to the queue.
+    pub(crate) fn wait_for(&self, count: usize) {
+        let mut numbers = self.numbers.lock();
+        while numbers.len() < count {
+            numbers = wait_for(&self.more, numbers, None);
+        }
+    }
+}
+
+/// Opens once.
+pub(crate) struct Latch(Mutex<bool>, Condvar);
+
+impl Default for Latch {
+    fn default() -> Self {
+        Self(Mutex::new(false), Condvar::new())
+    }
+}
+
+impl Latch {
+    pub(crate) fn open(&self) {
+        *self.0.lock() = true;
+        self.1.notify_all();
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut open = self.0.lock();
+        while !*open {
+            open = wait_for(&self.1, open, None);
+        }
+    }
+}
+
+pub(crate) fn config(threads: usize) -> Config {
+    Config {
+        threads: ThreadPolicy::Fixed(threads),
+        partitions: PartitionPolicy::Fixed(threads),
+        min_idle: Duration::ZERO,
+        ..Config::default()
+    }
+}
+
+pub(crate) fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(body);
+}
+
+/// One instance, two types, two partitions, two drain threads.
+pub(crate) fn two_owners_meet(
+    queue: &BatchQueue<Number>,
+    handler: &HandlerRef<Number>,
+    seen: &Seen,
+) {
+    queue.add_handler(ONE, handler.clone()).unwrap();
+    queue.add_handler(TWO, handler.clone()).unwrap();
+    queue.produce(Number(ONE, 1)).unwrap();
+    queue.produce(Number(TWO, 2)).unwrap();
+    queue.shutdown(None);
+    let mut numbers = seen.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2]);
+}
