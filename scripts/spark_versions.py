@@ -67,7 +67,7 @@ class Area:
     quick: bool = False
 
 
-SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|stranger|no_step_names|groups_of|cannot_cut|has_not)"
+SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|without_a_tag|no_step_names|groups_of|cannot_cut|has_not)"
 """Names of the tests of `l1="spark"`, in a file with those of `l1="tasks"`."""
 AREAS = (
     Area("stream sink", ("format/test_stream",), since=(4, 1)),
@@ -94,7 +94,10 @@ AREAS = (
 LEFT_OUT = (
     "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
 )
-QUICK = "batch_is_equal or stream_is_equal or above_64 or groups_of or names_of or tags_once_and_in_order"
+QUICK = (
+    "batch_is_equal or stream_is_equal or above_64 or groups_of or any_column_name"
+    " or tags_once_and_in_order"
+)
 """Of the tests of `MetricsWriter` and handlers, what differs most between versions: for `--quick`."""
 
 

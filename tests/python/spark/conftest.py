@@ -1,4 +1,4 @@
-"""One Spark session for all tests here. What tests and their helpers define travels to the workers by value."""
+"""One Spark session for all tests here. Tests and their helpers go to the workers by value."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ _schemas = itertools.count()
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> PostgresStore:
-    """A store in a schema of its own."""
+    """A store in its own schema."""
     return PostgresStore(postgres_server.conninfo(), schema=f"spark_{next(_schemas)}")
 
 
@@ -83,7 +83,7 @@ Stream = Callable[..., Any]
 
 @pytest.fixture
 def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]:
-    """Start a query over all files, one per epoch, until there is nothing new; `start_stream` says into what."""
+    """Start a query over all files, one per epoch; see `start_stream` for what it writes to."""
     queries: list[StreamingQuery] = []
 
     def start(
@@ -104,7 +104,7 @@ def start(spark: SparkSession, flights: Path, tmp_path: Path) -> Iterator[Start]
 
 @pytest.fixture
 def stream(start: Start) -> Stream:
-    """The same, up to the end of the query; raise what it raises."""
+    """The same, and wait for the end of the query; raise what it raises."""
 
     def run(*args: Any, **options: Any) -> None:
         start(*args, **options).awaitTermination()

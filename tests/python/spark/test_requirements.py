@@ -1,4 +1,4 @@
-"""Where pyspark is missing or too old, one sentence says what to install."""
+"""A missing or old pyspark gives one sentence that says what to install."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def test_missing_package_is_named_with_the_remedy(package: str) -> None:
     assert "pip install 'batchqueue-rs[spark]'" in answer.stderr
 
 
-def test_pyspark_that_is_too_old_is_named_with_the_remedy() -> None:
+def test_old_pyspark_is_named_with_the_remedy() -> None:
     program = "import pyspark; pyspark.__version__ = '3.4.4'; import batchqueue.spark"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (

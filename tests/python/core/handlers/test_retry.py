@@ -11,7 +11,7 @@ from core_support.queues import assert_conserved, config
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 
-AT_ONCE = {"backoff_ms": 0}
+IMMEDIATELY = {"backoff_ms": 0}
 NEVER = {"backoff_ms": 86_400_000, "max_backoff_ms": 86_400_000}
 """A wait that only a shutdown can end during the test."""
 
@@ -31,7 +31,7 @@ class Flaky(Recorder):
         super().consume(batch)
 
 
-def retried(make_queue, handler, settings=AT_ONCE, error_handler=None, **options):
+def retried(make_queue, handler, settings=IMMEDIATELY, error_handler=None, **options):
     queue = make_queue(
         settings=config(
             min_idle_ms=60_000,
@@ -47,7 +47,7 @@ def retried(make_queue, handler, settings=AT_ONCE, error_handler=None, **options
 @pytest.mark.parametrize("attempts", [1, 2, 3, 7])
 def test_attempts_counts_the_first_one_too(make_queue, attempts):
     handler = Flaky(failures=1_000)
-    queue = retried(make_queue, handler, {"attempts": attempts, **AT_ONCE}, lambda *_: None)
+    queue = retried(make_queue, handler, {"attempts": attempts, **IMMEDIATELY}, lambda *_: None)
     queue.produce_many([1, 2, 3])
     assert queue.flush(WAIT_S)
     assert handler.tries == [[1, 2, 3]] * attempts
@@ -96,7 +96,7 @@ def test_only_the_listed_exceptions_are_retried(make_queue):
         ((), ValueError, 1),
     ):
         handler = Flaky(1_000, error)
-        queue = retried(make_queue, handler, {"retry_on": kinds, **AT_ONCE}, lambda *_: None)
+        queue = retried(make_queue, handler, {"retry_on": kinds, **IMMEDIATELY}, lambda *_: None)
         queue.produce(1)
         assert queue.flush(WAIT_S)
         assert len(handler.tries) == tries, (kinds, error)
@@ -111,7 +111,7 @@ def test_on_error_is_called_once_after_the_last_attempt(make_queue):
     reported = []
     for kinds, tries in (((ValueError,), 3), ((KeyError,), 1)):
         reported.clear()
-        policy = {"retry_on": kinds, **AT_ONCE}
+        policy = {"retry_on": kinds, **IMMEDIATELY}
         queue = retried(
             make_queue, Reports(failures=1_000), policy, lambda *_: reported.append("second")
         )
@@ -224,7 +224,7 @@ def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
 
 def test_consumers_are_retried_too(make_queue):
     handler = Flaky(failures=1)
-    queue = make_queue(consumer=handler, retry=RetryPolicy(**AT_ONCE))
+    queue = make_queue(consumer=handler, retry=RetryPolicy(**IMMEDIATELY))
     queue.produce_many([1, "a"])
     assert queue.flush(WAIT_S)
     assert handler.items == [1, "a"]

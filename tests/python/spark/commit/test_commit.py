@@ -1,58 +1,25 @@
-"""Attempts and commits, without Spark between them: no loss, no duplication, nothing silent."""
+"""Commits, without Spark: no loss, no duplication, nothing silent."""
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from batchqueue import HandlerConsumer, RetryPolicy
+from batchqueue import RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import AttemptMessage
+from spark_support.attempts import OPTIONS, at, attempts, batches, departures, summaries
 from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
 from spark_support.pyspark_version import needs_stream_sink
-
-OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
-
-
-def batches(flights: Path, file: int) -> list[pa.RecordBatch]:
-    return pq.read_table(flights / f"part-{file}.parquet").to_batches(max_chunksize=200)
-
-
-def attempts(
-    flights: Path, store: SqliteStore, query_id: str | None = "q1", **changes: Any
-) -> list[AttemptMessage]:
-    job = flight_job(store, **changes)
-    epoch = None if query_id is None else EpochId(query_id, 0)
-    return [run_attempt(job, OPTIONS, batches(flights, file), epoch) for file in range(FILES)]
-
-
-def at(messages: list[AttemptMessage], batch_id: int) -> list[AttemptMessage]:
-    """The same results, as if they were those of another epoch."""
-    return [
-        replace(one, epoch=one.epoch and EpochId(one.epoch.query_id, batch_id)) for one in messages
-    ]
-
-
-def departures(store: SqliteStore) -> int:
-    return sum(one.count for one in store.read(DEPARTURES, "flights"))
-
-
-def summaries(store: SqliteStore) -> list[Any]:
-    with store.transaction("flights") as transaction:
-        return transaction.summaries()
 
 
 def test_epoch_reaches_the_store_and_its_summary_the_ledger(
@@ -69,7 +36,7 @@ def test_epoch_reaches_the_store_and_its_summary_the_ledger(
         assert stage["failed"] == stage["refused"] == stage["unhandled"] == stage["abandoned"] == 0
         assert 0 <= stage["peak_used_percent"] <= 100
     assert summary["items"] == stages["l1"]["produced"] == sum(summary["l1_thread_items"])
-    assert 5 * rows < summary["items"] <= 6 * rows  # the ranking leaves out what has no delay
+    assert 5 * rows < summary["items"] <= 6 * rows  # the ranking skips rows without a delay
     assert stages["persist"]["produced"] < stages["l2"]["produced"] < stages["l1"]["produced"]
     assert summary["commit_bytes"] > 0
     walls = summary["attempt_wall_s"]
@@ -100,7 +67,7 @@ def test_epoch_is_applied_once_however_often_it_is_committed(
 def test_epoch_committed_twice_at_the_same_time_is_applied_once(
     flights: Path, store: SqliteStore
 ) -> None:
-    """A commit may outlive its driver, and still be at work when the next driver replays the epoch."""
+    """A commit may outlive its driver, and still run when the next driver replays the epoch."""
     messages = attempts(flights, store)
     together = threading.Barrier(2)
 
@@ -136,22 +103,22 @@ def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore)
     assert not store.path.exists()
 
 
-def test_epoch_that_comes_again_with_other_rows_is_left_out_and_told(
+def test_replayed_epoch_with_other_rows_is_skipped_with_a_warning(
     flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, messages = flight_job(store), attempts(flights, store)
     Commit(job, OPTIONS, messages).apply_epoch(0)
     Commit(job, OPTIONS, messages).apply_epoch(0)
-    assert [one for one in caplog.records if one.levelname == "WARNING"] == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
-    (warning,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert (
         f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
     )
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
-def test_batch_with_a_txn_id_is_applied_once_and_without_one_each_time(
+def test_batch_with_a_txn_id_is_applied_once_and_without_it_each_time(
     flights: Path, store: SqliteStore
 ) -> None:
     messages = attempts(flights, store, query_id=None)
@@ -217,7 +184,7 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
     for on_new_query in (
         "append",
         "replace",
-    ):  # which is about another checkpoint, and may stay in the start command
+    ):  # it is about another checkpoint, and may stay in the start command
         with pytest.raises(SinkError, match="onMissingEpochs=accept for one start"):
             Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).apply_epoch(7)
     accepting = replace(OPTIONS, on_missing_epochs="accept")
@@ -226,7 +193,7 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
         Commit(job, OPTIONS, at(messages, 10)).apply_epoch(10)
-    # Epochs may be missed, but it is a question of its own whether another query may add to these.
+    # Epochs may be missing, but whether another query may add to these is a separate question.
     with pytest.raises(SinkError, match="query q2 is new"):
         Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).apply_epoch(3)
 
@@ -235,13 +202,13 @@ def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
     flights: Path, store: SqliteStore
 ) -> None:
     job, replacing = flight_job(store), replace(OPTIONS, on_new_query="replace")
-    one, other = attempts(flights, store, "one"), attempts(flights, store, "other")
-    Commit(job, replacing, one).apply_epoch(0)
-    Commit(job, replacing, other).apply_epoch(0)
+    first, second = attempts(flights, store, "first"), attempts(flights, store, "second")
+    Commit(job, replacing, first).apply_epoch(0)
+    Commit(job, replacing, second).apply_epoch(0)
     with pytest.raises(
-        SinkError, match="epoch 1 of query one meets a store that has none of this query"
+        SinkError, match="epoch 1 of query first meets a store that has none of this query"
     ):
-        Commit(job, replacing, at(one, 1)).apply_epoch(1)
+        Commit(job, replacing, at(first, 1)).apply_epoch(1)
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
@@ -258,140 +225,8 @@ def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: S
     assert stored(store) != stored(store, "others")
 
 
-class Broken(CountMetrics):
-    """A metric that cannot merge one entity."""
-
-    __slots__ = ()
-
-    def combine(self, other: CountMetrics) -> None:
-        if self.entity == "B":
-            raise ValueError("B does not add up")
-        super().combine(other)
-
-
-def broken_items(batch: pa.RecordBatch) -> Iterator[Broken]:
-    for carrier in batch.column("carrier").to_pylist():
-        yield Broken(carrier, 0)
-
-
-def test_handler_that_raises_fails_the_attempt_with_its_message(
-    flights: Path, store: SqliteStore
-) -> None:
-    with pytest.raises(
-        SinkError, match=r"(?s)lost \d+ of \d+ items .*first error: ValueError: B does not add up"
-    ) as info:
-        attempts(flights, store, items=broken_items, metrics=[Broken])
-    assert isinstance(info.value.__cause__, ValueError)
-
-
-class FailingInConsume(HandlerConsumer[Any]):
-    """A handler of the user's that sees to its errors itself, so that the queue does not report them."""
-
-    def consume(self, batch: list[Any]) -> None:
-        raise OSError("the disk is gone")
-
-    def on_error(self, batch: list[Any], error: BaseException) -> None:
-        pass
-
-
-class FailingInClose(HandlerConsumer[Any]):
-    """A handler of the user's that cannot hand on what it has."""
-
-    def consume(self, batch: list[Any]) -> None:
-        pass
-
-    def on_close(self) -> None:
-        raise OSError("the disk is gone")
-
-
-@pytest.mark.parametrize("handler", [FailingInConsume, FailingInClose])
-def test_handler_of_the_users_fails_the_attempt_wherever_it_raises(
-    flights: Path, store: SqliteStore, handler: type[HandlerConsumer[Any]]
-) -> None:
-    with pytest.raises(SinkError, match="first error: OSError: the disk is gone"):
-        attempts(flights, store, handlers={DEPARTURES: lambda emit: handler()})
-
-
-def test_items_of_a_type_without_a_handler_fail_the_attempt(
-    flights: Path, store: SqliteStore
-) -> None:
-    lost = FILES * ROWS_PER_FILE // FILES
-    with pytest.raises(
-        SinkError, match=rf"\({0} failed, 0 refused, {lost} without a handler.*metrics or handlers"
-    ):
-        attempts(flights, store, metrics=METRICS[1:])
-
-
-def test_error_in_items_fails_the_attempt(flights: Path, store: SqliteStore) -> None:
-    def wrong(batch: pa.RecordBatch) -> Iterator[CountMetrics]:
-        yield DEPARTURES("A", 0)
-        raise KeyError("no such thing")
-
-    with pytest.raises(KeyError, match="no such thing"):
-        attempts(flights, store, items=wrong)
-
-
-class CarrierCounter:
-    """A handler of the user's for items that are no metrics: str to departures."""
-
-    def __init__(self, emit: Callable[[list[Any]], None]) -> None:
-        self.emit = emit
-        self.counts: dict[str, int] = {}
-
-    def consume(self, batch: list[str]) -> None:
-        for carrier in batch:
-            self.counts[carrier] = self.counts.get(carrier, 0) + 1
-
-    def on_close(self) -> None:
-        self.emit([DEPARTURES(carrier, 0, count) for carrier, count in self.counts.items()])
-
-
-def test_items_of_the_users_own_go_to_the_users_handler(flights: Path, store: SqliteStore) -> None:
-    changes = {
-        "items": lambda batch: batch.column("carrier").to_pylist(),
-        "handlers": {str: CarrierCounter},
-        "metrics": [DEPARTURES],
-    }
-    Commit(flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)).apply_epoch(
-        0
-    )
-    assert departures(store) == FILES * ROWS_PER_FILE
-    assert {one.entity for one in store.read(DEPARTURES, "flights")} == {"A", "B", "C"}
-
-
-def test_partial_that_is_not_among_the_metrics_fails_the_attempt(
-    flights: Path, store: SqliteStore
-) -> None:
-    changes = {
-        "items": lambda batch: batch.column("carrier").to_pylist(),
-        "handlers": {str: CarrierCounter},
-        "metrics": METRICS[1:],
-    }
-    with pytest.raises(
-        SinkError, match=r"partial of departures cannot be stored.*add it to the metrics"
-    ):
-        attempts(flights, store, **changes)
-
-
-def test_partials_larger_than_max_commit_bytes_are_refused(
-    flights: Path, store: SqliteStore
-) -> None:
-    job = flight_job(store)
-    too_small = SinkOptions("flights", None, None, 100)
-    with pytest.raises(SinkError, match=r"take \d+ bytes, more than maxCommitBytes=100"):
-        run_attempt(job, too_small, batches(flights, 0), "q1")
-    messages = attempts(flights, store)
-    sizes = [message.size for message in messages]
-    enough_for_one = SinkOptions("flights", None, None, max(sizes))
-    with pytest.raises(
-        SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"
-    ):
-        Commit(job, enough_for_one, messages).apply_epoch(0)
-    assert summaries(store) == []
-
-
 class BrokenInTheStore(CountMetrics):
-    """A metric that the store cannot take."""
+    """A metric that the store cannot save."""
 
     __slots__ = ()
     table = "no table's name"

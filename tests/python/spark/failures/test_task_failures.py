@@ -223,7 +223,10 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
     [
         (DISTANCE("A", 0, "far"), r"'far' is no number"),  # type: ignore[arg-type]
         (DISTANCE("A", 0, 1.5), r"1\.50* was truncated"),  # type: ignore[arg-type]
-        (DISTANCE(None, 0, 1), r"entity is None; leave such rows out in `items`"),  # type: ignore[arg-type]
+        (
+            DISTANCE(None, 0, 1),  # type: ignore[arg-type]
+            r"entity is None; leave such rows out in `items`",
+        ),
         (DISTANCE("A", 0, 2**70), r"too large to convert"),
     ],
     ids=["text", "fraction", "no entity", "huge"],

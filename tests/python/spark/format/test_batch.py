@@ -94,7 +94,7 @@ def test_batch_that_fails_names_the_reason_and_commits_nothing(
         ),
     ],
 )
-def test_arrow_that_fails_names_the_reason_and_commits_nothing(
+def test_arrow_step_that_fails_names_the_reason_and_commits_nothing(
     spark: SparkSession, store: SqliteStore, table: DataFrame, changes: dict[str, Any], message: str
 ) -> None:
     job = flight_job(store, items=None, arrow=[replace(ARROW, **changes)])
@@ -103,7 +103,7 @@ def test_arrow_that_fails_names_the_reason_and_commits_nothing(
     assert total(store) == 0
 
 
-def test_missing_column_fails_the_batch_at_once(
+def test_missing_column_fails_the_batch_immediately(
     spark: SparkSession, store: SqliteStore, table: DataFrame
 ) -> None:
     with pytest.raises(PySparkException, match="needs column carrier, but the rows have id, hour"):
@@ -123,10 +123,10 @@ def test_stream_into_the_format_is_refused_and_the_writer_named(
     assert not store.path.exists()
 
 
-def test_version_without_arrow_for_streams_is_told_by_what_it_has(
+def test_missing_arrow_for_streams_is_detected_by_class(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same on versions that have it, as if they had not."""
+    """Versions that have it are made to look as if they had not."""
     from pyspark.sql import datasource
 
     from batchqueue.spark.format.source import data_source

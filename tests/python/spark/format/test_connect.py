@@ -1,4 +1,4 @@
-"""The sink on Spark Connect: the same code, the same totals, the same words in the errors."""
+"""The sink on Spark Connect: the same code, the same totals, the same error messages."""
 
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -50,7 +50,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def flights(tmp_path: Path) -> Path:
-    """Files of this test's own, because it adds one."""
+    """This test's own files, because it adds one."""
     return write_flights(tmp_path / "flights")
 
 
@@ -61,7 +61,7 @@ def write(connect: SparkSession, flights: Path, job: AggregationJob, **options: 
 
 @pytest.fixture
 def stream(connect: SparkSession, flights: Path, tmp_path: Path) -> Callable[[AggregationJob], str]:
-    """Run a job over the files that are new; return the id of the query."""
+    """Run a job over the new files; return the id of the query."""
 
     def run(job: AggregationJob) -> str:
         query = start_stream(files_one_by_one(connect, flights), job, tmp_path / "checkpoint")
@@ -81,7 +81,7 @@ def test_batch_is_equal_to_spark_sql_and_idempotent_with_a_txn_id(
 
 
 @needs_stream_sink
-def test_stream_is_equal_to_spark_sql_and_goes_on_where_it_was(
+def test_stream_is_equal_to_spark_sql_and_continues_where_it_was(
     connect: SparkSession,
     flights: Path,
     store: SqliteStore,
@@ -132,7 +132,7 @@ def items_that_raise_in_one_file(batch: pa.RecordBatch) -> Iterator[Metrics]:
 
 
 @needs_stream_sink
-def test_task_that_raises_always_fails_the_write_with_its_message_and_commits_nothing(
+def test_task_that_always_raises_fails_the_write_with_its_message_and_commits_nothing(
     connect: SparkSession,
     flights: Path,
     store: SqliteStore,
@@ -151,7 +151,7 @@ def test_task_that_raises_always_fails_the_write_with_its_message_and_commits_no
     assert difference(stored(store), expected(connect, flights)) == []
 
 
-def test_option_and_column_that_cannot_be_used_are_named(
+def test_invalid_option_and_column_are_named(
     connect: SparkSession, flights: Path, store: SqliteStore
 ) -> None:
     with pytest.raises(AnalysisException, match="option onNewQuery='append' is for streams"):
@@ -174,17 +174,18 @@ def test_writer_is_equal_to_spark_sql(
         assert writer.write_batch(table, txn_id="once")["applied"] is applied
     found = [stored(store, sink_id) for sink_id in writer.sink_ids]
     together = {
-        name: {key: value for one in found for key, value in one[name].items()} for name in found[0]
+        name: {key: value for results in found for key, value in results[name].items()}
+        for name in found[0]
     }
     wanted = expected(connect, flights)
-    assert difference(together, {one.name: wanted[one.name] for one in NO_RANKING}) == []
+    assert difference(together, {metric.name: wanted[metric.name] for metric in NO_RANKING}) == []
 
 
 @pytest.fixture
 def each_epoch(
     connect: SparkSession, flights: Path, tmp_path: Path
 ) -> Callable[[MetricsWriter], None]:
-    """Give a writer the files that are new, one per epoch."""
+    """Feed a writer the new files, one per epoch."""
 
     def run(writer: MetricsWriter) -> None:
         query = start_stream(files_one_by_one(connect, flights), writer, tmp_path / "checkpoint")
@@ -207,7 +208,7 @@ def test_writer_of_a_stream_learns_the_query_from_its_checkpoint(
     each_epoch(writer)
     assert difference(stored(store), expected(connect, flights)) == []
     assert [epoch.batch_id for epoch in store.summaries("flights")] == list(range(FILES + 1))
-    # It is the id that the format has as well.
+    # The format has the same id.
     assert stream(flight_job(store)) == store.summaries("flights")[0].query_id
 
 

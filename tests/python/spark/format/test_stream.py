@@ -1,4 +1,4 @@
-"""`df.writeStream`: exactly once, whatever happens to tasks, epochs and handlers."""
+"""`df.writeStream` counts exactly once, whatever happens to tasks, epochs and handlers."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_stream_is_equal_to_spark_sql(
 def in_first_attempt_of_a_task(
     action: Callable[[], None],
 ) -> Callable[[pa.RecordBatch], Iterator[Metrics]]:
-    """Return `items` that do something bad, once per task, when some rows are on the queue already."""
+    """Return `items` that run an action in each task's first attempt, after rows are enqueued."""
 
     def wrapped(batch: pa.RecordBatch) -> Iterator[Metrics]:
         yield from items(batch)
@@ -103,7 +103,7 @@ def test_epoch_that_spark_forgot_is_replayed_and_counted_once(
 
 
 class Raising(CountMetrics):
-    """A metric that cannot merge what is in one of the files."""
+    """A metric that cannot merge the content of one file."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ def test_handler_that_raises_fails_the_query_with_its_message_and_commits_nothin
     assert "nothing of this epoch is committed" in str(info.value)
     assert len(epochs(store)) < FILES
     assert sum(stored(store)["departures"].values()) == len(epochs(store)) * ROWS_PER_FILE
-    # With the same metrics: where the bad file was not the first, the sink has them already.
+    # With the same metrics: unless the bad file was the first, the sink has them already.
     stream(flight_job(store, metrics=metrics))
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
@@ -143,7 +143,10 @@ def test_missing_column_fails_before_any_task_runs(
     job = flight_job(store, columns=("carrier", "wind"), items=in_first_attempt_of_a_task(fail))
     with pytest.raises(StreamingQueryException) as info:
         stream(job)
-    message = "job 'flights' needs column wind, but the rows have id, carrier, hour, delay, distance: select"
+    message = (
+        "job 'flights' needs column wind, but the rows have id, carrier, hour, delay, distance:"
+        " select"
+    )
     assert message in str(info.value)
     assert "only once" not in str(info.value)
     assert not store.path.exists()
@@ -162,7 +165,7 @@ def test_store_that_cannot_be_written_stops_the_query_and_a_later_start_resumes(
     assert difference(stored(store), expected(spark, flights)) == []
 
 
-def test_option_that_cannot_be_used_stops_the_query(store: SqliteStore, stream: Stream) -> None:
+def test_invalid_option_stops_the_query(store: SqliteStore, stream: Stream) -> None:
     with pytest.raises(
         StreamingQueryException, match="option onNewQuery='ignore': use 'append' or 'replace'"
     ):

@@ -1,4 +1,4 @@
-"""The sink on the other stores: the same results as Spark SQL, each epoch once, and files that Spark reads."""
+"""The sink on the other stores: equal to Spark SQL, each epoch once, and readable by Spark."""
 
 from collections.abc import Callable
 from pathlib import Path

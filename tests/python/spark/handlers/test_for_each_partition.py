@@ -1,4 +1,4 @@
-"""`for_each_partition`: DataFrames and RDDs, order, back-pressure, and nothing that outlives an attempt."""
+"""`for_each_partition`: DataFrames and RDDs, order, back-pressure; nothing outlives an attempt."""
 
 import os
 import threading
@@ -57,7 +57,7 @@ def test_rows_of_a_dataframe_reach_the_handlers_of_their_tags_once_and_in_order(
     )
 
 
-def test_names_of_columns_need_no_care(df: DataFrame, tmp_path: Path) -> None:
+def test_any_column_name_works(df: DataFrame, tmp_path: Path) -> None:
     odd = df.select(
         "*",
         F.col("id").alias("a.b"),
@@ -80,7 +80,7 @@ def test_names_of_columns_need_no_care(df: DataFrame, tmp_path: Path) -> None:
 def test_partition_with_several_record_batches_keeps_its_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark hands on 10,000 rows at a time, and the queue has room for 100."""
+    """Spark passes 10,000 rows at a time, and the queue has room for 100."""
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), buffer_size=100
     )
@@ -88,7 +88,7 @@ def test_partition_with_several_record_batches_keeps_its_order(
 
     def handlers(
         task: TaskInfo,
-    ) -> dict[str, Any]:  # tags are strings, also where the column has integers
+    ) -> dict[str, Any]:  # tags are strings, even if the column has integers
         return {tag: Recorder(tmp_path / "log", tag, task) for tag in ("0", "1")}
 
     summary = for_each_partition(many, handlers, type_column="kind", config=config)
@@ -138,11 +138,11 @@ def test_handler_that_raises_in_its_last_call_fails_the_job(df: DataFrame, kind:
     )
     with pytest.raises(Exception, match="first error: ConnectionError: could not commit"):
         for_each_partition(
-            data, lambda _: {one: Closing() for one in CLASSES.values()}, **arguments
+            data, lambda _: {item_type: Closing() for item_type in CLASSES.values()}, **arguments
         )
 
 
-def test_items_that_raises_fails_the_job_and_handlers_are_closed(
+def test_items_function_that_raises_fails_the_job_and_handlers_are_closed(
     df: DataFrame, tmp_path: Path
 ) -> None:
     def some_items(batch: pa.RecordBatch) -> Iterator[Any]:
@@ -153,11 +153,11 @@ def test_items_that_raises_fails_the_job_and_handlers_are_closed(
 
     with pytest.raises(PySparkException, match="ZeroDivisionError: at the fifth"):
         for_each_partition(df.coalesce(1), item_recorders(tmp_path / "log"), items=some_items)
-    read(tmp_path / "log")  # they are closed
+    read(tmp_path / "log")  # asserts that they are closed
 
 
-def test_attempt_that_has_failed_reads_no_further(spark: SparkSession, tmp_path: Path) -> None:
-    """Of ten record batches, at most those are delivered that were on their way when the first one failed."""
+def test_failed_attempt_reads_no_further(spark: SparkSession, tmp_path: Path) -> None:
+    """Of ten record batches, only those under way when the first failed may be delivered."""
     log = tmp_path / "log"
 
     def handlers(task: TaskInfo) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def test_job_without_partitions_or_rows_has_an_empty_summary(
     assert not (tmp_path / "log").exists()
 
 
-def test_while_a_handler_is_slow_items_wait_in_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """A handler goes on only when the producer is so far ahead that it waits; it is never further ahead."""
+def test_items_wait_in_spark_while_a_handler_is_slow(spark: SparkSession, tmp_path: Path) -> None:
+    """The handler continues only when the producer is as far ahead as it can be, and waits."""
     room, rows = 10, 500
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1), buffer_size=room, max_batch_items=room
@@ -228,12 +228,10 @@ def test_while_a_handler_is_slow_items_wait_in_spark(spark: SparkSession, tmp_pa
     summary = for_each_partition(spark.range(0, rows, 1, 1), handlers, items=numbers, config=config)
     ahead = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert summary.items == rows
-    assert max(ahead) == room + 1  # one waits for room
+    assert max(ahead) == room + 1  # one item waits for room
 
 
-def test_nothing_of_an_attempt_stays_in_a_worker_that_is_used_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_attempt_leaves_nothing_in_a_reused_worker(spark: SparkSession, tmp_path: Path) -> None:
     def handlers(task: TaskInfo) -> dict[str, Any]:
         threads = len(os.listdir("/proc/self/task"))
         (tmp_path / task.attempt).write_text(f"{time.monotonic()} {os.getpid()} {threads}")
@@ -244,19 +242,19 @@ def test_nothing_of_an_attempt_stays_in_a_worker_that_is_used_again(
         for_each_partition(data, handlers, type_column="kind")
     by_worker: dict[str, list[str]] = {}
     for line in sorted(
-        (file.read_text() for file in tmp_path.iterdir()), key=lambda one: float(one.split()[0])
+        (file.read_text() for file in tmp_path.iterdir()), key=lambda line: float(line.split()[0])
     ):
         _, worker, threads = line.split()
         by_worker.setdefault(worker, []).append(threads)
-    assert max(map(len, by_worker.values())) > 1  # a worker was used again
-    # The first attempt of a worker may be the first to import Arrow, which has threads of its own.
+    assert max(map(len, by_worker.values())) > 1  # a worker was reused
+    # The first attempt of a worker may be the first to import Arrow, which has its own threads.
     assert all(len(set(threads[1:])) <= 1 for threads in by_worker.values())
 
 
-def test_handler_that_has_failed_gets_nothing_more_so_that_its_positions_stay(
+def test_failed_handler_gets_no_more_batches_so_that_positions_stay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A batch is missing, and the next ones wait on the queue. Written now, they would have the keys of that."""
+    """A batch is missing; the next ones in the queue would be written with its keys."""
     room, rows = 10, 200
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1), buffer_size=room, max_batch_items=room
@@ -290,10 +288,10 @@ def test_handler_that_has_failed_gets_nothing_more_so_that_its_positions_stay(
     assert read_keyed(database) == [(number, "number") for number in range(rows)]
 
 
-def test_no_two_threads_enter_the_methods_of_one_object(
+def test_methods_of_one_object_are_never_entered_concurrently(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As bound methods, and as one handler of several tags with an `on_close`, which is called once."""
+    """As bound methods, and as one handler of several tags whose `on_close` is called once."""
 
     class Writer:
         def __init__(self, log: Path) -> None:
@@ -305,7 +303,7 @@ def test_no_two_threads_enter_the_methods_of_one_object(
             with self.log.open("a") as log:
                 print(entered_alone, file=log)
             if entered_alone:
-                threading.Event().wait(0.01)  # a second thread would come in here
+                threading.Event().wait(0.01)  # a second thread would enter here
                 self.inside.release()
 
         def on_order(self, batch: list[pa.RecordBatch]) -> None:
@@ -323,8 +321,8 @@ def test_no_two_threads_enter_the_methods_of_one_object(
         writer = Writer(tmp_path / f"bound-{task.attempt}")
         return {"order": writer.on_order, "refund": writer.on_refund}
 
-    def one(task: TaskInfo) -> dict[str, Any]:
-        return dict.fromkeys(("order", "refund"), Closing(tmp_path / f"one-{task.attempt}"))
+    def single(task: TaskInfo) -> dict[str, Any]:
+        return dict.fromkeys(("order", "refund"), Closing(tmp_path / f"single-{task.attempt}"))
 
     def both(task: TaskInfo) -> dict[str, Any]:
         writer = Writer(tmp_path / f"both-{task.attempt}")
@@ -334,11 +332,11 @@ def test_no_two_threads_enter_the_methods_of_one_object(
         threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.fixed(2), buffer_size=10
     )
     data = spark.range(0, 500, 1, 1).selectExpr("id", "if(id % 2 = 0, 'order', 'refund') as kind")
-    for handlers in (bound, one, both):
+    for handlers in (bound, single, both):
         for_each_partition(data, handlers, type_column="kind", config=config)
     for name in ("bound", "both"):
         (by_method,) = tmp_path.glob(f"{name}-*")
         assert set(by_method.read_text().split()) == {"True"}
-    (by_object,) = tmp_path.glob("one-*")
+    (by_object,) = tmp_path.glob("single-*")
     *calls, last = by_object.read_text().split()
     assert (set(calls), last) == ({"True"}, "closed")

@@ -1,4 +1,4 @@
-"""`foreach_batch`: every row of a stream reaches its handler, in batches by type, whatever happens on the way."""
+"""`foreach_batch`: every row of a stream reaches its handler, in batches by type."""
 
 import logging
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_every_row_reaches_the_handler_of_its_items_class_once_and_in_order(
     assert len({batch.attempt for batch in batches}) == FILES * 3
 
 
-def test_each_epoch_is_summed_up_once(
+def test_each_epoch_is_summarized_once(
     each_batch: EachBatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     summaries: list[DeliverySummary] = []
@@ -70,19 +70,24 @@ def test_each_epoch_is_summed_up_once(
     )
     with caplog.at_level(logging.INFO, "batchqueue.spark"):
         query_id = each_batch(function)
-    assert [(one.query_id, one.epoch) for one in summaries] == [
+    assert [(summary.query_id, summary.epoch) for summary in summaries] == [
         (query_id, epoch) for epoch in range(FILES)
     ]
-    for one in summaries:
-        assert (one.rows, one.items, one.partitions, one.attempts) == (
+    for summary in summaries:
+        assert (summary.rows, summary.items, summary.partitions, summary.attempts) == (
             ROWS_PER_FILE,
             ROWS_PER_FILE,
             1,
             1,
         )
-        assert (one.failed, one.refused, one.unhandled, one.abandoned) == (0, 0, 0, 0)
-        assert 0 < one.peak_used_percent <= 100
-        assert one.seconds > 0
+        assert (summary.failed, summary.refused, summary.unhandled, summary.abandoned) == (
+            0,
+            0,
+            0,
+            0,
+        )
+        assert 0 < summary.peak_used_percent <= 100
+        assert summary.seconds > 0
     lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue.spark"]
     assert len(lines) == FILES
     assert lines[0].startswith(
@@ -93,7 +98,7 @@ def test_each_epoch_is_summed_up_once(
 def failing_once(
     once: Once, make: Callable[[TaskInfo], dict[str, Any]]
 ) -> Callable[[TaskInfo], dict[str, Any]]:
-    """In the first attempt of all, the handler of refunds fails when it has done its work."""
+    """The refund handler fails after its work, in the very first attempt."""
 
     def handlers(task: TaskInfo) -> dict[str, Any]:
         made = make(task)
@@ -109,7 +114,7 @@ def failing_once(
     return handlers
 
 
-def test_attempt_that_fails_is_repeated_and_an_idempotent_handler_ends_with_exact_totals(
+def test_failed_attempt_is_repeated_and_an_idempotent_handler_ends_with_exact_totals(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
     database = tmp_path / "rows.db"
@@ -126,10 +131,10 @@ def test_attempt_that_fails_is_repeated_and_an_idempotent_handler_ends_with_exac
     each_batch(foreach_batch(handlers, type_column="kind", on_summary=summaries.append))
     assert read_keyed(database) == ALL
     assert len(list(seen.iterdir())) == FILES + 1
-    assert [one.attempts for one in summaries] == [2, *[1] * (FILES - 1)]
+    assert [summary.attempts for summary in summaries] == [2, *[1] * (FILES - 1)]
 
 
-def test_without_idempotence_rows_of_an_attempt_that_fails_come_again(
+def test_rows_of_a_failed_attempt_come_again_without_idempotence(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
     once = Once(tmp_path / "failed")
@@ -151,7 +156,7 @@ def test_without_idempotence_rows_of_an_attempt_that_fails_come_again(
     assert len(found) > len(ALL)
 
 
-def test_handler_that_always_raises_fails_the_query_which_goes_on_when_it_is_mended(
+def test_handler_that_always_raises_fails_the_query_which_continues_once_it_is_fixed(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
     def broken(task: TaskInfo) -> dict[str, Any]:
@@ -197,9 +202,9 @@ def test_replayed_epoch_has_the_same_names_and_rows(each_batch: EachBatch, tmp_p
 
     def named(directory: Path) -> dict[tuple[Any, ...], list[int]]:
         found: dict[tuple[Any, ...], list[int]] = {}
-        for one in read(directory):
-            key = (one.query_id, one.epoch, one.partition, one.handler)
-            found.setdefault(key, []).extend(one.ids)
+        for batch in read(directory):
+            key = (batch.query_id, batch.epoch, batch.partition, batch.handler)
+            found.setdefault(key, []).extend(batch.ids)
         return found
 
     first, again = named(tmp_path / "first"), named(tmp_path / "again")
@@ -208,7 +213,7 @@ def test_replayed_epoch_has_the_same_names_and_rows(each_batch: EachBatch, tmp_p
     assert not attempts[0] & attempts[1]
 
 
-def test_epoch_that_was_delivered_but_not_noted_by_spark_is_delivered_again(
+def test_epoch_that_was_delivered_but_not_recorded_by_spark_is_delivered_again(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
     def stop(summary: DeliverySummary) -> None:
@@ -239,10 +244,10 @@ def test_epochs_and_partitions_without_rows_make_no_handlers(
     )
     batches = read(tmp_path / "log")
     assert delivered(batches) == [(number, ROWS[number]) for number in (0, 1, 2, 700)]
-    assert [one.rows for one in summaries] == [3, 0, 1, 0]
-    assert [one.partitions for one in summaries] == [5] * FILES
+    assert [summary.rows for summary in summaries] == [3, 0, 1, 0]
+    assert [summary.partitions for summary in summaries] == [5] * FILES
     assert len(list((tmp_path / "log").iterdir())) == len(KINDS) * len(
-        {one.attempt for one in batches}
+        {batch.attempt for batch in batches}
     )
 
 
@@ -252,7 +257,10 @@ def test_rows_without_a_handler_fail_the_query_and_the_tag_is_named(
     def handlers(task: TaskInfo) -> dict[str, Any]:
         return {kind: Recorder(tmp_path / "log", kind, task) for kind in ("order", "refund")}
 
-    message = "column 'kind' has a row with 'visit', and there are handlers for 'order', 'refund' only: add one, or"
+    message = (
+        "column 'kind' has a row with 'visit', and there are handlers for 'order', 'refund' only:"
+        " add one, or"
+    )
     with pytest.raises(StreamingQueryException, match=message):
         each_batch(foreach_batch(handlers, type_column="kind"))
     assert read(tmp_path / "log") == []
@@ -286,10 +294,10 @@ def test_missing_column_fails_the_query_before_any_task_runs(
     assert not (tmp_path / "log").exists()
 
 
-def test_retry_policy_is_kept_to_the_last_batch_and_spark_sees_no_failure(
+def test_retries_are_kept_to_the_last_batch_and_spark_sees_no_failure(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
-    """The waits between tries are longer than everything else, so a queue that cut them short would fail."""
+    """The waits between retries are longer than all else; a queue that cut them would fail."""
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1),
         partitions=PartitionPolicy.fixed(1),
@@ -317,10 +325,10 @@ def test_retry_policy_is_kept_to_the_last_batch_and_spark_sees_no_failure(
     each_batch(function, change=lambda df: df.where("id < 300 and kind = 'visit'"))
     expected = [row for row in ALL if row[0] < 300 and row[1] == "visit"]
     assert delivered(read(tmp_path / "log")) == expected
-    assert {one.attempts for one in summaries} == {1}
+    assert {summary.attempts for summary in summaries} == {1}
 
 
-def test_function_of_your_own_may_deliver_a_dataframe_and_an_rdd_of_one_epoch(
+def test_users_own_function_may_deliver_a_dataframe_and_an_rdd_of_one_epoch(
     each_batch: EachBatch, tmp_path: Path
 ) -> None:
     def rows_of(directory: Path) -> Callable[[TaskInfo], dict[type, Any]]:
@@ -351,9 +359,9 @@ def test_function_of_your_own_may_deliver_a_dataframe_and_an_rdd_of_one_epoch(
         sorted((n, k) for batch in by_rdd for n, k in zip(batch.ids, batch.kinds, strict=True))
         == ALL
     )
-    assert {(one.query_id, one.epoch) for one in by_rdd} == {
+    assert {(batch.query_id, batch.epoch) for batch in by_rdd} == {
         (query_id, epoch) for epoch in range(FILES)
     }
-    assert [(one.query_id, one.epoch) for one in summaries] == [
+    assert [(summary.query_id, summary.epoch) for summary in summaries] == [
         (query_id, n) for n in range(FILES) for _ in "12"
     ]

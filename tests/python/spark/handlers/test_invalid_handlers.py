@@ -1,4 +1,4 @@
-"""`foreach_batch` and `for_each_partition`: what they refuse, on the driver and in tasks."""
+"""`foreach_batch` and `for_each_partition`: what they reject, on the driver and in tasks."""
 
 import threading
 from pathlib import Path
@@ -37,7 +37,7 @@ def no_handlers(_: TaskInfo) -> dict[str, Any]:
         (dict.fromkeys(KINDS, 7), {"type_column": "kind"}, "a int cannot be a handler"),
     ],
 )
-def test_what_is_no_dict_of_handlers_fails_the_job(
+def test_handlers_must_be_a_dict(
     df: DataFrame, returned: Any, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PySparkException, match=message):
@@ -116,7 +116,7 @@ def config(**changes: Any) -> dict[str, Any]:
         (no_handlers, config(selector=BY_KEY), r"config cannot be pickled \(.*lock"),
     ],
 )
-def test_argument_that_cannot_be_used_is_refused_on_the_driver(
+def test_invalid_argument_is_rejected_on_the_driver(
     handlers: Any, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -129,7 +129,7 @@ def test_argument_that_cannot_be_used_is_refused_on_the_driver(
         for_each_partition(NoJob(), handlers, **arguments)  # type: ignore[arg-type]
 
 
-def test_more_that_cannot_be_used_is_refused_on_the_driver(
+def test_further_invalid_arguments_are_rejected_on_the_driver(
     spark: SparkSession, rows: Path, df: DataFrame
 ) -> None:
     stream = spark.readStream.schema("id long, kind string").parquet(str(rows))
@@ -143,7 +143,12 @@ def test_more_that_cannot_be_used_is_refused_on_the_driver(
         foreach_batch(no_handlers, type_column="kind", on_summary=7)  # type: ignore[arg-type]
     for epoch in (-1, "7", True):
         with pytest.raises(ConfigError, match=f"epoch is {epoch!r}; give a whole number from 0 up"):
-            for_each_partition(df, no_handlers, type_column="kind", epoch=epoch)  # type: ignore[arg-type]
+            for_each_partition(
+                df,
+                no_handlers,
+                type_column="kind",
+                epoch=epoch,  # type: ignore[arg-type]
+            )
     with pytest.raises(ConfigError, match="data is a list; give a DataFrame or an RDD"):
         for_each_partition([1], no_handlers)  # type: ignore[arg-type]
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The adapters in other sessions: Spark Connect, and a new Python process for each task; and a query that hangs."""
+"""The adapters on Spark Connect and with a new Python process per task; a query that hangs."""
 
 import json
 import subprocess
@@ -52,11 +52,11 @@ def test_query_whose_handler_hangs_can_be_stopped_and_its_worker_is_killed(
     facts: dict[str, Any],
 ) -> None:
     assert (facts["hung"], facts["stopped"]) == (True, True)
-    # On Spark Connect, version 4.0 stops the query and leaves the task of its function alone.
+    # On Spark Connect, version 4.0 stops the query but not the task of its function.
     assert facts["worker is gone"] or ("connect" in facts["session"] and VERSION < (4, 1))
 
 
-def test_query_that_was_stopped_in_mid_epoch_delivers_every_row_when_started_again(
+def test_query_stopped_in_mid_epoch_delivers_every_row_when_started_again(
     results: Path, facts: dict[str, Any]
 ) -> None:
     batches = read(results / "stream")
@@ -67,16 +67,18 @@ def test_query_that_was_stopped_in_mid_epoch_delivers_every_row_when_started_aga
     assert {batch.epoch for batch in batches} == set(range(FILES))
 
 
-def test_each_epoch_is_summed_up_once_in_the_process_that_runs_the_function(
+def test_each_epoch_is_summarized_once_in_the_process_that_runs_the_function(
     results: Path, facts: dict[str, Any]
 ) -> None:
     summaries = [
         json.loads(line) for line in (results / "summaries.jsonl").read_text().splitlines()
     ]
-    found = [(one["query_id"], one["epoch"], one["rows"]) for one in summaries]
+    found = [(summary["query_id"], summary["epoch"], summary["rows"]) for summary in summaries]
     assert found == [("named", epoch, ROWS_PER_FILE) for epoch in range(FILES)]
     beside_the_driver = "connect" in facts["session"]
-    assert all((one["process"] != facts["driver"]) == beside_the_driver for one in summaries)
+    assert all(
+        (summary["process"] != facts["driver"]) == beside_the_driver for summary in summaries
+    )
 
 
 def test_batch_job_delivers_every_row_and_fails_with_the_reason(

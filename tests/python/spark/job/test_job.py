@@ -1,4 +1,4 @@
-"""A job says what is wrong with it before it runs."""
+"""A job rejects what is wrong with it before it runs."""
 
 import threading
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
         ),
     ],
 )
-def test_setting_that_cannot_be_used_is_refused(
+def test_invalid_setting_is_rejected(
     store: SqliteStore, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -59,13 +59,13 @@ def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) ->
     batch = pa.RecordBatch.from_pylist([row, {**row, "carrier": "B"}])
     message = run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
     partials = decode(message.partials, job.metrics)
-    assert {one.entity: one.count for one in partials if isinstance(one, DEPARTURES)} == {
+    assert {item.entity: item.count for item in partials if isinstance(item, DEPARTURES)} == {
         "A": 1,
         "B": 1,
     }
 
 
-def test_tag_of_one_column_is_none_of_another(store: SqliteStore) -> None:
+def test_tag_of_one_column_is_not_a_tag_of_another(store: SqliteStore) -> None:
     by_id = replace(ARROW, type_column="id", tags=["1", "X"])
     job = flight_job(store, items=None, arrow=[ARROW, by_id])
     options = SinkOptions.parse({}, job, stream=True)
@@ -73,28 +73,28 @@ def test_tag_of_one_column_is_none_of_another(store: SqliteStore) -> None:
     message = run_attempt(job, options, [pa.RecordBatch.from_pylist([row])])
     assert (
         sum(
-            one.count
-            for one in decode(message.partials, job.metrics)
-            if isinstance(one, DEPARTURES)
+            item.count
+            for item in decode(message.partials, job.metrics)
+            if isinstance(item, DEPARTURES)
         )
         == 2
     )
     for carrier in ("X", None):
-        strange = pa.RecordBatch.from_pylist([row, {**row, "carrier": carrier}])
+        unknown = pa.RecordBatch.from_pylist([row, {**row, "carrier": carrier}])
         with pytest.raises(
             SinkError,
             match=f"column 'carrier' has a row with {carrier!r}, and the steps by it have A",
         ):
-            run_attempt(job, options, [strange])
+            run_attempt(job, options, [unknown])
 
 
-def test_an_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStore) -> None:
+def test_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStore) -> None:
     def fail(_: pa.RecordBatch) -> None:
         raise ZeroDivisionError("no")
 
     class Converting(Aggregator):
         def consume(self, batch: list[Metrics]) -> None:
-            super().consume([pa.table({"carrier": [one.entity for one in batch]})])
+            super().consume([pa.table({"carrier": [item.entity for item in batch]})])
 
     counts = Aggregation(keys=["carrier"], measures={"n": Count()})
     job = flight_job(
@@ -113,7 +113,7 @@ def test_queues_that_live_for_one_attempt_or_commit_have_no_balancer(store: Sqli
 
 
 @pytest.mark.parametrize("stage", ["l1", "l2"])
-def test_queue_with_an_error_handler_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
+def test_queue_with_an_error_handler_is_rejected(store: SqliteStore, stage: str) -> None:
     job = flight_job(store)
     with pytest.raises(
         ConfigError, match=f"the {stage} queue of job 'flights' has an error_handler"
@@ -122,14 +122,14 @@ def test_queue_with_an_error_handler_of_its_own_is_refused(store: SqliteStore, s
 
 
 @pytest.mark.parametrize("stage", ["l1", "l2"])
-def test_queue_with_a_consumer_of_its_own_is_refused(store: SqliteStore, stage: str) -> None:
+def test_queue_with_a_consumer_is_rejected(store: SqliteStore, stage: str) -> None:
     job = flight_job(store)
     with pytest.raises(ConfigError, match=f"the {stage} queue of job 'flights' has a consumer"):
         replace(job, **{stage: replace(getattr(job, stage), consumer=lambda batch: None)})
 
 
 @needs_batch_sink
-def test_job_that_does_not_pickle_is_refused_and_the_attribute_named(
+def test_job_that_does_not_pickle_is_rejected_and_the_attribute_named(
     spark: SparkSession, store: SqliteStore
 ) -> None:
     lock = threading.Lock()
@@ -138,7 +138,10 @@ def test_job_that_does_not_pickle_is_refused_and_the_attribute_named(
         with lock:
             yield DEPARTURES("A", 0)
 
-    message = "items of job 'flights' cannot be pickled .*lock.*: make what it holds.* inside the function"
+    message = (
+        "items of job 'flights' cannot be pickled .*lock.*:"
+        " make what it holds.* inside the function"
+    )
     with pytest.raises(ConfigError, match=message):
         register(spark, flight_job(store, items=items))
 
@@ -189,7 +192,7 @@ def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
         ({"onnewquerry": "append"}, True, "did you mean onNewQuery"),
     ],
 )
-def test_option_that_would_silently_do_nothing_is_refused(
+def test_option_without_an_effect_is_rejected(
     store: SqliteStore, options: dict[str, str], stream: bool, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""The Java for Spark: the machine's own if it will do, else the bundled one, else a clear sentence."""
+"""The Java for Spark: the machine's own if it fits, else the bundled one, else a clear error."""
 
 import logging
 import subprocess
@@ -14,7 +14,7 @@ from batchqueue.spark.local import java
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """Make a home whose Java says that it has this version, on the stream and in the form of the real one."""
+    """Make a home whose Java reports this version, on the stream and in the form of a real one."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2021-04-20' >&2\n")
@@ -42,7 +42,7 @@ def test_java_home_comes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(("version", "found"), [("11.0.2", "Java 11"), ("1.8.0_292", "Java 8")])
-def test_java_that_is_too_old_is_passed_over_with_a_warning(
+def test_old_java_is_passed_over_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -57,9 +57,7 @@ def test_java_that_is_too_old_is_passed_over_with_a_warning(
 
 
 @pytest.mark.usefixtures("_no_bundled_java")
-def test_java_that_is_too_old_gives_a_clear_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_old_java_gives_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path / "path", "11.0.2")
     message = (
         r"path/bin/java is Java 11; Spark needs Java 17 .*: .* pip install 'batchqueue-rs\[java\]'"
@@ -72,7 +70,7 @@ def test_java_that_is_too_old_gives_a_clear_sentence(
 @pytest.mark.parametrize(
     ("pyspark_version", "newest"), [("3.5.9", 20), ("4.0.0", 22), ("4.1.4", 24), ("4.2.1", None)]
 )
-def test_java_that_is_too_new_for_this_pyspark_is_passed_over(
+def test_java_too_new_for_this_pyspark_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pyspark_version: str, newest: int | None
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", pyspark_version)
@@ -86,7 +84,7 @@ def test_java_that_is_too_new_for_this_pyspark_is_passed_over(
             find_java_home()
 
 
-def test_bundled_java_that_is_too_new_gives_a_clear_sentence(
+def test_bundled_java_that_is_too_new_gives_a_clear_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", "3.5.9")
@@ -99,14 +97,14 @@ def test_bundled_java_that_is_too_new_gives_a_clear_sentence(
 
 
 @pytest.mark.usefixtures("_no_bundled_java")
-def test_missing_java_gives_a_clear_sentence() -> None:
+def test_missing_java_gives_a_clear_error() -> None:
     with pytest.raises(
         ConfigError, match="there is no Java in JAVA_HOME or on the PATH; Spark needs Java"
     ):
         find_java_home()
 
 
-def test_bundled_java_starts_with_the_option_that_it_does_not_know(tmp_path: Path) -> None:
+def test_bundled_java_starts_with_an_option_it_does_not_know(tmp_path: Path) -> None:
     home = find_java_home()
     command = [
         home / "bin" / "java",

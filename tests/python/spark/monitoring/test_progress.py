@@ -1,4 +1,4 @@
-"""What is shown while a query runs: its epochs, all of them and no others, as lines or above a bar."""
+"""Progress of a running query: exactly its epochs, as lines or above a bar."""
 
 import logging
 import sys
@@ -53,7 +53,7 @@ def record(
 
 
 class ScriptedQuery:
-    """A query that does the next thing each time it is asked whether it is active, and then ends."""
+    """A query that takes its next step at each check whether it is active, and then ends."""
 
     id = "q"
 
@@ -83,7 +83,7 @@ class ScriptedQuery:
 
 
 def shown(query: Any, store: Any, sink_ids: Any = "s", **options: Any) -> list[str]:
-    """The lines where output is no terminal."""
+    """The lines of an output that is not a terminal."""
     file = StringIO()
     show_progress(
         query, store, sink_ids, console=Console(file=file), **{"line_interval_s": 0, **options}
@@ -92,7 +92,7 @@ def shown(query: Any, store: Any, sink_ids: Any = "s", **options: Any) -> list[s
     return file.getvalue().splitlines()
 
 
-def test_each_epoch_has_a_line_with_what_the_ledger_says(store: SqliteStore) -> None:
+def test_each_epoch_has_a_line_with_the_ledgers_figures(store: SqliteStore) -> None:
     query = ScriptedQuery(
         lambda: record(store, 0, 1_500), lambda: record(store, 1, 500, failed=2, l1_use=90)
     )
@@ -104,12 +104,12 @@ def test_each_epoch_has_a_line_with_what_the_ledger_says(store: SqliteStore) -> 
     assert second.endswith("queue use l1 90 %, l2 5 %, persist 100 %  failed 2  refused 0")
 
 
-def test_epochs_that_end_at_once_have_a_line_each(store: SqliteStore) -> None:
+def test_epochs_that_end_together_have_a_line_each(store: SqliteStore) -> None:
     query = ScriptedQuery(lambda: [record(store, batch_id, 10) for batch_id in range(4)])
     assert [line.split()[1] for line in shown(query, store)] == ["0", "1", "2", "3"]
 
 
-def test_what_was_there_before_and_other_queries_are_left_out_but_counted(
+def test_earlier_epochs_and_other_queries_are_not_shown_but_counted(
     store: SqliteStore,
 ) -> None:
     record(store, 0, 1_000)
@@ -120,7 +120,7 @@ def test_what_was_there_before_and_other_queries_are_left_out_but_counted(
     assert line.split()[:4] == ["epoch", "1", "1,110", "rows"]
 
 
-def test_an_epoch_of_shards_is_shown_when_all_have_it(store: SqliteStore) -> None:
+def test_epoch_of_shards_is_shown_once_all_have_it(store: SqliteStore) -> None:
     sinks = ["s/0", "s/1"]
 
     def ahead() -> None:
@@ -139,11 +139,11 @@ def test_an_epoch_of_shards_is_shown_when_all_have_it(store: SqliteStore) -> Non
     assert epoch.summary["l1_ratio"] == 6.0
     assert (second.batch_id, second.summary["rows"], second.totals.rows) == (1, 160, 360)
     assert second.summary["stages"]["l1"]["failed"] == 1
-    assert second.summary["commit_wall_s"] == 1.0  # side by side
+    assert second.summary["commit_wall_s"] == 1.0  # concurrent
     assert second.summary["commit_bytes"] == 2_000
 
 
-def test_it_ends_with_the_query_and_raises_what_that_raises(store: SqliteStore) -> None:
+def test_display_ends_with_the_query_and_raises_its_error(store: SqliteStore) -> None:
     failing = ScriptedQuery(lambda: record(store, 0, 10), error=ArithmeticError("the sky fell"))
     file = StringIO()
     with pytest.raises(ArithmeticError, match="the sky fell"):
@@ -162,7 +162,7 @@ class Away(SqliteStore):
         return super().summaries(sink_id, newest)
 
 
-def test_a_ledger_that_cannot_be_read_is_told_once_and_read_again(tmp_path: Path) -> None:
+def test_unreadable_ledger_is_reported_once_and_read_again(tmp_path: Path) -> None:
     store = Away(tmp_path / "metrics.db")
     store.is_away = False
 
@@ -185,7 +185,7 @@ def test_a_ledger_that_cannot_be_read_is_told_once_and_read_again(tmp_path: Path
     ]
 
 
-def test_a_ledger_that_is_away_at_the_start_does_not_make_old_epochs_new(tmp_path: Path) -> None:
+def test_ledger_that_is_away_at_the_start_does_not_make_old_epochs_new(tmp_path: Path) -> None:
     store = Away(tmp_path / "metrics.db")
     store.is_away = False
     record(store, 0, 1_000)
@@ -198,7 +198,7 @@ def test_a_ledger_that_is_away_at_the_start_does_not_make_old_epochs_new(tmp_pat
     assert line.split()[:3] == ["epoch", "1", "1,010"]
 
 
-def test_a_store_that_does_not_exist_yet_is_waited_for(store: SqliteStore) -> None:
+def test_missing_store_is_waited_for(store: SqliteStore) -> None:
     assert not store.path.exists()
     (line,) = shown(ScriptedQuery(lambda: record(store, 0, 10)), store)
     assert line.split()[:2] == ["epoch", "0"]
@@ -218,13 +218,13 @@ def new_epoch(batch_id: int, rows_so_far: int, rows: int) -> NewEpoch:
     )
 
 
-def test_there_is_a_line_every_so_many_seconds_and_the_last_epoch_has_one() -> None:
+def test_lines_are_written_at_an_interval_and_for_the_last_epoch() -> None:
     clock, file = Clock(), StringIO()
     with ProgressDisplay(Console(file=file), line_interval_s=10, clock=clock) as display:
         for number in range(10):
             clock.seconds += 4
             display.show(new_epoch(number, 10 * number, 10))
-    # Epoch 0, then the first one that is at least 10 s later, and so on; 9 is one of these.
+    # Epoch 0, then the first epoch at least 10 s later, and so on; 9 is among these.
     assert [line.split()[1] for line in file.getvalue().splitlines()] == ["0", "3", "6", "9"]
     file = StringIO()
     with ProgressDisplay(Console(file=file), line_interval_s=10, clock=clock) as display:
@@ -234,7 +234,7 @@ def test_there_is_a_line_every_so_many_seconds_and_the_last_epoch_has_one() -> N
     assert [line.split()[1] for line in file.getvalue().splitlines()] == ["0", "2"]
 
 
-def test_the_rate_is_that_of_the_last_minute_and_leaves_out_earlier_runs() -> None:
+def test_rate_is_that_of_the_last_minute_without_earlier_runs() -> None:
     clock, file = Clock(), StringIO()
     with ProgressDisplay(Console(file=file), line_interval_s=0, clock=clock) as display:
         for rows_so_far, rows, after_s in (
@@ -253,20 +253,20 @@ def test_the_rate_is_that_of_the_last_minute_and_leaves_out_earlier_runs() -> No
     assert rates == ["10", "4", "1", "5"]
 
 
-def test_in_a_terminal_the_newest_line_stands_above_a_bar(store: SqliteStore) -> None:
+def test_newest_line_stands_above_a_bar_in_a_terminal(store: SqliteStore) -> None:
     file = StringIO()
     console = Console(force_terminal=True, file=file, width=200)
     query = ScriptedQuery(lambda: record(store, 0, 1_000), lambda: record(store, 1, 2_000))
     show_progress(query, store, "s", total_rows=4_000, console=console)
     text = file.getvalue()
     assert "waiting for the first epoch" in text
-    assert "\x1b[2K" in text  # it is drawn over itself
+    assert "\x1b[2K" in text  # the bar is drawn over itself
     assert "━" in text
     assert " 25 %" in text
-    last = text.rpartition("\x1b[2K")[2]  # what is left when the bar is wiped out
+    last = text.rpartition("\x1b[2K")[2]  # what remains after the bar is erased
     assert last.startswith("epoch   1      3,000 of 4,000 rows")
     assert last.count("\n") == 1
-    assert text.count("epoch   1") >= 2  # and it stood above the bar
+    assert text.count("epoch   1") >= 2  # the line stood above the bar
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_in_a_terminal_the_newest_line_stands_above_a_bar(store: SqliteStore) ->
     [({"total_epochs": 4}, " 50 %"), ({}, "3,000 rows")],
     ids=["epochs", "nothing"],
 )
-def test_the_bar_counts_what_is_known(
+def test_bar_counts_the_known_epochs(
     store: SqliteStore, totals: dict[str, int], expected: str
 ) -> None:
     file = StringIO()
@@ -288,7 +288,7 @@ def test_the_bar_counts_what_is_known(
     assert any("━" in line for line in bars) == bool(totals)
 
 
-def test_sink_ids_that_cannot_be_meant_are_refused(store: SqliteStore) -> None:
+def test_invalid_sink_ids_are_rejected(store: SqliteStore) -> None:
     for watching in (
         lambda: show_progress(ScriptedQuery(), store, []),
         lambda: LedgerListener(store, ["s", "s"]),
@@ -297,7 +297,7 @@ def test_sink_ids_that_cannot_be_meant_are_refused(store: SqliteStore) -> None:
             watching()
 
 
-def test_the_missing_package_is_named_with_the_remedy(
+def test_missing_package_is_named_with_the_remedy(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "batchqueue.spark.monitoring.progress_display")
@@ -308,11 +308,13 @@ def test_the_missing_package_is_named_with_the_remedy(
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[str, str]]]:
-    """Level and text of each line of the driver's log, as they come."""
+    """Level and text of each line of the driver's log."""
     caplog.set_level(logging.INFO, "batchqueue.spark")
     lines: list[tuple[str, str]] = []
     handler = logging.Handler()
-    handler.emit = lambda one: lines.append((one.levelname, one.getMessage()))  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.append(  # type: ignore[method-assign]
+        (record.levelname, record.getMessage())
+    )
     logger = logging.getLogger("batchqueue.spark")
     logger.addHandler(handler)
     yield lines
@@ -323,7 +325,7 @@ def progress_event(query: str, batch_id: int) -> Any:
     return SimpleNamespace(progress=SimpleNamespace(id=query, batchId=batch_id))
 
 
-def test_the_listener_logs_each_epoch_of_its_sink_once_and_the_end(
+def test_listener_logs_each_epoch_of_its_sink_once_and_the_end(
     store: SqliteStore, log: list[tuple[str, str]]
 ) -> None:
     record(store, 0, 100)
@@ -345,9 +347,7 @@ def test_the_listener_logs_each_epoch_of_its_sink_once_and_the_end(
     assert log == [("ERROR", "sink s: query q has failed: the sky fell")]
 
 
-def test_the_listener_says_when_the_ledger_cannot_be_read(
-    tmp_path: Path, log: list[tuple[str, str]]
-) -> None:
+def test_listener_reports_an_unreadable_ledger(tmp_path: Path, log: list[tuple[str, str]]) -> None:
     listener = LedgerListener(Away(tmp_path / "metrics.db"), ["s/0", "s/1"])
     listener.onQueryProgress(progress_event("q", 0))
     assert log == [("WARNING", "sink s: its ledger cannot be read: no route to host")]
@@ -357,7 +357,7 @@ def fail(_batch: Any) -> Iterator[Any]:
     raise ArithmeticError("the sky fell on our heads")
 
 
-def test_a_stream_is_shown_and_logged_on_the_driver_and_its_failure_raised(
+def test_stream_is_shown_and_logged_on_the_driver_and_its_failure_raised(
     spark: SparkSession, store: SqliteStore, start: Any, log: list[tuple[str, str]]
 ) -> None:
     listener = LedgerListener(store, "flights")

@@ -1,4 +1,4 @@
-"""What Prometheus gets is what the ledger says: over restarts, pruned summaries, shards, and stores that are away."""
+"""Prometheus gets the ledger's figures: over restarts, pruned summaries, shards and outages."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def commit_batch(store: SqliteStore, flights: Path, *, overwrite: bool) -> None:
 
 
 def scraped(collector: LedgerCollector) -> Scrape:
-    """Scrape once; what is returned finds a value by name and labels."""
+    """Scrape once; return a function that finds a value by name and labels."""
     registry = CollectorRegistry()
     registry.register(collector)
     registry.collect()
@@ -69,7 +69,7 @@ def scraped(collector: LedgerCollector) -> Scrape:
 
 
 def scrape(store: Any, sink_ids: Any = "flights") -> Scrape:
-    """The same by a process that has just started."""
+    """The same in a process that has just started."""
     return scraped(LedgerCollector(store, sink_ids))
 
 
@@ -109,14 +109,14 @@ def test_counters_add_up_and_gauges_are_those_of_the_last_epoch(
     assert before - 0.001 <= value("last_commit_timestamp_seconds") <= time.time() + 0.001
 
 
-def test_an_epoch_that_is_committed_again_counts_once(store: SqliteStore, flights: Path) -> None:
+def test_epoch_that_is_committed_again_counts_once(store: SqliteStore, flights: Path) -> None:
     for _ in range(2):
         commit_epoch(store, flights, 0)
     assert scrape(store)("rows_total") == ROWS_PER_FILE
     assert scrape(store)("epochs_total") == 1
 
 
-def test_counters_go_on_when_old_summaries_are_deleted(tmp_path: Path, flights: Path) -> None:
+def test_counters_continue_when_old_summaries_are_deleted(tmp_path: Path, flights: Path) -> None:
     store = SqliteStore(tmp_path / "metrics.db", kept_summaries=2)
     collector = LedgerCollector(store, "flights")
     seen = []
@@ -128,7 +128,7 @@ def test_counters_go_on_when_old_summaries_are_deleted(tmp_path: Path, flights: 
     assert seen == [ROWS_PER_FILE * number for number in (1, 2, 3, 4, 5)]
 
 
-def test_counters_go_on_when_an_overwrite_deletes_what_was_stored(
+def test_counters_continue_when_an_overwrite_deletes_the_store(
     store: SqliteStore, flights: Path
 ) -> None:
     commit_epoch(store, flights, 0)
@@ -141,7 +141,7 @@ def test_counters_go_on_when_an_overwrite_deletes_what_was_stored(
     assert scrape(store)("epochs_total") == 4
 
 
-def test_a_ledger_of_before_there_were_totals_counts_what_it_has_and_goes_on(
+def test_ledger_without_totals_counts_its_summaries_and_continues(
     tmp_path: Path, flights: Path
 ) -> None:
     store = SqliteStore(tmp_path / "metrics.db", kept_summaries=3)
@@ -149,7 +149,8 @@ def test_a_ledger_of_before_there_were_totals_counts_what_it_has_and_goes_on(
         commit_epoch(store, flights, batch_id)
     with sqlite3.connect(store.path) as connection:
         connection.execute(
-            "UPDATE batchqueue_epochs SET summary = json_remove(summary, '$.totals', '$.committed_at')"
+            "UPDATE batchqueue_epochs"
+            " SET summary = json_remove(summary, '$.totals', '$.committed_at')"
         )
         connection.execute(
             "UPDATE batchqueue_epochs SET summary = json_remove(summary, '$.partials')"
@@ -163,7 +164,7 @@ def test_a_ledger_of_before_there_were_totals_counts_what_it_has_and_goes_on(
     assert scrape(store)("rows_total") == 5 * ROWS_PER_FILE
 
 
-def test_a_writer_without_totals_in_between_does_not_start_them_anew(
+def test_writer_without_totals_in_between_does_not_reset_them(
     store: SqliteStore, flights: Path
 ) -> None:
     for batch_id in range(2):
@@ -176,7 +177,7 @@ def test_a_writer_without_totals_in_between_does_not_start_them_anew(
     assert scrape(store)("epochs_total") == 4
 
 
-def test_a_sink_without_epochs_has_counters_at_0_and_no_gauges(store: SqliteStore) -> None:
+def test_sink_without_epochs_has_counters_at_0_and_no_gauges(store: SqliteStore) -> None:
     store.prepare()
     value = scrape(store)
     assert (value("up"), value("epochs_total"), value("rows_total")) == (1, 0, 0)
@@ -185,7 +186,7 @@ def test_a_sink_without_epochs_has_counters_at_0_and_no_gauges(store: SqliteStor
     assert value("last_batch_id") is None
 
 
-def test_each_shard_is_a_sink_of_its_own(store: SqliteStore, flights: Path) -> None:
+def test_each_shard_is_a_separate_sink(store: SqliteStore, flights: Path) -> None:
     sinks = ["flights/0", "flights/1"]
     for number, sink_id in enumerate(sinks):
         for batch_id in range(number + 1):
@@ -218,7 +219,7 @@ def get() -> Iterator[Callable[[Any], str]]:
         thread.join()
 
 
-def test_a_scrape_over_http_has_every_metric_with_its_type(
+def test_scrape_over_http_has_every_metric_with_its_type(
     store: SqliteStore, flights: Path, get: Callable[[Any], str]
 ) -> None:
     commit_epoch(store, flights, 0)
@@ -235,7 +236,7 @@ def test_a_scrape_over_http_has_every_metric_with_its_type(
     )
 
 
-def test_a_store_that_cannot_be_read_is_down_for_the_scrape_and_told_once(
+def test_unreadable_store_is_down_for_the_scrape_and_logged_once(
     store: SqliteStore, flights: Path, get: Callable[[Any], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "batchqueue.spark")
@@ -244,14 +245,14 @@ def test_a_store_that_cannot_be_read_is_down_for_the_scrape_and_told_once(
         assert [line for line in get(collector).splitlines() if not line.startswith("#")] == [
             'batchqueue_sink_up{sink="flights"} 0.0'
         ]
-    assert [(one.levelname, "there is no such file" in one.message) for one in caplog.records] == [
-        ("WARNING", True)
-    ]
+    assert [
+        (record.levelname, "there is no such file" in record.message) for record in caplog.records
+    ] == [("WARNING", True)]
     commit_epoch(store, flights, 0)
     caplog.clear()
     assert scraped(collector)("up") == 1
     assert scraped(collector)("rows_total") == ROWS_PER_FILE
-    assert [one.message for one in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "sink flights: its metrics can be read again"
     ]
 
@@ -271,13 +272,13 @@ class PartlyBroken:
 
 
 @pytest.mark.parametrize("error", [StoreError("damaged"), KeyError("rows")])
-def test_a_sink_that_is_damaged_leaves_the_others_alone(error: Exception) -> None:
+def test_damaged_sink_does_not_affect_the_others(error: Exception) -> None:
     value = scrape(PartlyBroken({"b": error}), ["a", "b", "c"])
     assert [value("up", sink) for sink in "abc"] == [1, 0, 1]
     assert [value("rows_total", sink) for sink in "abc"] == [0, None, 0]
 
 
-def test_a_server_that_is_away_is_waited_for_once_in_a_scrape() -> None:
+def test_server_that_is_away_is_waited_for_once_per_scrape() -> None:
     store = PartlyBroken({"b": StoreUnavailableError("no route to host")})
     collector = LedgerCollector(store, ["a", "b", "c", "d"])
     registry = CollectorRegistry()
@@ -287,7 +288,7 @@ def test_a_server_that_is_away_is_waited_for_once_in_a_scrape() -> None:
     assert store.asked == ["a", "b"]
 
 
-def test_registering_reads_nothing_and_a_second_collector_is_refused(store: SqliteStore) -> None:
+def test_registration_reads_nothing_and_a_second_collector_is_refused(store: SqliteStore) -> None:
     registry = CollectorRegistry(auto_describe=True)
     nothing = PartlyBroken({})
     registry.register(LedgerCollector(nothing, "flights"))
@@ -297,12 +298,12 @@ def test_registering_reads_nothing_and_a_second_collector_is_refused(store: Sqli
 
 
 @pytest.mark.parametrize("sink_ids", [[], ["a", "b", "a"]])
-def test_sink_ids_that_cannot_be_meant_are_refused(store: SqliteStore, sink_ids: list[str]) -> None:
+def test_invalid_sink_ids_are_rejected(store: SqliteStore, sink_ids: list[str]) -> None:
     with pytest.raises(ConfigError, match="give at least one sink id, each once"):
         LedgerCollector(store, sink_ids)
 
 
-def test_the_missing_package_is_named_with_the_remedy(
+def test_missing_package_is_named_with_the_remedy(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
@@ -312,9 +313,7 @@ def test_the_missing_package_is_named_with_the_remedy(
         LedgerCollector(store, "flights")
 
 
-def test_summaries_with_totals_can_be_written_as_json_and_say_when(
-    store: SqliteStore, flights: Path
-) -> None:
+def test_summaries_with_totals_are_json_and_have_a_time(store: SqliteStore, flights: Path) -> None:
     commit_epoch(store, flights, 0)
     (epoch,) = store.summaries("flights")
     assert json.loads(json.dumps(epoch.summary)) == epoch.summary
@@ -322,8 +321,8 @@ def test_summaries_with_totals_can_be_written_as_json_and_say_when(
     assert abs(time.time() - epoch.summary["committed_at"]) < 600
 
 
-def test_the_page_lists_exactly_these_metrics() -> None:
-    """A row of the table for each metric, in their order: name, type, labels, unit, meaning, when it changes."""
+def test_page_lists_exactly_these_metrics() -> None:
+    """A row per metric, in their order: name, type, labels, unit, meaning, when it changes."""
     rows = [
         line.strip("| ").split(" | ")
         for line in PAGE.read_text().splitlines()
@@ -343,7 +342,7 @@ def test_the_page_lists_exactly_these_metrics() -> None:
     ]
 
 
-def test_what_is_scraped_after_a_stream_is_what_was_fed(store: SqliteStore, stream: Any) -> None:
+def test_scrape_after_a_stream_has_the_fed_rows(store: SqliteStore, stream: Any) -> None:
     rows = FILES * ROWS_PER_FILE
     stream(flight_job(store))
     value = scrape(store)

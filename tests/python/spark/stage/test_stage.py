@@ -1,4 +1,4 @@
-"""A stage: its queue ends with it, in time for the tries of a retry policy, and wraps no handler in vain."""
+"""A stage's queue ends with it, in time for a retry policy, and wraps only shared handlers."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ def test_stage_that_cannot_be_made_leaves_no_drain_threads() -> None:
     assert threads() == before
 
 
-def test_end_of_a_stage_waits_between_the_tries_of_the_last_batch() -> None:
+def test_end_of_a_stage_waits_for_the_retries_of_the_last_batch() -> None:
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1), retry=RetryPolicy(attempts=2, backoff_ms=500)
     )
@@ -48,7 +48,7 @@ def test_end_of_a_stage_waits_between_the_tries_of_the_last_batch() -> None:
     assert (stage.summary.consumed, stage.summary.failed) == (3, 0)
 
 
-def test_no_two_threads_enter_the_methods_of_one_object() -> None:
+def test_methods_of_one_object_are_never_entered_concurrently() -> None:
     alone: list[bool] = []
 
     class Writer:
@@ -57,7 +57,7 @@ def test_no_two_threads_enter_the_methods_of_one_object() -> None:
         def write(self, _: list[Any]) -> None:
             alone.append(self.lock.acquire(blocking=False))
             if alone[-1]:
-                threading.Event().wait(0.01)  # a second thread would come in here
+                threading.Event().wait(0.01)  # a second thread would enter here
                 self.lock.release()
 
         def numbers(self, batch: list[int]) -> None:
@@ -68,7 +68,7 @@ def test_no_two_threads_enter_the_methods_of_one_object() -> None:
 
     writer = Writer()
     with Stage("one object", CONFIG, {int: writer.numbers, str: writer.words}) as stage:
-        stage.produce_many([one for number in range(200) for one in (number, str(number))])
+        stage.produce_many([item for number in range(200) for item in (number, str(number))])
     assert set(alone) == {True}
 
 
@@ -81,7 +81,7 @@ def feed_until_it_fails(handlers: dict[type | str, Any]) -> None:
         assert stage.has_failed
 
 
-def test_stage_knows_that_a_handler_has_failed() -> None:
+def test_stage_reports_that_a_handler_has_failed() -> None:
     def fail(_: list[int]) -> None:
         raise ZeroDivisionError("no")
 
@@ -89,6 +89,6 @@ def test_stage_knows_that_a_handler_has_failed() -> None:
         feed_until_it_fails({int: fail})
 
 
-def test_stage_knows_that_items_have_no_handler() -> None:
+def test_stage_reports_items_without_a_handler() -> None:
     with pytest.raises(SinkError, match="without a handler"):
         feed_until_it_fails({str: len})

@@ -1,4 +1,4 @@
-"""Partials survive the way to the commit unchanged: no loss, no duplication, exact values."""
+"""Partials reach the commit unchanged: no loss, no duplication, exact values."""
 
 import math
 from datetime import UTC, datetime
@@ -50,17 +50,17 @@ partials = st.one_of(
 )
 
 
-def in_order(some: list[Metrics]) -> list[Metrics]:
+def in_order(items: list[Metrics]) -> list[Metrics]:
     """Types of one layout share a stream, so only the order within a layout is kept."""
-    return sorted(some, key=lambda one: list(one.columns))
+    return sorted(items, key=lambda item: list(item.columns))
 
 
-@settings(deadline=None)  # on a busy machine the first example pays for what Arrow sets up
+@settings(deadline=None)  # on a busy machine the first example includes Arrow's start
 @given(st.lists(partials))
-def test_what_is_decoded_is_what_was_encoded(sent: list[Metrics]) -> None:
+def test_decoded_partials_are_those_that_were_encoded(sent: list[Metrics]) -> None:
     received = list(decode(encode(sent, METRICS), METRICS))
     assert in_order(received) == in_order(sent)
-    assert [type(one) for one in in_order(received)] == [type(one) for one in in_order(sent)]
+    assert [type(item) for item in in_order(received)] == [type(item) for item in in_order(sent)]
 
 
 def test_nan_arrives_as_nan() -> None:
@@ -71,17 +71,17 @@ def test_nan_arrives_as_nan() -> None:
 
 def test_metrics_of_one_layout_share_a_stream() -> None:
     types = [metric_type(f"count {number}", CountMetrics) for number in range(100)]
-    streams = encode([one("entity", 0) for one in types], types)
+    streams = encode([kind("entity", 0) for kind in types], types)
     assert len(streams) == 1
     assert len(streams[0]) < 4_000
-    assert [type(one) for one in decode(streams, types)] == types
+    assert [type(item) for item in decode(streams, types)] == types
 
 
 @pytest.mark.parametrize(
     ("partial", "declared"),
     [(COUNT("a", 0, 2**63), "count int"), (SUM("a", 0, 0.5), "total int, compensation")],
 )
-def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declared: str) -> None:
+def test_value_that_does_not_fit_its_column_is_rejected(partial: Metrics, declared: str) -> None:
     with pytest.raises(
         SinkError, match=rf"does not fit its column \({declared}.*in one of {partial.name}"
     ):
@@ -99,13 +99,13 @@ def test_value_that_does_not_fit_its_column_is_refused(partial: Metrics, declare
         ("a", False, "False is no number"),
     ],
 )
-def test_key_that_the_store_cannot_keep_is_refused(
+def test_key_that_the_store_cannot_keep_is_rejected(
     entity: Any, time_bucket: Any, reason: str
 ) -> None:
     with pytest.raises(SinkError, match=reason):
         encode([COUNT(entity, time_bucket)], METRICS)
 
 
-def test_text_in_an_int_column_is_refused() -> None:
+def test_text_in_an_int_column_is_rejected() -> None:
     with pytest.raises(SinkError, match="'9' is no number"):
         encode([COUNT("a", 0, "9")], METRICS)

@@ -1,4 +1,4 @@
-"""One job, four ways: objects, Arrow handlers, built-in aggregators, Spark SQL. All are equal to Spark SQL."""
+"""One job, four ways, all equal to Spark SQL: objects, Arrow handlers, aggregators, Spark SQL."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -54,7 +54,7 @@ from spark_support.pyspark_version import needs_stream_sink
 
 
 class MergingHandler:
-    """A handler of one's own on Arrow."""
+    """A user's own handler on Arrow."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -92,7 +92,7 @@ def place(way: str) -> Any:
 
 
 def only(results: Results, wanted: Wanted) -> Results:
-    return {one.name: results[one.name] for one in wanted}
+    return {metric.name: results[metric.name] for metric in wanted}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -120,7 +120,7 @@ Stream = Callable[..., None]
 
 
 @pytest.mark.parametrize("way", ["objects", "aggregators by tag", "spark by tag"])
-def test_stream_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
+def test_stream_is_equal_to_spark_sql_even_if_an_epoch_is_replayed(
     spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, tmp_path: Path, way: str
 ) -> None:
     changes, wanted = WAYS[way]
@@ -134,10 +134,10 @@ def test_stream_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
 
 
 @needs_stream_sink
-def test_stream_goes_on_from_the_format_to_the_writer_and_back(
+def test_stream_may_change_between_the_format_and_the_writer(
     spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream, tmp_path: Path
 ) -> None:
-    """The ledger is the same, so the checkpoint decides what is next, whichever way it is written."""
+    """Both use one ledger, so the checkpoint decides what is next, whichever of them writes it."""
     job = flight_job(store, items=None, arrow=[replace(DECLARED, **ALL_ROWS)])
     checkpoint = tmp_path / "both"
 
@@ -172,7 +172,7 @@ def test_writer_refuses_a_new_checkpoint_as_the_format_does(
     assert difference(stored(store), before) == []
 
 
-def test_batch_without_a_txn_id_says_at_least_once_and_overwrite_replaces(
+def test_batch_without_a_txn_id_is_at_least_once_and_overwrite_replaces(
     table: DataFrame, store: SqliteStore
 ) -> None:
     writer = MetricsWriter(flight_job(store))
@@ -214,14 +214,14 @@ def test_write_epoch_outside_of_a_stream_is_refused(table: DataFrame, store: Sql
         ),
     ],
 )
-def test_what_spark_sql_has_not_is_refused_at_once(
+def test_what_spark_sql_has_not_is_rejected_immediately(
     store: SqliteStore, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         MetricsWriter(flight_job(store, **changes), l1="spark")
 
 
-def test_options_are_checked_at_once(store: SqliteStore) -> None:
+def test_options_are_checked_immediately(store: SqliteStore) -> None:
     job = flight_job(store)
     with pytest.raises(ConfigError, match="l1='rust': use 'tasks' or 'spark'"):
         MetricsWriter(job, l1="rust")  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_options_are_checked_at_once(store: SqliteStore) -> None:
         MetricsWriter(job, maxCommitBytes="none")
 
 
-def test_blank_txn_id_is_refused(table: DataFrame, store: SqliteStore) -> None:
+def test_blank_txn_id_is_rejected(table: DataFrame, store: SqliteStore) -> None:
     with pytest.raises(ConfigError, match="txn_id=' ' is blank"):
         MetricsWriter(flight_job(store)).write_batch(table, txn_id=" ")
 
@@ -246,7 +246,7 @@ def test_tag_that_no_step_names_fails_the_write(table: DataFrame, store: SqliteS
     assert store.summaries("flights") == []
 
 
-def test_row_without_a_tag_is_a_stranger_too(spark: SparkSession, store: SqliteStore) -> None:
+def test_row_without_a_tag_fails_the_write(spark: SparkSession, store: SqliteStore) -> None:
     rows = spark.createDataFrame([("x", None, 0, 1.0, 1)], SCHEMA)
     job = flight_job(store, items=None, arrow=[DECLARED])
     with pytest.raises(SinkError, match="1 rows have a value of 'carrier'"):
@@ -273,7 +273,7 @@ def summing(store: SqliteStore) -> AggregationJob:
         ("false", SinkError, "the sum 'distance' of column 'distance' does not fit 64 bits"),
     ],
 )
-def test_sum_above_64_bits_fails_the_write_whatever_ansi_mode_says(
+def test_sum_above_64_bits_fails_the_write_in_any_ansi_mode(
     spark: SparkSession, store: SqliteStore, ansi: str, error: Any, message: str
 ) -> None:
     rows = spark.range(3).selectExpr(f"{2**62} distance")
@@ -288,7 +288,7 @@ def test_sum_above_64_bits_fails_the_write_whatever_ansi_mode_says(
 
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
 def test_no_rows_leave_no_metrics(spark: SparkSession, store: SqliteStore, l1: Any) -> None:
-    """SQL makes a group of no rows where there are no keys."""
+    """Without keys, SQL makes a group even of no rows."""
     rows = spark.range(0).selectExpr("id distance")
     summary = MetricsWriter(summing(store), l1=l1).write_batch(rows)
     assert (summary["rows"], summary["partials"]) == (0, 0)
@@ -324,7 +324,7 @@ ODD_ROWS = """
 def test_groups_of_spark_sql_are_those_of_an_aggregator(
     spark: SparkSession, store: SqliteStore, keys: list[str], window: Window | None
 ) -> None:
-    """Nulls, NaN, -0.0, times before 1970 and at the edges of buckets: the same values, in the same types."""
+    """Nulls, NaN, -0.0, times before 1970 and at bucket edges: the same values and types."""
     aggregation = Aggregation(
         keys=keys,
         window=window,
@@ -341,7 +341,10 @@ def test_groups_of_spark_sql_are_those_of_an_aggregator(
         rows = sorted(repr(list(row.values())) for row in groups.to_pylist())
         for number, row in enumerate(rows):
             yield WORST(
-                "groups", 0, float(number), f"{[str(one) for one in groups.schema.types]} {row}"
+                "groups",
+                0,
+                float(number),
+                f"{[str(data_type) for data_type in groups.schema.types]} {row}",
             )
 
     def groups(l1: Any, sink: str) -> list[tuple[float, str]]:
@@ -358,7 +361,7 @@ def test_groups_of_spark_sql_are_those_of_an_aggregator(
     assert groups("spark", "sql") == groups("tasks", "tasks")
 
 
-def test_window_that_spark_sql_cannot_cut_is_refused(
+def test_window_that_spark_sql_cannot_cut_is_rejected(
     spark: SparkSession, store: SqliteStore
 ) -> None:
     step = ArrowAggregation(
@@ -374,11 +377,11 @@ def test_window_that_spark_sql_cannot_cut_is_refused(
 
 
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
-def test_names_of_columns_need_no_care(spark: SparkSession, store: SqliteStore, l1: Any) -> None:
+def test_any_column_name_works(spark: SparkSession, store: SqliteStore, l1: Any) -> None:
     step = ArrowAggregation(
         aggregation=Aggregation(keys=["a.b"], measures={"n of `x`": Sum("c`d")}), metrics=totals
     )
     job = flight_job(store, items=None, arrow=[step], columns=["a.b"])
     rows = spark.sql("SELECT 1 `a.b`, 5 `c``d`, 2 e, 3 E")
     MetricsWriter(job, l1=l1).write_batch(rows)
-    assert [one.total for one in store.read(DISTANCE, "flights")] == [5]
+    assert [item.total for item in store.read(DISTANCE, "flights")] == [5]

@@ -1,4 +1,4 @@
-"""L2 by Spark's shuffle: the same results, each shard exactly once, whatever becomes of its task."""
+"""L2 by Spark's shuffle: the same results, each shard exactly once, whatever its tasks do."""
 
 import os
 import signal
@@ -46,7 +46,11 @@ def shared(request: pytest.FixtureRequest) -> Any:
 
 def wanted(spark: SparkSession, flights: Path, way: dict[str, Any], times: int = 1) -> Results:
     results = expected(spark, flights, times)
-    return results if way is not IN_SPARK else {one.name: results[one.name] for one in NO_RANKING}
+    return (
+        results
+        if way is not IN_SPARK
+        else {metric.name: results[metric.name] for metric in NO_RANKING}
+    )
 
 
 def place(way: dict[str, Any]) -> Any:
@@ -66,8 +70,8 @@ def test_batch_in_shards_is_equal_to_spark_sql(
         "exactly-once",
         table.count(),
     )
-    assert [one["applied"] for one in summary["shards"]] == [True] * SHARDS
-    assert all(one["partials"] > 0 for one in summary["shards"])
+    assert [shard["applied"] for shard in summary["shards"]] == [True] * SHARDS
+    assert all(shard["partials"] > 0 for shard in summary["shards"])
     again = writer.write_batch(table, txn_id="a")
     assert (again["applied"], again["rows"]) == (False, summary["rows"])
     assert difference(stored_in_shards(shared, writer.sink_ids), wanted(spark, flights, way)) == []
@@ -78,7 +82,7 @@ Stream = Callable[..., None]
 
 
 @pytest.mark.parametrize("way", [{}, IN_SPARK], ids=["objects", "spark"])
-def test_stream_in_shards_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
+def test_stream_in_shards_is_equal_to_spark_sql_even_if_an_epoch_is_replayed(
     spark: SparkSession,
     flights: Path,
     parquet: ParquetStore,
@@ -86,7 +90,7 @@ def test_stream_in_shards_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
     tmp_path: Path,
     way: dict[str, Any],
 ) -> None:
-    # So many shards that some of them get nothing in some epochs; they commit them all the same.
+    # So many shards that some of them get nothing in some epochs; they commit nevertheless.
     writer = MetricsWriter(flight_job(parquet, **way), l1=place(way), shards=40)
     stream(writer)
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
@@ -98,7 +102,7 @@ def test_stream_in_shards_is_equal_to_spark_sql_also_when_an_epoch_is_replayed(
 
 
 class DyingStore(ParquetStore):
-    """A store that ends the worker of one shard in the first attempt, before or after the commit."""
+    """A store that kills one shard's worker in the first attempt, before or after the commit."""
 
     place = "before"
 
@@ -129,12 +133,12 @@ def test_worker_killed_in_the_commit_of_a_shard_counts_once(
     writer = MetricsWriter(flight_job(store), shards=SHARDS)
     summary = writer.write_batch(table, txn_id="a")
     # After the commit the second attempt finds the shard applied.
-    assert [one["applied"] for one in summary["shards"]] == [True, place == "before", True]
+    assert [shard["applied"] for shard in summary["shards"]] == [True, place == "before", True]
     assert difference(stored_in_shards(store, writer.sink_ids), expected(spark, flights)) == []
 
 
 class BrokenStore(ParquetStore):
-    """A store that cannot commit one shard."""
+    """A store that cannot commit one of the shards."""
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
@@ -158,7 +162,7 @@ def test_epoch_of_which_some_shards_failed_is_completed_by_the_next_run(
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_another_number_of_shards_is_refused(
+def test_changed_number_of_shards_is_refused(
     table: DataFrame, parquet: ParquetStore, shards: int
 ) -> None:
     job = flight_job(parquet)
@@ -188,7 +192,9 @@ class NotingStore(ParquetStore):
 
 
 @pytest.mark.parametrize("shards", [2, 8, 40])
-def test_each_shard_has_a_task_of_its_own(table: DataFrame, tmp_path: Path, shards: int) -> None:
+def test_each_shard_is_committed_by_its_own_task(
+    table: DataFrame, tmp_path: Path, shards: int
+) -> None:
     MetricsWriter(flight_job(NotingStore(tmp_path / "metrics")), shards=shards).write_batch(table)
     tasks = {file.name: file.read_text() for file in (tmp_path / "metrics").glob("*.task")}
     assert len(tasks) == len(set(tasks.values())) == shards
@@ -200,7 +206,7 @@ def test_number_of_shards_is_checked(parquet: ParquetStore, shards: Any) -> None
         MetricsWriter(flight_job(parquet), shards=shards)
 
 
-def test_store_of_one_machine_is_refused(store: SqliteStore) -> None:
+def test_store_on_one_machine_is_rejected(store: SqliteStore) -> None:
     with pytest.raises(ConfigError, match=r"shards=2 with a SqliteStore.*PostgresStore"):
         MetricsWriter(flight_job(store), shards=2)
 
@@ -215,7 +221,7 @@ def test_partials_of_an_attempt_larger_than_max_commit_bytes_are_refused(
         assert parquet.summaries(sink_id) == []
 
 
-def test_no_rows_are_an_epoch_of_every_shard(
+def test_epoch_without_rows_is_an_epoch_of_every_shard(
     spark: SparkSession, table: DataFrame, parquet: ParquetStore
 ) -> None:
     for l1, way in (("tasks", {}), ("spark", IN_SPARK)):
@@ -226,11 +232,11 @@ def test_no_rows_are_an_epoch_of_every_shard(
         assert [len(parquet.summaries(sink_id)) for sink_id in writer.sink_ids] == [1, 1]
 
 
-def test_shard_depends_on_the_key_only_and_all_shards_are_used() -> None:
+def test_shard_depends_only_on_the_key_and_all_shards_are_used() -> None:
     keys = [(f"entity-{number}", 60 * number) for number in range(1_000)]
     shards = [shard_of(METRICS[0](*key), 7) for key in keys]
     assert shards == [shard_of(METRICS[0](*key, 5), 7) for key in keys]
     counts = [shards.count(shard) for shard in range(7)]
     assert min(counts) > 100, counts
-    # Never another one, in no version: what is stored lies there.
+    # Never another shard, in no version: the stored data lies there.
     assert shard_of(METRICS[0]("e0", 3_600), 100) == 42
