@@ -1,4 +1,4 @@
-"""A driver in a process of its own: one order per line of its standard input, in JSON, and one answer each."""
+"""A driver that obeys a test: it answers each line of its standard input, an order in JSON."""
 
 import json
 import os
@@ -21,10 +21,10 @@ from spark_support import flight_job, notes, rdd_job, task_faults
 
 
 class Driver:
-    """What the tests can ask for. All paths are strings."""
+    """The orders that the tests may give. All paths are strings."""
 
     def __init__(self) -> None:
-        # Else the settings of the first session would be the defaults of all later ones.
+        # Otherwise the settings of the first session would be the defaults of all later ones.
         SparkContext._ensure_initialized()
         self._spark: SparkSession | None = None
 
@@ -47,13 +47,13 @@ class Driver:
         else:
             cloudpickle.register_pickle_by_value(spark_support)
 
-    def stream(self, trouble: str, **places: str) -> None:
+    def stream(self, fault: str, **places: str) -> None:
         """Run the flight job until there is nothing new; raise what the query raises."""
-        self._start(trouble, **places).awaitTermination()
+        self._start(fault, **places).awaitTermination()
 
     def stream_and_rdd(self, **places: str) -> dict[str, Any]:
-        """Run the flight job, and an RDD job meanwhile and once more; return what that one counted each time."""
-        query = self._start("Trouble", **places)
+        """Run the flight job, and an RDD job during and after it; return what that counted."""
+        query = self._start("NoFault", **places)
         meanwhile = self._rdd(places["flights"])
         query.awaitTermination()
         return {"meanwhile": meanwhile, "after": self._rdd(places["flights"])}
@@ -77,15 +77,15 @@ class Driver:
             self._spark = None
 
     def _start(
-        self, trouble: str, flights: str, checkpoint: str, database: str, notes_folder: str
+        self, fault: str, flights: str, checkpoint: str, database: str, notes_folder: str
     ) -> StreamingQuery:
         """Start the flight job: two epochs, each with two tasks."""
         assert self._spark is not None
-        actor = task_faults.TROUBLES[trouble](notes.Notes(Path(notes_folder)))
-        job = flight_job.flight_job(SqliteStore(database), items=actor.items)
+        task_fault = task_faults.FAULTS[fault](notes.Notes(Path(notes_folder)))
+        job = flight_job.flight_job(SqliteStore(database), items=task_fault.items)
         source = self._spark.readStream.schema(flight_job.SCHEMA).option("maxFilesPerTrigger", 2)
         writer = source.parquet(flights).writeStream.format(
-            register_troubled(self._spark, job, actor)
+            register_faulty(self._spark, job, task_fault)
         )
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 
@@ -95,20 +95,19 @@ class Driver:
         return rows.rdd.mapPartitions(rdd_job.count).collect()
 
 
-def register_troubled(
-    spark: SparkSession, job: AggregationJob, trouble: task_faults.Trouble
-) -> str:
-    """Register a job as `register` does, with a trouble around the writer that it makes."""
+def register_faulty(spark: SparkSession, job: AggregationJob, fault: task_faults.NoFault) -> str:
+    """Register a job as `register` does, with a fault around the writer that it makes."""
     sources: list[Any] = []
-    register(SimpleNamespace(dataSource=SimpleNamespace(register=sources.append)), job)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=sources.append))
+    register(session, job)
     (source,) = sources
 
-    class Troubled(source):  # type: ignore[misc]
-        def streamWriter(self, schema: StructType, overwrite: bool) -> task_faults.TroubledWriter:
-            return task_faults.TroubledWriter(super().streamWriter(schema, overwrite), trouble)
+    class Faulty(source):  # type: ignore[misc]
+        def streamWriter(self, schema: StructType, overwrite: bool) -> task_faults.FaultyWriter:
+            return task_faults.FaultyWriter(super().streamWriter(schema, overwrite), fault)
 
-    spark.dataSource.register(Troubled)
-    return str(Troubled.name())
+    spark.dataSource.register(Faulty)
+    return str(Faulty.name())
 
 
 def obey(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def obey(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # The JVM inherits standard output, and may print: answers have a stream that it does not see.
+    # The JVM inherits standard output, and may print; answers have a stream that it does not have.
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
         driver = Driver()

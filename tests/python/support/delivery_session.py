@@ -1,4 +1,4 @@
-"""Delivers all rows in a session of its own, by a stream and by a batch job, and stops a query whose handler hangs.
+"""Delivers all rows by a stream and by a batch job, and stops a query whose handler hangs.
 
 Arguments: the kind of session ("connect" or "new workers"), directory of the rows, directory for
 results. The results: the logs of the handlers under `stream` and `batch`, and `facts.json`.
@@ -46,7 +46,7 @@ def new_workers_session() -> SparkSession:
     return local_session("new workers", "local[2,4]")
 
 
-def comes_true(condition: Callable[[], bool]) -> bool:
+def becomes_true(condition: Callable[[], bool]) -> bool:
     try:
         wait_until(condition, deadline_s=DEADLINE_S)
     except TimeoutError:
@@ -55,7 +55,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
 
 
 def hanging(results: Path) -> Any:
-    """Handlers that never return, and say in which process."""
+    """Handlers that never return, and note their process."""
 
     def handlers(task: TaskInfo) -> dict[str, Any]:
         def hang(_: list[Any]) -> None:
@@ -83,13 +83,13 @@ def main(kind: str, rows: Path, results: Path) -> None:
     query = (
         source.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint).start()
     )
-    facts["hung"] = comes_true((results / "hanging").exists)
+    facts["hung"] = becomes_true((results / "hanging").exists)
     stopping = threading.Thread(target=query.stop, daemon=True)
     stopping.start()
     stopping.join(DEADLINE_S)
     facts["stopped"] = not stopping.is_alive() and not query.isActive
     worker = int((results / "hanging").read_text())
-    facts["worker is gone"] = comes_true(lambda: not is_alive(worker))
+    facts["worker is gone"] = becomes_true(lambda: not is_alive(worker))
 
     # Started again, it delivers everything.
     summaries = results / "summaries.jsonl"

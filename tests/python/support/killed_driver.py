@@ -1,4 +1,4 @@
-"""Writes all flights in a driver of its own, which may die by SIGKILL, or wait to be interrupted.
+"""Writes all flights in a driver that may die by SIGKILL, or wait to be interrupted.
 
 Arguments: "stream" and "batch" for the registered format, "writer" for a stream through
 `MetricsWriter`; the place where it dies, "waiting" or "meeting"; directory of the flights;
@@ -32,7 +32,10 @@ MEETING = "meeting"
 
 
 def kill_driver() -> None:
-    """Kill the process that started Spark, its JVM (two levels up from every worker), and this worker, if it is one."""
+    """Kill the process that started Spark, its JVM, and this worker if it is one.
+
+    The JVM is two levels up from every worker.
+    """
     in_driver = os.getpid() == DRIVER
     java = SparkContext._gateway.proc.pid if in_driver else waits.parent(os.getppid())
     for process in (java, os.getpid()) if in_driver else (DRIVER, java, os.getpid()):

@@ -1,4 +1,4 @@
-"""One cluster for all tests here, and one driver for those that need no driver of their own."""
+"""One cluster for all tests here, and one driver for those that do not need their own."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +31,13 @@ def master(processes: Processes) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def driver(processes: Processes, master: str) -> Iterator[Driver]:
-    with Driver(processes, PYTHONPATH=CHECKOUT) as one:
-        yield one
+    with Driver(processes, PYTHONPATH=CHECKOUT) as started:
+        yield started
 
 
 @pytest.fixture
 def session(driver: Driver, master: str) -> Session:
-    """Give the driver a session on the standalone cluster, with these settings beside the usual ones."""
+    """Give the driver a session on the standalone cluster, with these settings beside the usual."""
 
     def start(**changes: str) -> Driver:
         driver.session(

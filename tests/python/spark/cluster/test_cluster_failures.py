@@ -1,4 +1,4 @@
-"""Processes of a cluster die, hang or run twice: every row is counted once, and the store equals Spark SQL."""
+"""Processes of a cluster die, hang or run twice: every row counts once, as in Spark SQL."""
 
 import shutil
 import signal
@@ -25,7 +25,7 @@ SPECULATION = {
     "spark_speculation_quantile": "0.5",
     "spark_speculation_multiplier": "1.01",
 }
-"""A task is tried on the other machine as well, as soon as one of two has ended before it."""
+"""A task also runs on the other machine as soon as one of two tasks has ended before it."""
 
 
 def assert_counted_once(run: Run, wanted: Results) -> None:
@@ -41,24 +41,24 @@ def task_of(note: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "process", "ends"),
+    ("fault", "process", "ends"),
     [
         ("ExecutorDiesInMidTask", "executor", 1),
-        ("ExecutorDiesAtTheEnd", "executor", 2),  # of write(), where the sink has done its part
+        ("ExecutorDiesAtTheEnd", "executor", 2),  # of write(), after the sink has done its part
         ("WorkerDiesInMidTask", "worker", 1),
     ],
 )
-def test_task_whose_process_is_killed_is_tried_again_and_counted_once(
+def test_task_whose_process_is_killed_is_retried_and_counted_once(
     session: Session,
     processes: Processes,
     run: Run,
     notes: Notes,
     wanted: Results,
-    trouble: str,
+    fault: str,
     process: str,
     ends: int,
 ) -> None:
-    session().order("stream", trouble=trouble, **asdict(run))
+    session().order("stream", fault=fault, **asdict(run))
     assert_counted_once(run, wanted)
     (killed,) = notes.read("kill")
     assert killed[process] not in processes.alive()
@@ -68,11 +68,11 @@ def test_task_whose_process_is_killed_is_tried_again_and_counted_once(
     assert len(notes.read("end", **task_of(killed))) >= ends
 
 
-def test_executor_of_a_local_cluster_that_is_killed_is_replaced_and_its_task_counted_once(
+def test_killed_executor_of_a_local_cluster_is_replaced_and_its_task_counted_once(
     session: Session, run: Run, notes: Notes, wanted: Results
 ) -> None:
     driver = session(spark_master="local-cluster[2,1,1024]")
-    driver.order("stream", trouble="ExecutorDiesInMidTask", **asdict(run))
+    driver.order("stream", fault="ExecutorDiesInMidTask", **asdict(run))
     assert_counted_once(run, wanted)
     (killed,) = notes.read("kill")
     assert {attempt["executor"] for attempt in notes.read("half", **task_of(killed))} > {
@@ -80,19 +80,19 @@ def test_executor_of_a_local_cluster_that_is_killed_is_replaced_and_its_task_cou
     }
 
 
-def test_task_of_which_two_attempts_finish_is_counted_once(
+def test_task_with_two_finished_attempts_is_counted_once(
     session: Session, run: Run, notes: Notes, wanted: Results
 ) -> None:
-    session(**SPECULATION).order("stream", trouble="TwoAttemptsFinish", **asdict(run))
+    session(**SPECULATION).order("stream", fault="TwoAttemptsFinish", **asdict(run))
     assert_counted_once(run, wanted)
-    one, other = notes.read("end", epoch=0, partition=0)
-    assert one["executor"] != other["executor"]
+    first, second = notes.read("end", epoch=0, partition=0)
+    assert first["executor"] != second["executor"]
 
 
-def test_shard_that_two_attempts_of_a_task_commit_is_counted_once(
+def test_shard_committed_by_two_attempts_of_a_task_is_counted_once(
     session: Session, run: Run, notes: Notes, wanted: Results, tmp_path: Path
 ) -> None:
-    """Spark asks no attempt to wait here: each commits its shard itself."""
+    """Spark makes no attempt wait here: each commits its shard itself."""
     store = ParquetStore(tmp_path / "shards")
     places = {
         "flights": run.flights,
@@ -100,17 +100,17 @@ def test_shard_that_two_attempts_of_a_task_commit_is_counted_once(
         "notes_folder": run.notes_folder,
     }
     session(**SPECULATION).order("write_in_shards", **places)
-    one, other = notes.read("end")
-    assert one["executor"] != other["executor"]
+    first, second = notes.read("end")
+    assert first["executor"] != second["executor"]
     sink_ids = ["flights/0", "flights/1"]
     assert difference(stored_in_shards(store, sink_ids), wanted) == []
     assert [len(store.summaries(sink_id)) for sink_id in sink_ids] == [1, 1]
 
 
-def test_workers_that_are_not_used_again_count_every_row_once(
+def test_workers_that_are_not_reused_count_every_row_once(
     session: Session, run: Run, notes: Notes, wanted: Results
 ) -> None:
-    session(spark_python_worker_reuse="false").order("stream", trouble="Trouble", **asdict(run))
+    session(spark_python_worker_reuse="false").order("stream", fault="NoFault", **asdict(run))
     assert_counted_once(run, wanted)
     assert set(Counter(end["worker"] for end in notes.read("end")).values()) == {1}
 
@@ -118,13 +118,13 @@ def test_workers_that_are_not_used_again_count_every_row_once(
 def test_worker_that_hangs_past_the_idle_timeout_is_killed_and_its_task_counted_once(
     session: Session, processes: Processes, run: Run, notes: Notes, wanted: Results
 ) -> None:
-    """Without `killOnIdleTimeout` a task that hangs does so for ever: Spark only logs it."""
+    """Without `killOnIdleTimeout` Spark only logs the hang, and it lasts for ever."""
     timeout = {
         "spark_python_worker_idleTimeoutSeconds": "5",
         "spark_python_worker_killOnIdleTimeout": "true",
     }
-    driver = session(**timeout, spark_task_maxFailures="10")  # on a slow day it hits others as well
-    driver.order("stream", trouble="WorkerHangsInMidTask", **asdict(run))
+    driver = session(**timeout, spark_task_maxFailures="10")  # may hit others on a slow machine
+    driver.order("stream", fault="WorkerHangsInMidTask", **asdict(run))
     assert_counted_once(run, wanted)
     (hung,) = notes.read("hang")
     wait_until(lambda: hung["worker"] not in processes.alive(), "the end of the worker that hung")
@@ -132,23 +132,23 @@ def test_worker_that_hangs_past_the_idle_timeout_is_killed_and_its_task_counted_
 
 
 @pytest.mark.slow
-def test_workers_that_spark_ends_after_a_minute_of_idling_take_nothing_with_them(
+def test_workers_that_spark_ends_after_an_idle_minute_lose_nothing(
     session: Session, processes: Processes, run: Run, notes: Notes, wanted: Results, tmp_path: Path
 ) -> None:
-    """The minute is not an option of Spark's. The stream of the second half goes on in new workers."""
+    """Spark has no option for the minute. The second half of the stream runs in new workers."""
     files = sorted(run.flights.iterdir())
     arrived = tmp_path / "arrived"
     arrived.mkdir()
     places = asdict(replace(run, flights=arrived))
     for file in files[:2]:
         shutil.copy2(file, arrived)
-    session().order("stream", trouble="Trouble", **places)
+    session().order("stream", fault="NoFault", **places)
     idle = {end["worker"] for end in notes.read("end")}
     wait_until(lambda: not idle & set(processes.alive()), "the end of the idle workers")
     assert {end["executor"] for end in notes.read("end")} <= set(processes.alive())
     for file in files[2:]:
         shutil.copy2(file, arrived)
-    session().order("stream", trouble="Trouble", **places)
+    session().order("stream", fault="NoFault", **places)
     assert_counted_once(run, wanted)
     assert not idle & {end["worker"] for end in notes.read("end", epoch=1)}
 
@@ -166,13 +166,13 @@ def test_rdd_job_and_stream_in_one_application_use_queues_in_the_same_executors(
         for carrier, number, _executor in rows:
             found[carrier] += number
         assert found == carriers
-    # Not in the same processes: Spark forks the workers of RDDs and of DataFrames from daemons of
-    # their own.
+    # Not in the same processes: Spark forks the workers of RDDs and of DataFrames from separate
+    # daemons.
     executors = {end["executor"] for end in notes.read("end")}
     assert executors & {executor for _carrier, _number, executor in counted["after"]}
 
 
-def test_driver_that_is_killed_is_resumed_by_another_and_every_row_counted_once(
+def test_killed_driver_is_resumed_by_another_and_every_row_counted_once(
     session: Session,
     driver: Driver,
     processes: Processes,
@@ -184,12 +184,12 @@ def test_driver_that_is_killed_is_resumed_by_another_and_every_row_counted_once(
     driver.stop()
     killed = Driver(processes, "killed driver", PYTHONPATH=CHECKOUT)
     killed.session(conf(master, spark_executorEnv_PYTHONPATH=CHECKOUT))
-    killed.send("stream", trouble="WaitsInTheSecondEpoch", **asdict(run))
+    killed.send("stream", fault="WaitsInTheSecondEpoch", **asdict(run))
     wait_until(lambda: notes.read("wait") != [], "a task of the second epoch")
     assert killed.kill() == -signal.SIGKILL
     store = SqliteStore(run.database)
     assert [epoch.batch_id for epoch in store.summaries("flights")] == [0]
-    session().order("stream", trouble="Trouble", **asdict(run))
+    session().order("stream", fault="NoFault", **asdict(run))
     assert_counted_once(run, wanted)
     (waiting,) = notes.read("wait")
     wait_until(

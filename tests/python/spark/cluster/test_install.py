@@ -1,4 +1,4 @@
-"""Ways of getting the package to executors whose Python does not have it, and one that cannot work."""
+"""Ways of getting the package to executors that lack it, and one that cannot work."""
 
 import re
 import shutil
@@ -26,9 +26,9 @@ def wheel() -> Path:
 
 
 def make_environment(folder: Path, packages: Sequence[str]) -> Path:
-    """Make an environment with packages of this one and nothing else; return its Python.
+    """Make an environment with some packages of the present one; return its Python.
 
-    They are links: what is next to them here, such as the checkout's own package, is not seen.
+    They are links, which hide what is next to them here, such as the checkout's package.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
@@ -41,7 +41,7 @@ def make_environment(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def blocks(page: str, language: str, part: str = "") -> list[str]:
-    """Return the fenced blocks of a page that have this in them."""
+    """Return the fenced blocks of a page that contain this text."""
     found = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [block for block in found if part in block]
 
@@ -63,17 +63,17 @@ def pip_install(wheel: Path, python: Path, *options: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the executors run: pyarrow. Spark brings pyspark along."""
+    """The Python of the executors, with pyarrow only. Spark brings pyspark along."""
     return make_environment(tmp_path_factory.mktemp("bare") / "environment", ["pyarrow"])
 
 
 @pytest.fixture
-def _cores(driver: Driver) -> None:
-    """The cores of the cluster are for other drivers than the usual one."""
+def _free_cores(driver: Driver) -> None:
+    """Leaves the cores of the cluster to other drivers than the usual one."""
     driver.stop()
 
 
-@pytest.mark.usefixtures("_cores")
+@pytest.mark.usefixtures("_free_cores")
 def test_wheel_in_the_environment_of_driver_and_executors(
     wheel: Path,
     processes: Processes,
@@ -87,13 +87,13 @@ def test_wheel_in_the_environment_of_driver_and_executors(
     pip_install(wheel, python)
     with Driver(processes, "driver in an environment", python) as driver:
         driver.session(conf(master), py_files=True)
-        driver.order("stream", trouble="Trouble", **asdict(run))
+        driver.order("stream", fault="NoFault", **asdict(run))
     assert difference(stored(SqliteStore(run.database)), wanted) == []
     for end in notes.read("end"):
         assert Path(end["package"]).is_relative_to(tmp_path / "environment")
 
 
-@pytest.mark.usefixtures("_cores")
+@pytest.mark.usefixtures("_free_cores")
 def test_archive_of_the_package_by_the_commands_of_the_page(
     wheel: Path, bare_python: Path, processes: Processes, master: str, tmp_path: Path
 ) -> None:
@@ -119,7 +119,7 @@ def test_archive_of_the_package_by_the_commands_of_the_page(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_cores")
+@pytest.mark.usefixtures("_free_cores")
 def test_packed_environment_with_its_own_interpreter(
     wheel: Path,
     processes: Processes,
@@ -139,15 +139,15 @@ def test_packed_environment_with_its_own_interpreter(
         processes, "driver of an archive", "./environment/bin/python", beside_the_driver
     ) as driver:
         driver.session(conf(master, spark_archives=f"{archive}#environment"), py_files=True)
-        driver.order("stream", trouble="Trouble", **asdict(run))
+        driver.order("stream", fault="NoFault", **asdict(run))
     assert difference(stored(SqliteStore(run.database)), wanted) == []
     for end in notes.read("end"):
         assert Path(end["package"]).is_relative_to(processes.folder)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_cores")
-def test_wheel_among_the_py_files_is_not_found_and_renamed_to_zip_lacks_its_library(
+@pytest.mark.usefixtures("_free_cores")
+def test_wheel_among_the_py_files_is_not_found_and_as_a_zip_lacks_its_library(
     bare_python: Path, wheel: Path, processes: Processes, master: str, run: Run, tmp_path: Path
 ) -> None:
     environment = {"PYSPARK_PYTHON": str(bare_python), "PYTHONPATH": CHECKOUT}
@@ -158,4 +158,4 @@ def test_wheel_among_the_py_files_is_not_found_and_renamed_to_zip_lacks_its_libr
             with pytest.raises(
                 DriverError, match=f"ModuleNotFoundError: No module named '{missing}'\n"
             ):
-                driver.order("stream", trouble="Trouble", **asdict(run))
+                driver.order("stream", fault="NoFault", **asdict(run))

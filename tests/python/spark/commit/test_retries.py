@@ -25,7 +25,7 @@ ROWS = FILES * ROWS_PER_FILE
 
 
 class AwayStore(SqliteStore):
-    """A store that is away for some transactions: at their begin, in the middle or at the commit."""
+    """A store that is away in some transactions: at the start, in the middle or at the commit."""
 
     away: list[str]
 

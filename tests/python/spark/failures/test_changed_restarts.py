@@ -1,4 +1,4 @@
-"""A query that is started again with something changed: refused, until the user says what is meant."""
+"""A query that is restarted with a change: refused until the user says what is meant."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def test_deleted_checkpoint_is_refused_until_the_user_appends_or_replaces(
     ):
         stream(flight_job(store), checkpoint)
     assert difference(stored(store), expected(spark, flights)) == []
-    # What was refused has a checkpoint all the same, and may go on with it.
+    # The refused query has a checkpoint all the same, and may continue with it.
     stream(flight_job(store), checkpoint, onNewQuery="append")
     assert difference(stored(store), expected(spark, flights, times=2)) == []
     assert epochs(store) == 2 * list(range(FILES))
@@ -75,6 +75,6 @@ def test_changed_job_is_refused_until_the_user_accepts_it(
     stream(MetricsWriter(changed, onJobChange="accept"))
     assert difference(stored(store), expected(spark, flights)) == []
     assert epochs(store) == list(range(FILES))
-    # The metric that is new has what came since.
-    landings = sum(one.count for one in store.read(LANDINGS, "flights"))
+    # The new metric has what came since.
+    landings = sum(item.count for item in store.read(LANDINGS, "flights"))
     assert landings == (FILES - 2) * ROWS_PER_FILE

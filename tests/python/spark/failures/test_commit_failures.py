@@ -1,4 +1,4 @@
-"""A commit that fails, or a store that cannot be written: an epoch is in the store as a whole or not at all."""
+"""A failing commit or an unwritable store: an epoch is stored as a whole or not at all."""
 
 import ctypes
 import os
@@ -39,8 +39,8 @@ def fail() -> None:
     raise OSError("the network is gone")
 
 
-def register_noting_aborts(spark: SparkSession, job: AggregationJob, folder: Path) -> str:
-    """Register a job as `register` does; each call of `abort` leaves a file with the number of its epoch."""
+def register_with_noted_aborts(spark: SparkSession, job: AggregationJob, folder: Path) -> str:
+    """Register a job as `register` does; each `abort` leaves a file with its epoch's number."""
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
     from batchqueue.spark.format.source import data_source
@@ -73,7 +73,7 @@ def register_noting_aborts(spark: SparkSession, job: AggregationJob, folder: Pat
         (BEFORE_THE_COMMIT, [0]),
         (BEFORE_THE_LEDGER_ENTRY, [0]),
         (BEFORE_THE_END, [0]),
-        # Spark calls `abort` here as well: it must not undo.
+        # Spark calls `abort` here, too: it must not undo.
         (AFTER_THE_COMMIT, [0, 1]),
     ],
 )
@@ -91,9 +91,11 @@ def test_commit_that_raises_fails_the_query_and_a_later_start_resumes(
     job = flight_job(FaultyStore(store, place, 1, fail))
     with pytest.raises(StreamingQueryException, match="OSError: the network is gone"):
         stream(
-            MetricsWriter(job) if sink == "writer" else register_noting_aborts(spark, job, tmp_path)
+            MetricsWriter(job)
+            if sink == "writer"
+            else register_with_noted_aborts(spark, job, tmp_path)
         )
-    # There is no `abort` in a foreachBatch.
+    # A foreachBatch has no `abort`.
     assert [path.name for path in tmp_path.glob("aborted *")] == ["aborted 1"] * (sink == "format")
     assert epochs(store) == applied
     assert stored_rows(store) == ledger_rows(store)
@@ -121,7 +123,7 @@ sys.stdin.read()
 
 @contextmanager
 def locked(store: SqliteStore) -> Iterator[None]:
-    """Let another process hold the right to write for as long as the context is open."""
+    """Let another process hold the right to write while the context is open."""
     command = [sys.executable, "-c", HOLD_LOCK, store.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -131,7 +133,7 @@ def locked(store: SqliteStore) -> Iterator[None]:
 
 
 class Latches:
-    """The first task waits for the test, and the commit tells the test that it is about to begin."""
+    """The first task waits for the test, and the commit notifies the test before it begins."""
 
     def __init__(self, directory: Path) -> None:
         self.reading = directory / "a task reads"
@@ -155,7 +157,7 @@ def latches(tmp_path: Path) -> Latches:
 
 
 class LatchedStore(SqliteStore):
-    """A store that says when it is opened after the tasks have read on."""
+    """A store that reports when it is opened after the tasks have continued."""
 
     def __init__(self, path: Path, busy_timeout_s: float, latches: Latches) -> None:
         super().__init__(path, busy_timeout_s=busy_timeout_s)
@@ -203,7 +205,7 @@ def test_store_locked_for_too_long_fails_the_query_and_a_later_start_resumes(
 
 
 class StoreOnAFullDisk(SqliteStore):
-    """SQLite says the same of a file that has reached its limit as of a disk that is full."""
+    """SQLite reports a file at its size limit as it reports a full disk."""
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -230,7 +232,7 @@ CAP_DAC_OVERRIDE = 1
 
 @contextmanager
 def as_an_ordinary_owner() -> Iterator[None]:
-    """Take from this thread the capability by which root writes to files whose mode forbids it."""
+    """Take from this thread the capability by which root writes to read-only files."""
     libc = ctypes.CDLL(None, use_errno=True)
     version_3_of_this_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)
     before = (ctypes.c_uint32 * 6)()
@@ -245,7 +247,7 @@ def as_an_ordinary_owner() -> Iterator[None]:
 
 
 class StoreOfAnOrdinaryOwner(SqliteStore):
-    """A store for which the mode of its file holds, whoever runs the tests."""
+    """A store for which the mode of its file holds, even if root runs the tests."""
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -1,4 +1,4 @@
-"""A driver that dies, is interrupted or has a twin: the next one goes on, and every row is counted once."""
+"""A driver dies, is interrupted or has a twin: the next one resumes, and every row counts once."""
 
 import os
 import pickle
@@ -49,7 +49,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Iterator[Drive]:
-    """Start a driver; see there for the arguments. One that is still there at the end is killed."""
+    """Start a driver; `killed_driver.py` has its arguments. Drivers left at the end are killed."""
     drivers: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -59,7 +59,7 @@ def drive(flights: Path, store: SqliteStore, log: Path, tmp_path: Path) -> Itera
         pickled.write_bytes(pickle.dumps(store))
         command = [sys.executable, KILLED_DRIVER, kind, place, flights, name, pickled]
         with log.open("ab") as output:  # a pipe would stay open until the last orphan is gone
-            # A group of its own, as a terminal gives it, and Ctrl-C goes to all of the group.
+            # A separate process group, as in a terminal, where Ctrl-C reaches the whole group.
             drivers.append(subprocess.Popen(command, stdout=output, stderr=output, process_group=0))
         return drivers[-1]
 
@@ -84,8 +84,8 @@ def assert_resumed(
     """Kill a driver in its second epoch, and start the query again in this process."""
     assert drive(kind, place, checkpoint, store).wait() == -signal.SIGKILL, log.read_text()
     assert epochs(store) == applied
-    # Spark has noted the first epoch only, so it replays the second, whether the store has that or
-    # not.
+    # Spark has recorded only the first epoch, so it replays the second, whether the store has it
+    # or not.
     assert [path.name for path in (checkpoint / "commits").glob("[0-9]*")] == ["0"]
     to = into(kind, flight_job(store))
     start_stream(files_one_by_one(spark, flights), to, checkpoint).awaitTermination()
@@ -194,7 +194,7 @@ def test_two_drivers_with_one_checkpoint_count_every_row_once(
     log: Path,
     tmp_path: Path,
 ) -> None:
-    """The other one replays the epoch in which the first is, and both commit it; Spark lets one of them note it."""
+    """The other replays the first one's epoch; both commit it, and Spark lets one record it."""
     checkpoint, meeting = tmp_path / "checkpoint", Meeting(tmp_path / "meeting", 2)
     drivers = [drive("stream", "meeting", checkpoint)]
     wait_until(lambda: len(meeting.came()) == 1 or drivers[0].poll() is not None)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away in mid-stream: commits wait for it, or the query fails and is resumed."""
+"""PostgreSQL goes away in mid-stream: commits wait for it, or the query fails and is resumed."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
-    """Stream all files, one per epoch, into the format or a writer; do something before the second epoch."""
+    """Stream all files, one per epoch, with an action before the second epoch."""
 
     def stream(
         to: AggregationJob | MetricsWriter, before_the_second: Callable[[], None] | None = None
@@ -60,7 +60,7 @@ def run(spark: SparkSession, flights: Path, tmp_path: Path) -> Run:
 
 
 class ComesBack(logging.Handler):
-    """Starts the server when a try has failed, and notes what was said of that."""
+    """Starts the server after a failed try, and notes what was logged about the try."""
 
     def __init__(self, server: PostgresServer, said: Path) -> None:
         super().__init__(logging.WARNING)
@@ -75,7 +75,7 @@ class ComesBack(logging.Handler):
 
 
 class Outage:
-    """Stops the server once, in whatever process commits; it comes back after a failed try, or stays away."""
+    """Stops the server once, in the process that commits; it returns after a failed try, or not."""
 
     def __init__(self, server: PostgresServer, said: Path, *, comes_back: bool) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""Tasks that raise, hang or make too much: nothing of their epoch is committed, and a later start goes on."""
+"""Tasks that raise, hang or send too much: their epoch is not committed, and a restart resumes."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def table(table: DataFrame) -> DataFrame:
     return table.repartition(4)
 
 
-def test_task_that_raises_always_fails_the_batch_with_its_message_though_others_succeed(
+def test_task_that_always_raises_fails_the_batch_with_its_message_although_others_succeed(
     spark: SparkSession, flights: Path, store: SqliteStore, table: DataFrame, tmp_path: Path
 ) -> None:
     def raising(batch: pa.RecordBatch) -> Iterator[Metrics]:
@@ -94,7 +94,7 @@ class Adding(HandlerConsumer[int]):
             self.emit([DEPARTURES(str(digit), 0, count), DISTANCE(str(digit), 0, total)])
 
 
-class AddingButOne(Adding):
+class AddingAllButBad(Adding):
     def consume(self, batch: list[int]) -> None:
         super().consume(batch)
         if BAD_ROW in batch:
@@ -111,15 +111,17 @@ def test_handler_that_raises_on_one_row_in_a_million_commits_nothing(
         "columns": ["id"],
     }
     with pytest.raises(PySparkException, match=rf"ArithmeticError: row {BAD_ROW} is bad"):
-        write(numbers, flight_job(store, handlers={int: AddingButOne}, **changes), txnId="load-1")
+        write(
+            numbers, flight_job(store, handlers={int: AddingAllButBad}, **changes), txnId="load-1"
+        )
     assert epochs(store) == []
     assert store.read(DEPARTURES, "flights") == []
     write(numbers, flight_job(store, handlers={int: Adding}, **changes), txnId="load-1")
     wanted = numbers.selectExpr("string(id % 10) digit", "id").groupBy("digit")
     counts = {row.digit: row["count"] for row in wanted.count().collect()}
     totals = {row.digit: row["sum(id)"] for row in wanted.sum("id").collect()}
-    assert {one.entity: one.count for one in store.read(DEPARTURES, "flights")} == counts
-    assert {one.entity: one.total for one in store.read(DISTANCE, "flights")} == totals
+    assert {item.entity: item.count for item in store.read(DEPARTURES, "flights")} == counts
+    assert {item.entity: item.total for item in store.read(DISTANCE, "flights")} == totals
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
     sink: str,
     place: str,
 ) -> None:
-    """Spark kills a worker that does not end within `spark.python.task.killTimeout`, 2 s, of the stop."""
+    """Spark kills a worker that outlives the stop by `spark.python.task.killTimeout`, 2 s."""
     hanging = tmp_path / "hanging"
 
     def hang_in_the_second_epoch() -> None:
@@ -179,7 +181,7 @@ def test_query_whose_task_hangs_can_be_stopped_and_a_later_start_resumes(
 
 
 def stop_is_waiting(spark: SparkSession) -> bool:
-    """Return whether a thread of the driver's JVM is inside `stop`, where it waits for the end of the query."""
+    """Return whether a thread of the JVM is inside `stop`, where it waits for the query's end."""
     threads = spark._jvm.org.apache.spark.util.Utils.getThreadDump()  # type: ignore[union-attr]
     return any(
         "interruptAndAwaitExecutionThreadTermination" in str(thread.stackTrace())
@@ -195,12 +197,12 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
     stream: Stream,
     tmp_path: Path,
 ) -> None:
-    """Spark waits for a commit that is under way: `stop` takes as long as the store."""
-    committing, may_go_on = tmp_path / "committing", tmp_path / "may go on"
+    """Spark waits for a running commit: `stop` takes as long as the store."""
+    committing, may_continue = tmp_path / "committing", tmp_path / "may continue"
 
     def hold() -> None:
         committing.touch()
-        wait_until(may_go_on.exists)
+        wait_until(may_continue.exists)
 
     query = start(flight_job(FaultyStore(store, BEFORE_THE_END, 1, hold)))
     wait_until(lambda: committing.exists() or not query.isActive)
@@ -209,7 +211,7 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
     wait_until(lambda: stop_is_waiting(spark) or not stopping.is_alive())
     assert stopping.is_alive()
     assert epochs(store) == [0]
-    may_go_on.touch()
+    may_continue.touch()
     stopping.join()
     assert not query.isActive
     assert epochs(store)[:2] == [0, 1]
@@ -256,7 +258,7 @@ def test_partials_of_all_tasks_above_max_commit_bytes_fail_the_commit(
 ) -> None:
     write(table, flight_job(store), sinkId="measured")
     (measured,) = store.summaries("measured")
-    # Four tasks of about the same size: each is far below this, the sum above.
+    # Four tasks of about the same size: each is far below the limit, the sum is above it.
     limit = measured.summary["commit_bytes"] * 3 // 4
     with pytest.raises(
         PySparkException, match=rf"(?s)in commit\n.*more than maxCommitBytes={limit},"
@@ -272,7 +274,7 @@ def test_partials_of_all_tasks_above_max_commit_bytes_fail_the_commit(
 def test_groups_of_spark_above_max_commit_bytes_fail_the_stream_and_a_larger_limit_resumes_it(
     spark: SparkSession, flights: Path, store: SqliteStore, stream: Stream
 ) -> None:
-    """With `l1="spark"` they come to the driver by `collect`, not in messages of tasks."""
+    """With `l1="spark"` they reach the driver by `collect`, not in messages of tasks."""
     job = flight_job(store, items=None, arrow=[DECLARED])
     too_small = MetricsWriter(job, l1="spark", maxCommitBytes=100)
     with pytest.raises(
@@ -284,5 +286,7 @@ def test_groups_of_spark_above_max_commit_bytes_fail_the_stream_and_a_larger_lim
     larger = MetricsWriter(job, l1="spark", maxCommitBytes=10_000_000)
     stream(larger)
     wanted = expected(spark, flights)
-    assert difference(stored(store), {one.name: wanted[one.name] for one in NO_RANKING}) == []
+    assert (
+        difference(stored(store), {metric.name: wanted[metric.name] for metric in NO_RANKING}) == []
+    )
     assert epochs(store) == list(range(FILES))

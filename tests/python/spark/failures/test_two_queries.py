@@ -1,4 +1,4 @@
-"""Two queries at once: into two sinks of one store, where both count, and into one sink, where one does."""
+"""Two concurrent queries: both count into two sinks of one store, and only one into one sink."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +18,10 @@ Start = Callable[..., StreamingQuery]
 
 
 @needs_stream_sink
-def test_two_queries_at_once_write_one_store(
+def test_two_concurrent_queries_write_one_store(
     spark: SparkSession, flights: Path, store: SqliteStore, start: Start, tmp_path: Path
 ) -> None:
-    """Both come to the commit of their second epoch before either may begin it."""
+    """Both reach the commit of their second epoch before either may begin it."""
     meeting = Meeting(tmp_path / "meeting", 2)
     meeting_store = FaultyStore(store, BEFORE_THE_COMMIT, 1, meeting)
     queries = [
@@ -37,10 +37,10 @@ def test_two_queries_at_once_write_one_store(
 
 
 @pytest.mark.parametrize("sink", [pytest.param("format", marks=needs_stream_sink), "writer"])
-def test_of_two_new_queries_at_once_into_one_sink_one_is_refused(
+def test_second_of_two_concurrent_new_queries_into_one_sink_is_refused(
     spark: SparkSession, flights: Path, store: SqliteStore, start: Start, tmp_path: Path, sink: str
 ) -> None:
-    """Both find the sink empty and come to the commit of their first epoch before either may begin it."""
+    """Both find the sink empty, and reach their first commit before either may begin it."""
     meeting = Meeting(tmp_path / "meeting", 2)
     job = flight_job(FaultyStore(store, BEFORE_THE_COMMIT, 0, meeting))
     refused = []

@@ -59,14 +59,14 @@ def write(table: DataFrame, sink: AggregationJob | MetricsWriter) -> None:
 
 
 def without_ranking(results: Results) -> Results:
-    """What all sinks have."""
-    return {one.name: results[one.name] for one in NO_RANKING}
+    """The metrics that all sinks have."""
+    return {metric.name: results[metric.name] for metric in NO_RANKING}
 
 
-def test_epochs_without_rows_and_partitions_without_rows_change_nothing_and_stop_nothing(
+def test_epochs_and_partitions_without_rows_change_nothing_and_stop_nothing(
     spark: SparkSession, store: SqliteStore, tmp_path: Path, sink: AggregationJob | MetricsWriter
 ) -> None:
-    """A file without rows, a filter that lets nothing pass, and more partitions than rows."""
+    """A file without rows, a filter that passes nothing, and more partitions than rows."""
     flights = write_flights(tmp_path / "flights")
     first = pq.read_table(flights / "part-0.parquet")
     pq.write_table(first.slice(0, 0), flights / "part-1.parquet")
@@ -84,7 +84,7 @@ def test_epochs_without_rows_and_partitions_without_rows_change_nothing_and_stop
 def test_epoch_without_partitions_has_a_ledger_entry_so_that_the_next_one_follows(
     spark: SparkSession, tmp_path: Path, store: SqliteStore, sink: AggregationJob | MetricsWriter
 ) -> None:
-    """A file without bytes is no partition."""
+    """A file without bytes makes no partition."""
     flights = write_flights(tmp_path / "files")
     as_csv = tmp_path / "flights"
     as_csv.mkdir()
@@ -106,7 +106,7 @@ def test_epoch_without_partitions_has_a_ledger_entry_so_that_the_next_one_follow
     )
 
 
-def test_batch_without_rows_is_noted_in_the_ledger(
+def test_batch_without_rows_is_recorded_in_the_ledger(
     spark: SparkSession, store: SqliteStore, sink: AggregationJob | MetricsWriter
 ) -> None:
     write(spark.createDataFrame([], SCHEMA), sink)
@@ -117,7 +117,7 @@ def test_batch_without_rows_is_noted_in_the_ledger(
 def test_limit_that_stops_python_early_counts_what_passes(
     spark: SparkSession, flights: Path, store: SqliteStore, sink: AggregationJob | MetricsWriter
 ) -> None:
-    """The worker that makes the rows is dropped in mid-stream, and the one that writes is not."""
+    """The worker that makes the rows is dropped in mid-stream; the worker that writes is not."""
     table = spark.read.schema(SCHEMA).parquet(str(flights))
     some = table.mapInArrow(lambda batches: batches, SCHEMA).limit(700)
     write(some, sink)
@@ -157,7 +157,7 @@ def test_ten_million_rows_of_few_keys_are_equal_to_spark_sql(
         .agg(count("*").alias("count"), sum_("id").alias("total"))
         .collect()
     }
-    totals = {one.entity: one.total for one in store.read(DISTANCE, "flights")}
+    totals = {item.entity: item.total for item in store.read(DISTANCE, "flights")}
     assert {
-        one.entity: (one.count, totals[one.entity]) for one in store.read(DEPARTURES, "flights")
+        item.entity: (item.count, totals[item.entity]) for item in store.read(DEPARTURES, "flights")
     } == wanted

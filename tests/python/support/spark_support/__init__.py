@@ -1,1 +1,1 @@
-"""Helpers of the tests in `spark`. Tests and their drivers import them; tasks get them by value or as a zip."""
+"""Helpers of the tests in `spark`, and of their drivers; tasks get them by value or as a zip."""

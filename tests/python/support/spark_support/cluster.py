@@ -1,4 +1,4 @@
-"""Spark clusters of real processes on this machine, drivers that obey a test, and a sure end for all of them."""
+"""Spark clusters of real processes on this machine, drivers that obey a test, and their end."""
 
 import json
 import os
@@ -24,18 +24,18 @@ from programs import CLUSTER_DRIVER
 from spark_support.waits import wait_until
 
 WORKERS = ("127.0.0.1", "127.0.0.2")
-"""Their addresses: Spark never runs two attempts of one task on one host, and all of 127/8 is this machine."""
+"""Their addresses: two attempts of a task need two hosts, and all of 127/8 is this machine."""
 
 ORDER_DEADLINE_S = 180
 START_DEADLINE_S = 120
 _MARK = "BATCHQUEUE_TEST_PROCESSES"
 
 CHECKOUT = str(Path(batchqueue.__file__).parents[1])
-"""`PYTHONPATH` that finds the package that this process runs."""
+"""`PYTHONPATH` that finds the package of this process."""
 
 
 class Processes:
-    """All processes that the tests start, and theirs: they inherit a mark, and none that has it survives `reap`."""
+    """All processes of the tests and their children, found by a mark that they inherit."""
 
     def __init__(self, folder: Path) -> None:
         """Make a Spark home for them.
@@ -52,7 +52,7 @@ class Processes:
             (self.home / path.name).symlink_to(path)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """Return the environment of a process: nothing of Python's or Spark's own settings but these."""
+        """Return a process's environment, without other settings of Python or Spark than these."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -73,13 +73,13 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str | Path], **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process, with its log in a file of this name."""
+        """Start a process that logs to a file of this name."""
         with self.log(name).open("ab") as log:
             options = {"stdout": log, "stdin": subprocess.DEVNULL, **options}
             return subprocess.Popen(command, stderr=log, start_new_session=True, **options)
 
     def run(self, name: str, command: Sequence[str | Path], **options: Any) -> None:
-        """Run a command that must end well, and soon.
+        """Run a command that must succeed, and soon.
 
         Raises:
             AssertionError: It did not; has its log.
@@ -109,7 +109,7 @@ class Processes:
         return found
 
     def reap(self) -> None:
-        """Kill every process that has the mark, also those that are started while this runs."""
+        """Kill every process with the mark, including those that start meanwhile."""
         end = time.monotonic() + START_DEADLINE_S
         while alive := self.alive():
             assert time.monotonic() < end, f"processes {alive} do not die"
@@ -169,7 +169,7 @@ def standalone_cluster(processes: Processes) -> Iterator[str]:
 
 
 def conf(master: str, **changes: str) -> dict[str, str]:
-    """Return the settings of a session: everything on the loopback interface, one partition per file.
+    """Return the settings of a session: all on the loopback interface, one partition per file.
 
     Args:
         master: Its URL.
@@ -191,7 +191,7 @@ def conf(master: str, **changes: str) -> dict[str, str]:
 
 
 class Driver:
-    """A driver in a process of its own; `cluster_driver.py` has what it can be asked for."""
+    """A driver in a new process; `cluster_driver.py` has the orders that it takes."""
 
     def __init__(
         self,
@@ -204,9 +204,9 @@ class Driver:
         """Start it; it has no session yet.
 
         Args:
-            processes: Who ends it.
-            name: Of its log.
-            python: What it runs on. The tasks run on it, too, unless the environment has another
+            processes: They end it.
+            name: Name of its log.
+            python: Its interpreter. The tasks run on it, too, unless the environment has another
                 `PYSPARK_PYTHON`.
             cwd: Its directory; None: the folder of the processes.
             environment: Variables of the process, beside the usual ones.
@@ -224,23 +224,23 @@ class Driver:
         self._conf: Mapping[str, str] = {}
 
     def session(self, settings: Mapping[str, str], **options: Any) -> None:
-        """Have a session with these settings, the present one if it has them."""
+        """Make a session with these settings, unless the present one has them."""
         if settings != self._conf:
             self.order("session", conf=settings, **options)
             self._conf = settings
 
     def stop(self) -> None:
-        """Stop the session: another application gets its cores."""
+        """Stop the session, and free its cores for another application."""
         self.order("stop")
         self._conf = {}
 
     def order(self, what: str, **arguments: Any) -> Any:
-        """Have something done; see `send` and `answer`."""
+        """Send an order, and wait for its answer."""
         self.send(what, **arguments)
         return self.answer()
 
     def send(self, what: str, **arguments: Any) -> None:
-        """Order something and do not wait for it."""
+        """Send an order without waiting for its answer."""
         assert self._process.stdin is not None
         order = {"do": what, **arguments}
         self._process.stdin.write(json.dumps(order, default=str).encode() + b"\n")
@@ -250,7 +250,7 @@ class Driver:
         """Wait for the answer to an order.
 
         Raises:
-            DriverError: The driver raised, died, or took too long; the last case ends it. Has its
+            DriverError: The driver raised, died, or took too long, and was killed then. Has its
                 log.
         """
         assert self._process.stdout is not None
@@ -270,7 +270,7 @@ class Driver:
         return answer["result"]
 
     def kill(self) -> int:
-        """End it and its JVM by SIGKILL, as a machine does that loses power; return its exit code."""
+        """Kill it and its JVM, as a power cut would; return its exit code."""
         children = Path(f"/proc/{self._process.pid}/task").glob("*/children")
         jvms = [int(child) for path in children for child in path.read_text().split()]
         for process in (self._process.pid, *jvms):
@@ -281,7 +281,7 @@ class Driver:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Have it stop its session, and end."""
+        """Make it stop its session, and end."""
         if self._process.poll() is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -292,12 +292,12 @@ class Driver:
 
 
 class DriverError(AssertionError):
-    """A driver did not do what it was asked for."""
+    """A driver did not carry out an order."""
 
 
 @contextmanager
 def showing(*logs: Path) -> Iterator[None]:
-    """Add the ends of logs to what is raised inside."""
+    """Add the ends of logs to an exception raised inside."""
     try:
         yield
     except Exception as error:
@@ -317,7 +317,7 @@ class Run:
         flights: Folder of the input.
         checkpoint: Its checkpoint.
         database: Its store.
-        notes_folder: What its tasks have to say.
+        notes_folder: The notes of its tasks.
     """
 
     flights: Path

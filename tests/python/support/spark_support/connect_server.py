@@ -1,4 +1,4 @@
-"""A Spark Connect server in a process of its own, on the loopback interface."""
+"""A Spark Connect server in a new process, on the loopback interface."""
 
 import os
 import re

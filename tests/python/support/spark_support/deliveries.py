@@ -1,4 +1,4 @@
-"""Rows for handlers, and handlers that write down what they were given, where any process can read it."""
+"""Rows for handlers, and handlers that write their batches where any process can read them."""
 
 import json
 import os
@@ -25,18 +25,18 @@ def kind_of(number: int) -> str:
 
 
 ROWS = {number: kind_of(number) for number in range(FILES * ROWS_PER_FILE)}
-"""What all files hold together."""
+"""The content of all files."""
 
 
 def write_rows(directory: Path) -> Path:
-    """Write the rows, as parquet files; each is an epoch where one file is read at a time."""
+    """Write the rows as parquet files, each of them an epoch where one file is read at a time."""
     directory.mkdir(parents=True)
     for file in range(FILES):
         ids = range(file * ROWS_PER_FILE, (file + 1) * ROWS_PER_FILE)
         rows = [{"id": number, "kind": ROWS[number]} for number in ids]
         path = directory / f"part-{file}.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)
-        # Spark reads the oldest first; the order of files of one millisecond is open.
+        # Spark reads the oldest first; files of one millisecond have no order.
         os.utime(path, (file, file))
     return directory
 
@@ -55,7 +55,7 @@ class Batch:
 
 
 class Recorder:
-    """Writes down each batch of rows, and that it was closed, in a file of its own."""
+    """Writes each batch of rows, and that it was closed, into its own file."""
 
     def __init__(self, directory: Path, name: str, task: TaskInfo) -> None:
         directory.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ def recorders(directory: Path) -> Callable[[TaskInfo], dict[str, Recorder]]:
 
 
 def read(directory: Path) -> list[Batch]:
-    """All batches, those of a handler in order. Every handler must have been closed, and nothing come after it."""
+    """All batches, in the order of each handler, which must have been closed after the last."""
     batches = []
     for file in sorted(directory.glob("*.jsonl")):
         *lines, last = file.read_text().splitlines()
@@ -95,7 +95,7 @@ def read(directory: Path) -> list[Batch]:
 
 
 def delivered(batches: list[Batch]) -> list[tuple[int, str]]:
-    """Rows, as often as they came, and the handler that each came to."""
+    """Rows, as often as they came, with the handler that got each."""
     return sorted((number, batch.handler) for batch in batches for number in batch.ids)
 
 
@@ -108,7 +108,7 @@ def by_handler(batches: list[Batch]) -> dict[tuple[str, str], list[int]]:
 
 
 class Once:
-    """True for the first who asks, in any process."""
+    """True for the first call in any process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -122,7 +122,7 @@ class Once:
 
 
 class KeyedWriter:
-    """An idempotent handler: a row's key is its place, and a key is written once. It commits each batch."""
+    """An idempotent handler: a row's key is its position, written once. It commits each batch."""
 
     def __init__(self, database: Path, kind: str, task: TaskInfo) -> None:
         self._database = database

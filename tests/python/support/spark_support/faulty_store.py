@@ -1,4 +1,4 @@
-"""A store that goes wrong at a named place."""
+"""A store with a fault at a named place."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,16 +22,16 @@ def epochs(store: Store, sink_id: str = "flights") -> list[int]:
 
 
 class FaultyStore:
-    """A store that does something bad, at one place in one transaction of the sink."""
+    """A store that takes an action at one place in one transaction of the sink."""
 
     def __init__(self, store: Store, place: str, applied: int, action: Callable[[], None]) -> None:
         """Describe it.
 
         Args:
-            store: What is in it. Read that one.
+            store: Keeps the data. Read from it.
             place: One of the names above.
-            applied: How many epochs are in the ledger when it happens.
-            action: What happens.
+            applied: How many epochs are in the ledger at that time.
+            action: The fault.
         """
         self._store = store
         self._place = place
@@ -39,12 +39,12 @@ class FaultyStore:
         self._action = action
 
     def prepare(self) -> None:
-        """Do nothing bad."""
+        """Prepare without a fault."""
         self._store.prepare()
 
     @contextmanager
     def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
-        """Open a transaction, and do it where the place is."""
+        """Open a transaction, and take the action at its place."""
         self._reach(BEFORE_THE_COMMIT, len(self._store.summaries(sink_id)))
         with self._store.transaction(sink_id) as transaction:
             applied = len(transaction.summaries())

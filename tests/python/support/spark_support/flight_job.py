@@ -1,4 +1,4 @@
-"""A small job over made-up flights, the same results by Spark SQL, and the results that a store holds."""
+"""A small job over made-up flights, its results by Spark SQL, and the results in a store."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -46,7 +46,7 @@ Results = dict[str, dict[tuple[str, int], Any]]
 
 
 def write_flights(directory: Path) -> Path:
-    """Write the flights, as parquet files. Some delays are not known, those of one carrier never."""
+    """Write the flights as parquet files. Some delays are unknown, those of one carrier always."""
     directory.mkdir(parents=True)
     numbers = random.Random(3)
     for file in range(FILES):
@@ -109,7 +109,7 @@ ARROW = ArrowAggregation(
     ),
     metrics=partials,
 )
-"""The same as `items`, without items."""
+"""The same results as `items`, without items."""
 
 
 def partials_without_ranking(groups: pa.RecordBatch) -> Iterator[Metrics]:
@@ -121,7 +121,9 @@ DECLARED = replace(
     ARROW,
     aggregation=replace(
         ARROW.aggregation,
-        measures={name: one for name, one in ARROW.aggregation.measures.items() if name != "worst"},
+        measures={
+            name: measure for name, measure in ARROW.aggregation.measures.items() if name != "worst"
+        },
     ),
     metrics=partials_without_ranking,
 )
@@ -147,7 +149,7 @@ def start_stream(
     checkpoint: Path,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that ends when there is nothing new: into the format of a job or name, else by foreachBatch."""
+    """Start a query that ends when there is nothing new, into a format or by foreachBatch."""
     writer = source.writeStream.option("checkpointLocation", str(checkpoint)).trigger(
         availableNow=True
     )
@@ -159,7 +161,7 @@ def start_stream(
 
 
 def into(sink: str, job: AggregationJob) -> AggregationJob | MetricsWriter:
-    """Return what `start_stream` takes for the sink that is named: the job for "writer" in a `MetricsWriter`."""
+    """Return what `start_stream` takes for a named sink: for "writer" a `MetricsWriter`."""
     return MetricsWriter(job) if sink == "writer" else job
 
 
@@ -174,8 +176,8 @@ def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:
     files = spark.read.schema(SCHEMA).parquet(*[str(directory)] * times)
     files.createOrReplaceTempView("flights")
     measures = spark.sql(
-        "SELECT carrier, hour, count(*) departures, sum(distance) distance, avg(delay) mean, max(delay) max,"
-        " min(delay) min FROM flights GROUP BY carrier, hour"
+        "SELECT carrier, hour, count(*) departures, sum(distance) distance, avg(delay) mean,"
+        " max(delay) max, min(delay) min FROM flights GROUP BY carrier, hour"
     ).collect()
     worst = spark.sql(
         "SELECT * FROM (SELECT carrier, hour - hour % 86400 day, delay, id, row_number() OVER"
@@ -196,16 +198,16 @@ def expected(spark: SparkSession, directory: Path, times: int = 1) -> Results:
 
 
 def stored(store: Any, sink_id: str = "flights") -> Results:
-    """Read the same from the store."""
+    """Read the same results from the store."""
     return {
-        "departures": {one.key: one.count for one in store.read(DEPARTURES, sink_id)},
-        "distance": {one.key: one.total for one in store.read(DISTANCE, sink_id)},
-        "delay.mean": {one.key: one.value for one in store.read(MEAN_DELAY, sink_id)},
-        "delay.max": {one.key: one.value for one in store.read(MAX_DELAY, sink_id)},
-        "delay.min": {one.key: one.value for one in store.read(MIN_DELAY, sink_id)},
+        "departures": {item.key: item.count for item in store.read(DEPARTURES, sink_id)},
+        "distance": {item.key: item.total for item in store.read(DISTANCE, sink_id)},
+        "delay.mean": {item.key: item.value for item in store.read(MEAN_DELAY, sink_id)},
+        "delay.max": {item.key: item.value for item in store.read(MAX_DELAY, sink_id)},
+        "delay.min": {item.key: item.value for item in store.read(MIN_DELAY, sink_id)},
         "delay.worst": {
-            one.key: [(entry.score, entry.id) for entry in one.entries]
-            for one in store.read(WORST, sink_id)
+            item.key: [(entry.score, entry.id) for entry in item.entries]
+            for item in store.read(WORST, sink_id)
         },
     }
 

@@ -1,4 +1,4 @@
-"""Notes in a folder: how processes of a cluster tell the test what they did, and wait for each other."""
+"""Notes in a folder, by which processes of a cluster report to the test and wait for each other."""
 
 import json
 import os
@@ -10,16 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Notes:
-    """One file per note; all of them are JSON objects of a kind.
+    """One file per note, each a JSON object of some kind.
 
     Attributes:
-        folder: Where every process of the test can write.
+        folder: Every process of the test can write to it.
     """
 
     folder: Path
 
     def write(self, kind: str, **facts: Any) -> None:
-        """Leave a note, which is there as a whole or not at all."""
+        """Leave a note, which appears as a whole or not at all."""
         draft = self.folder / f".{uuid.uuid4()}"
         draft.write_text(json.dumps(facts))
         draft.rename(self.folder / f"{kind} {uuid.uuid4()}")
@@ -30,7 +30,7 @@ class Notes:
         return [note for note in notes if facts.items() <= note.items()]
 
     def first(self, what: str) -> bool:
-        """Return whether this call is the first, of all processes, that names `what`."""
+        """Return whether this is the first call, in all processes, that names `what`."""
         try:
             os.close(os.open(self.folder / f"first {what}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:

@@ -1,7 +1,7 @@
-"""What the installed pyspark has. Tests that need what it has not are skipped, and say why.
+"""What the installed pyspark has. Tests that need more are skipped with the reason.
 
-It goes by the version alone, not by what can be imported: else a sink that is broken would be one
-that is missing.
+It depends on the version alone, not on what can be imported: otherwise a broken sink would look
+like a missing one.
 """
 
 import pyspark
@@ -18,5 +18,5 @@ needs_stream_sink = pytest.mark.skipif(
 )
 needs_connect_server = pytest.mark.skipif(
     VERSION < (4, 0),
-    reason=f"the server of Spark Connect is a package of its own before pyspark 4.0; {HERE}",
+    reason=f"the server of Spark Connect is a separate package before pyspark 4.0; {HERE}",
 )

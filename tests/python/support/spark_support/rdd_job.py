@@ -1,4 +1,4 @@
-"""An RDD job that counts rows on a queue of its own, in the executors that also run the sink's tasks."""
+"""An RDD job that counts rows on its own queue, in the executors that also run the sink's tasks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What goes wrong in the tasks. All of it travels to the executors by value."""
+"""Faults in tasks, which travel to the executors by value."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def executor() -> int:
 
 
 def task() -> dict[str, int]:
-    """Return what tells a task of a stream from the others; its attempts are equal here."""
+    """Return what identifies a task of a stream; its attempts have the same value."""
     context = TaskContext.get()
     assert context is not None
     return {
@@ -34,8 +34,8 @@ def task() -> dict[str, int]:
     }
 
 
-class Trouble:
-    """Nothing goes wrong. Every attempt notes when it has put half of its rows in, and the end of `write()`."""
+class NoFault:
+    """Changes nothing. Every attempt notes the half of its rows, and the end of `write()`."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -65,42 +65,42 @@ class Trouble:
         )
 
     def once(self, kind: str) -> bool:
-        """Return whether no attempt has done this yet, and note that this one does."""
+        """Return whether this is the first attempt to do this, and note it if so."""
         first = self.notes.first(kind)
         if first:
             self.note(kind)
         return first
 
 
-class ExecutorDiesInMidTask(Trouble):
+class ExecutorDiesInMidTask(NoFault):
     def in_mid_task(self) -> None:
         if self.once("kill"):
             os.kill(executor(), signal.SIGKILL)
 
 
-class ExecutorDiesAtTheEnd(Trouble):
-    """The sink has done all that it does in a task, but Spark has not heard of it."""
+class ExecutorDiesAtTheEnd(NoFault):
+    """The sink has finished its part of the task, but Spark has not been notified."""
 
     def at_end(self) -> None:
         if self.once("kill"):
             os.kill(executor(), signal.SIGKILL)
-            threading.Event().wait()  # until the daemon misses its executor, and this worker its daemon
+            threading.Event().wait()  # until the daemon misses its executor, and so ends
 
 
-class WorkerDiesInMidTask(Trouble):
+class WorkerDiesInMidTask(NoFault):
     def in_mid_task(self) -> None:
         if self.once("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class WorkerHangsInMidTask(Trouble):
+class WorkerHangsInMidTask(NoFault):
     def in_mid_task(self) -> None:
         if self.once("hang"):
             threading.Event().wait()
 
 
-class TwoAttemptsFinish(Trouble):
-    """A task whose first attempt is so slow that Spark starts another; none returns before both are done."""
+class TwoAttemptsFinish(NoFault):
+    """Spark starts a second attempt of a slow task; neither returns before both are done."""
 
     def at_end(self) -> None:
         mine = task()
@@ -110,16 +110,16 @@ class TwoAttemptsFinish(Trouble):
             )
 
 
-class WaitsInTheSecondEpoch(Trouble):
+class WaitsInTheSecondEpoch(NoFault):
     def in_mid_task(self) -> None:
         if task()["epoch"] == 1 and self.once("wait"):
             threading.Event().wait()
 
 
-TROUBLES: dict[str, type[Trouble]] = {
+FAULTS: dict[str, type[NoFault]] = {
     kind.__name__: kind
     for kind in (
-        Trouble,
+        NoFault,
         ExecutorDiesInMidTask,
         ExecutorDiesAtTheEnd,
         WorkerDiesInMidTask,
@@ -131,7 +131,7 @@ TROUBLES: dict[str, type[Trouble]] = {
 
 
 class BothAttemptsCommit(ParquetStore):
-    """Two attempts of a task commit shard 0: none begins before the other has come, or returns before both are done."""
+    """Two attempts of a task commit shard 0: they begin together, and return once both are done."""
 
     def __init__(self, directory: str, notes: Notes) -> None:
         super().__init__(directory)
@@ -152,15 +152,15 @@ class BothAttemptsCommit(ParquetStore):
         wait_until(lambda: len(self.notes.read(kind)) == 2, "the other attempt of this task")
 
 
-class TroubledWriter(DataSourceStreamArrowWriter):
-    """The sink's own writer, with something at the end of `write()`."""
+class FaultyWriter(DataSourceStreamArrowWriter):
+    """The sink's own writer, with a fault at the end of `write()`."""
 
-    def __init__(self, writer: Any, trouble: Trouble) -> None:
+    def __init__(self, writer: Any, fault: NoFault) -> None:
         self._writer = writer
-        self._trouble = trouble
+        self._fault = fault
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._trouble.write(self._writer, iterator)
+        return self._fault.write(self._writer, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._writer.commit(messages, batchId)

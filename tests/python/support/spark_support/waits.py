@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 150
-"""Seconds after which somebody who waits gives up; nobody waits that long in a run that is well."""
+"""Seconds after which a wait gives up; a healthy run never waits that long."""
 
 
 def wait_until(
@@ -26,7 +26,7 @@ def wait_until(
 
 
 class Meeting:
-    """Lets nobody go on before so many have come, from any process of this machine."""
+    """Blocks each caller until so many have come, from any process of this machine."""
 
     def __init__(self, folder: Path, parties: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -38,12 +38,12 @@ class Meeting:
         wait_until(lambda: len(self.came()) >= self._parties)
 
     def came(self) -> list[Path]:
-        """Return a file for each who has come."""
+        """Return a file for each caller that has come."""
         return list(self._folder.iterdir())
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that is dead and not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return _stat(pid)[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
