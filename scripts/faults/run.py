@@ -77,9 +77,7 @@ def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
             "--target-dir",
             str(TARGET / "loom"),
         ]
-        # The settings of `make loom`, so that both share a build.
-        fast = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
-        flags = {"RUSTFLAGS": "--cfg loom", **fast}
+        flags = {"RUSTFLAGS": "--cfg loom"}
     else:
         command = [
             "cargo",
