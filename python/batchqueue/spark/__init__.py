@@ -5,7 +5,7 @@ The way of one micro-batch, from the job to the store:
 ```text
  DRIVER            job/          what you declare; it pickles
    │               format/       register(...), df.write and writeStream: the job as a data source
-   │               writer/       MetricsWriter: the same sink for foreachBatch, L1 in Spark SQL, shards
+   │               writer/       MetricsWriter: the sink for foreachBatch, L1 in Spark SQL, shards
    │
    │ pickled job
    ▼

@@ -4,8 +4,8 @@ from batchqueue import BatchQueueError
 
 
 class SinkError(BatchQueueError):
-    """An epoch cannot be committed, and nothing of it is in the store; with shards, nothing in that shard."""
+    """An epoch cannot be committed. The store, or with shards that shard, has nothing of it."""
 
 
 class DeliveryError(BatchQueueError):
-    """An attempt did not bring all of its rows to their handlers; what it brought stays with them."""
+    """An attempt did not deliver all of its rows. What it delivered stays with the handlers."""

@@ -31,6 +31,6 @@ def require_data_sources() -> None:
     except ImportError as error:
         raise MissingPackageError(
             f"register needs pyspark 4.0 or later for batches, and 4.1 for streams ({error}): "
-            f"{install_command('spark')}, or use MetricsWriter, foreach_batch and for_each_partition, "
-            "which need pyspark 3.5"
+            f"{install_command('spark')}, or use MetricsWriter, foreach_batch and "
+            "for_each_partition, which need pyspark 3.5"
         ) from error

@@ -1,4 +1,4 @@
-"""The commit: L2 merges the partials of all attempts into the store, in one transaction per epoch."""
+"""The commit: L2 merges the partials of all tasks into the store, one transaction per epoch."""
 
 import logging
 import time
@@ -27,11 +27,11 @@ _log = logging.getLogger("batchqueue.spark")
 
 
 class Partials(Protocol):
-    """Partial aggregates of one epoch, or of one of its tasks."""
+    """The partials of one epoch, or of one of its tasks, on their way to the commit."""
 
     @property
     def epoch(self) -> EpochId | None:
-        """None in a batch write."""
+        """The micro-batch; None in a batch write."""
 
     @property
     def summary(self) -> AttemptSummary:
@@ -40,22 +40,22 @@ class Partials(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes that they took on the way."""
+        """Bytes that they take in the message."""
         ...
 
     def metrics(self, job: AggregationJob) -> Iterable[Metrics]:
-        """Return them as objects."""
+        """Return them as metric objects."""
         ...
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: what Spark found to be the results of the tasks that count.
+    """One commit of the results that Spark accepted.
 
     Attributes:
-        job: What is written.
-        options: How.
-        messages: One per task.
+        job: The job whose metrics are written.
+        options: The options of the write.
+        messages: One for each task, from its successful attempt.
     """
 
     job: AggregationJob
@@ -65,11 +65,11 @@ class Commit:
     def apply_epoch(self, batch_id: int) -> dict[str, Any]:
         """Apply one epoch of a stream, unless the ledger has it.
 
-        A driver that dies between this commit and Spark's own note of it replays the epoch, under
+        A driver that dies between this commit and Spark's own record of it replays the epoch, under
         the same ids.
 
         Returns:
-            The summary in the ledger, with `applied`: whether it was done now.
+            The summary in the ledger, with `applied`: True if this call applied the epoch.
 
         Raises:
             SinkError: The query is new to a sink that has data, epochs before this one are missing,
@@ -86,16 +86,16 @@ class Commit:
             if last is None and transaction.known_queries():
                 admit_query(transaction, self.options, epoch.query_id)
 
-        return self._once(epoch.query_id, batch_id, prepare)
+        return self._apply_once(epoch.query_id, batch_id, prepare)
 
     def apply_batch(self, *, overwrite: bool) -> dict[str, Any]:
-        """Apply one batch write; if it has a txnId, unless the ledger has that.
+        """Apply one batch write, unless it has a txnId that the ledger has.
 
         Args:
-            overwrite: Delete first what the sink wrote before.
+            overwrite: Delete the sink's earlier results first.
 
         Returns:
-            The summary in the ledger, with `applied`: whether it was done now.
+            The summary in the ledger, with `applied`: True if this call applied the write.
 
         Raises:
             SinkError: An item was lost.
@@ -107,9 +107,9 @@ class Commit:
 
         txn_id = self.options.txn_id
         query_id = f"batch:{uuid.uuid4() if txn_id is None else txn_id}"
-        return self._once(query_id, 0, prepare, marked=txn_id is not None)
+        return self._apply_once(query_id, 0, prepare, marked=txn_id is not None)
 
-    def _once(
+    def _apply_once(
         self,
         query_id: str,
         batch_id: int,
@@ -117,42 +117,41 @@ class Commit:
         *,
         marked: bool = True,
     ) -> dict[str, Any]:
-        """Apply an epoch in a transaction, unless the ledger has it, and try again while the store is away."""
+        """Apply an epoch in one transaction, unless the ledger has it, with retries."""
         sink_id = self.options.sink_id
-        tries = 0
+        attempts = 0
 
-        def run() -> dict[str, Any]:
-            nonlocal tries
-            tries += 1
+        def attempt() -> dict[str, Any]:
+            nonlocal attempts
+            attempts += 1
             with self.job.store.transaction(sink_id) as transaction:
                 applied = transaction.applied(query_id, batch_id)
-                if applied or tries > 1:
-                    kept = {one[:2]: one.summary for one in transaction.summaries()}.get(
-                        (query_id, batch_id)
-                    )
-                    # What has no mark may be there, too: the store may have gone away just after it
-                    # had committed.
-                    if applied or kept is not None:
-                        self._log_repetition(query_id, batch_id, kept)
-                        return {**(kept or {}), "applied": not applied}
-                before = latest_totals(
-                    transaction.summaries
-                )  # they go on when `prepare` deletes the rest
+                if applied or attempts > 1:
+                    recorded = _recorded_summary(transaction, query_id, batch_id)
+                    # A write without a mark may be there as well: the store may have gone away just
+                    # after it committed.
+                    if applied or recorded is not None:
+                        self._log_repetition(query_id, batch_id, recorded)
+                        return {**(recorded or {}), "applied": not applied}
+                # Read first: the totals continue when `prepare` deletes the results.
+                before = latest_totals(transaction.summaries)
                 prepare(transaction)
                 admit_job(transaction, self.job, self.options)
                 summary = with_totals(
-                    self._apply(transaction, query_id, batch_id, marked=marked), before
+                    self._merge(transaction, query_id, batch_id, marked=marked), before
                 )
                 transaction.record(query_id, batch_id, summary, marked=marked)
             _log.info("sink %s: %s", sink_id, log_line(query_id, summary))
             return {**summary, "applied": True}
 
-        return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", run)
+        return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", attempt)
 
-    def _log_repetition(self, query_id: str, batch_id: int, kept: Mapping[str, Any] | None) -> None:
+    def _log_repetition(
+        self, query_id: str, batch_id: int, recorded: Mapping[str, Any] | None
+    ) -> None:
         sink_id, rows = self.options.sink_id, sum(message.summary.rows for message in self.messages)
         _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
-        if kept is not None and kept.get("rows", rows) != rows:
+        if recorded is not None and recorded.get("rows", rows) != rows:
             _log.warning(
                 "sink %s: epoch %d of query %s was applied with %d rows and comes again with %d, "
                 "which are left out: its source gave other rows, its checkpoint is an older copy, "
@@ -160,12 +159,12 @@ class Commit:
                 sink_id,
                 batch_id,
                 query_id,
-                kept["rows"],
+                recorded["rows"],
                 rows,
             )
 
     def check_shards(self) -> None:
-        """Check that the store has as many shards, before any of them is written.
+        """Check, before any shard is written, that the store has the same number of shards.
 
         Raises:
             SinkError: The store has another number of shards.
@@ -178,14 +177,15 @@ class Commit:
         with_retries(self.job.store_retry, f"opening {self.job.store!r}", check)
 
     @infrequent_gc()
-    def _apply(
+    def _merge(
         self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
     ) -> dict[str, Any]:
+        """Merge all partials into the store, and return the epoch's entry for the ledger."""
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)
         name = f"{self.job.name}-{query_id}-{batch_id}"
-        # L2 ends first, so what its workers hand on at close still finds the writer.
+        # The L2 stage ends first, so the store writer still takes what its workers emit at close.
         with Stage(
             f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)
         ) as persist:
@@ -206,3 +206,13 @@ class Commit:
             guarantee="exactly-once" if marked else "at-least-once",
             committed_at=time.time(),
         )
+
+
+def _recorded_summary(
+    transaction: StoreTransaction, query_id: str, batch_id: int
+) -> Mapping[str, Any] | None:
+    """Return an epoch's entry in the ledger; None if it has none, or no longer has it."""
+    summaries = {
+        (epoch.query_id, epoch.batch_id): epoch.summary for epoch in transaction.summaries()
+    }
+    return summaries.get((query_id, batch_id))

@@ -1,6 +1,6 @@
-"""Guards of a commit: what it finds in the store must agree with the query and the job that come.
+"""Guards of a commit: the store must fit the query and the job that write to it now.
 
-Each guard names the difference, and the option that accepts it.
+Each guard names the conflict, and the option that accepts it.
 """
 
 from collections.abc import Mapping
@@ -9,23 +9,23 @@ from typing import Any
 from batchqueue.outputs import StoreTransaction
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.fingerprint import describe, differences, incompatible_metrics
+from batchqueue.spark.job.fingerprint import differences, fingerprint, incompatible_metrics
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.context import EpochId
 
 
 def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
-    """Check that the store has all epochs before this one.
+    """Check that the store has all earlier epochs of the query.
 
     Spark numbers the epochs of a query without gaps, and each of them raises the mark by one.
 
     Args:
         options: With `on_missing_epochs`.
         epoch: The epoch to commit.
-        last: Number of the last epoch that the store has of this query; None: it has none.
+        last: Number of the last epoch of this query in the store; None if it has none.
 
     Raises:
-        SinkError: Epochs are missing, and `onMissingEpochs` does not accept that.
+        SinkError: Epochs are missing, and `onMissingEpochs` is not set.
     """
     expected = 0 if last is None else last + 1
     if epoch.batch_id <= expected or options.on_missing_epochs is not None:
@@ -35,12 +35,13 @@ def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
         f"epoch {epoch.batch_id} of query {epoch.query_id} meets a store that has {has} under sink "
         f"{options.sink_id!r}: if the store was deleted or replaced by an older copy while the "
         "checkpoint was kept, what is between would be missing. Restore the store, or start with a "
-        "new checkpoint, or set option onMissingEpochs=accept for one start, to go on without"
+        "new checkpoint, or set option onMissingEpochs=accept for one start, to continue without "
+        "them"
     )
 
 
 def admit_query(transaction: StoreTransaction, options: SinkOptions, query_id: str) -> None:
-    """Let a new query into a sink that has results of others, as `onNewQuery` says.
+    """Handle a new query that meets a sink with results of others, as `onNewQuery` says.
 
     Raises:
         SinkError: `onNewQuery` is not set.
@@ -61,7 +62,7 @@ def check_shards(options: SinkOptions, before: Mapping[str, Any] | None) -> None
 
     Args:
         options: With `shards`.
-        before: What the store remembers of the job; None: the sink is new.
+        before: The stored fingerprint of the job; None if the sink is new.
 
     Raises:
         SinkError: The number of shards differs.
@@ -74,25 +75,27 @@ def check_shards(options: SinkOptions, before: Mapping[str, Any] | None) -> None
 
 
 def admit_job(transaction: StoreTransaction, job: AggregationJob, options: SinkOptions) -> None:
-    """Let a job write that differs from the last one, as `onJobChange` says, and remember it.
+    """Handle a job that has changed as `onJobChange` says, and store the job's fingerprint.
 
     Raises:
-        SinkError: `onJobChange` does not accept the change, or no store could merge it.
+        SinkError: The job has changed and `onJobChange` is not set, or no store could merge the
+            results.
     """
-    before, now = transaction.description(), describe(job, options.shards)
+    before, now = transaction.description(), fingerprint(job, options.shards)
     if before == now:
         return
     check_shards(options, before)
     changes = differences(before, now) if before is not None else []
-    if before is not None and (moved := incompatible_metrics(before, now)):
+    if before is not None and (incompatible := incompatible_metrics(before, now)):
         raise SinkError(
-            f"sink {options.sink_id!r} has other columns: {'; '.join(moved)}. What is stored "
-            "cannot be merged with that: give the metric another name, or this job another sinkId"
+            f"sink {options.sink_id!r} has other columns: {'; '.join(incompatible)}. What is "
+            "stored cannot be merged with that: give the metric another name, or this job another "
+            "sinkId"
         )
     if changes and options.on_job_change is None:
         raise SinkError(
-            f"sink {options.sink_id!r} was written by another job: {'; '.join(changes)}. Give this "
-            "job another sinkId, or set option onJobChange=accept: what is stored stays as it is, "
-            "and the change holds for what is added"
+            f"sink {options.sink_id!r} was written by another job: {'; '.join(changes)}. Give "
+            "this job another sinkId, or set option onJobChange=accept: what is stored stays as it "
+            "is, and the change holds for what is added"
         )
     transaction.describe(now)

@@ -1,4 +1,4 @@
-"""What an epoch's entry in the ledger says about how it was made."""
+"""The entry of an epoch in the ledger: what was written, and what it cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,17 +22,24 @@ def epoch_summary(
     guarantee: str,
     committed_at: float,
 ) -> dict[str, Any]:
-    """Put an epoch's entry together.
+    """Return an epoch's entry for the ledger.
 
     Returns:
-        `batch_id`; `guarantee`: "exactly-once" or "at-least-once"; `rows` in; `items` made of them,
-        0 where Spark SQL is L1; `partials` that L1 left; `l1_ratio`: how many items, or else rows,
-        one of these stands for;
-        `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`; `l1_thread_items`:
-        items by index of the drain thread; `drain_cpu_s` and `rest_cpu_s` of all `write()` calls;
-        `attempt_wall_s`: `min`, `median` and `max` over the attempts; `commit_bytes`;
-        `commit_drain_cpu_s`, `commit_rest_cpu_s` and `commit_wall_s`; `committed_at`, the seconds
-        from 1970 in UTC to the commit. All times are in seconds.
+        A dict that can be written as JSON; all times are in seconds:
+
+        - `batch_id`;
+        - `guarantee`: "exactly-once" or "at-least-once";
+        - `rows`: rows from Spark;
+        - `items`: items made of them, 0 where Spark SQL is L1;
+        - `partials`: what L1 left of them;
+        - `l1_ratio`: items, or rows where there are no items, per partial;
+        - `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`;
+        - `l1_thread_items`: items by index of the drain thread;
+        - `drain_cpu_s`, `rest_cpu_s`: of all `write()` calls;
+        - `attempt_wall_s`: `min`, `median` and `max` over the attempts;
+        - `commit_bytes`: bytes of the partials on their way to the commit;
+        - `commit_drain_cpu_s`, `commit_rest_cpu_s`, `commit_wall_s`: of the commit;
+        - `committed_at`: seconds since 1970, UTC.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
@@ -59,12 +66,12 @@ def epoch_summary(
 
 
 def l1_ratio(rows: int, items: int, partials: int) -> float:
-    """Return how many items, or rows where there are no items, one partial stands for."""
+    """Return the items, or rows where there are no items, per partial."""
     return round((items or rows) / max(partials, 1), 2)
 
 
 def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
-    """Put an epoch's entry into one line for the log."""
+    """Return an epoch's entry as one line for the log."""
     stages = summary["stages"]
     counts = {
         name: sum(stage[name] for stage in stages.values())
@@ -72,8 +79,9 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     }
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
-        f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, {summary['items']:,} items, "
-        f"{summary['partials']:,} partials (L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
+        f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, "
+        f"{summary['items']:,} items, {summary['partials']:,} partials "
+        f"(L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
         f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "
         f"commit {summary['commit_wall_s']:.2f} s, {summary['guarantee']}"
     )

@@ -1,4 +1,4 @@
-"""A store that is busy or down is tried again for a while; then the query fails and can be resumed."""
+"""Retries of a store that is busy or down. When they end, the query fails and can be resumed."""
 
 import logging
 import time
@@ -16,37 +16,37 @@ _log = logging.getLogger("batchqueue.spark")
 
 
 def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
-    """Run an action that is a transaction of its own, again when the store was not available.
+    """Run an action, and retry it while the store is unavailable.
 
     Args:
-        policy: How often and when.
+        policy: How often and when to retry.
         what: Names the action in the log.
-        action: What to run. When it is not known whether it was committed, it must find that out
-            itself.
+        action: What to run, one transaction. A retry must itself find out whether the attempt
+            before it was committed.
 
     Raises:
-        SinkError: The store was not available in any try.
+        SinkError: The store was unavailable in every attempt.
     """
     wait_ms = policy.backoff_ms
-    for tries in range(1, policy.attempts + 1):
+    for attempt in range(1, policy.attempts + 1):
         try:
             return action()
         except BatchQueueError as error:
             if not _is_unavailable(error):
                 raise
-            if tries == policy.attempts:
+            if attempt == policy.attempts:
                 raise SinkError(
-                    f"{what} failed in {tries} tries: {error}. Start the query again with the same checkpoint when "
-                    "the store is back: it goes on where it was"
+                    f"{what} failed after {attempt} attempts: {error}. Start the query again with "
+                    "the same checkpoint when the store is back: it continues where it was"
                 ) from error
-            _log.warning("%s failed in try %d of %d: %s", what, tries, policy.attempts, error)
+            _log.warning("%s failed in attempt %d of %d: %s", what, attempt, policy.attempts, error)
         time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000)
         wait_ms *= policy.factor
     raise AssertionError("a policy has at least one attempt")
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
-    """Whether this error, or one that caused it in a handler, is the store's absence."""
+    """Whether an unavailable store is the error, or caused it in a handler."""
     while error is not None:
         if isinstance(error, StoreUnavailableError):
             return True
@@ -55,5 +55,9 @@ def _is_unavailable(error: BaseException | None) -> bool:
 
 
 def open_store(job: AggregationJob) -> None:
-    """Look at the store before tasks run."""
+    """Open and prepare the store of a job before its tasks run, with retries.
+
+    Raises:
+        SinkError: The store was unavailable in every attempt.
+    """
     with_retries(job.store_retry, f"opening {job.store!r}", job.store.prepare)

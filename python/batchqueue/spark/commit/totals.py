@@ -1,7 +1,7 @@
 """Running totals of a sink, carried from the summary of one epoch to that of the next.
 
-The ledger keeps the newest summaries only. With the totals in each of them, the last one tells what
-the sink has done since it began, whoever reads it and however seldom.
+The ledger keeps only the newest summaries. Because each of them carries the totals, the last one
+says what the sink has done since it began, however seldom the ledger is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,20 +12,21 @@ from typing import Any, Self
 from batchqueue.outputs import Epoch
 
 OUTCOMES = ("consumed", "failed", "refused", "unhandled", "abandoned")
-"""Where an item that was offered to a stage ends; each ends in one of these."""
+"""Each item that was offered to a stage ends in exactly one of these."""
 
 STAGES = ("l1", "l2", "persist")
+"""The queues that an item passes: L1 in the tasks, L2 and the store writer in the commit."""
 
 _KEY = "totals"
 
 
 @dataclass(frozen=True)
 class SinkTotals:
-    """Sums over the epochs of a sink. They never fall, also when an overwrite deletes what was stored.
+    """Sums over the epochs of a sink. They never fall, even when an overwrite deletes results.
 
     Attributes:
-        epochs: Applied epochs, batch writes among them.
-        rows: Rows that Spark gave.
+        epochs: Applied epochs, including batch writes.
+        rows: Rows from Spark.
         items: Items made of them.
         partials: What L1 left of them.
         commit_bytes: Bytes of the partials on their way to the commit.
@@ -51,7 +52,7 @@ class SinkTotals:
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Self:
-        """Return what one epoch adds. What an older version, or somebody else, left out counts as 0."""
+        """Return what one epoch adds. A field that the summary lacks counts as 0."""
         stages = summary.get("stages", {})
 
         def cpu_s(name: str) -> float:
@@ -79,13 +80,15 @@ class SinkTotals:
 
     @classmethod
     def carried_by(cls, summary: Mapping[str, Any]) -> "SinkTotals | None":
-        """Return the totals that a summary carries; None if its writer kept none."""
-        kept = summary.get(_KEY)
-        return None if kept is None else cls(**{one.name: kept[one.name] for one in fields(cls)})
+        """Return the totals that a summary carries; None if its writer was too old to add them."""
+        totals = summary.get(_KEY)
+        if totals is None:
+            return None
+        return cls(**{attribute.name: totals[attribute.name] for attribute in fields(cls)})
 
     @classmethod
     def sum(cls, totals: Iterable["SinkTotals"]) -> "SinkTotals":
-        """Add up, for instance over the shards of a sink."""
+        """Return the sum, for instance over the shards of a sink."""
         return reduce(SinkTotals.__add__, totals, SinkTotals())
 
     def __add__(self, other: "SinkTotals") -> "SinkTotals":
@@ -93,7 +96,7 @@ class SinkTotals:
 
 
 def with_totals(summary: Mapping[str, Any], before: SinkTotals) -> dict[str, Any]:
-    """Return the summary of an epoch with the totals up to its end.
+    """Return the summary of an epoch with the totals as of its end.
 
     Args:
         summary: See `epoch_summary`.
@@ -106,7 +109,7 @@ def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> SinkTotals:
     """Return the totals of a sink as of its last epoch.
 
     Args:
-        summaries: Reads the newest summaries, so many, or with None all that are kept.
+        summaries: Reads that many of the newest summaries; None: all that the ledger keeps.
     """
     newest = summaries(1)
     if newest and SinkTotals.carried_by(newest[0].summary) is None:
@@ -119,7 +122,7 @@ def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> SinkTotals:
     return total
 
 
-def _added(one: Any, other: Any) -> Any:
-    if isinstance(one, Mapping):
-        return {name: _added(value, other[name]) for name, value in one.items()}
-    return one + other
+def _added(left: Any, right: Any) -> Any:
+    if isinstance(left, Mapping):
+        return {name: _added(value, right[name]) for name, value in left.items()}
+    return left + right

@@ -1,4 +1,4 @@
-"""The sink's writer of batches."""
+"""The writer of `df.write`."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.format.task_message import TaskMessage, attempts
+from batchqueue.spark.format.task_message import TaskMessage, attempt_messages
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 
 
 class BatchSinkWriter(DataSourceArrowWriter):
-    """Writes one batch."""
+    """Writes one batch: `write` runs in the tasks, `commit` in a process beside the driver."""
 
     def __init__(self, job: AggregationJob, options: SinkOptions, overwrite: bool) -> None:
         self._job = job
@@ -26,4 +26,5 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""
-        Commit(self._job, self._options, attempts(messages)).apply_batch(overwrite=self._overwrite)
+        commit = Commit(self._job, self._options, attempt_messages(messages))
+        commit.apply_batch(overwrite=self._overwrite)

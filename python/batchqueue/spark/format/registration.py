@@ -1,4 +1,4 @@
-"""`register` makes a job a format that `df.write` and `df.writeStream` can name."""
+"""`register`: makes a job a format for `df.write` and `df.writeStream`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,40 +10,40 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession", job: AggregationJob) -> str:
-    """Make a job a write format of this session; a format of the same name is replaced.
+    """Register a job as a write format of this session, replacing a format of the same name.
 
     Options of the write:
 
-    - `sinkId`: on whose behalf the store is written; default: the job's name.
+    - `sinkId`: names the sink within the store; default: the job's name.
     - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint
       meets a sink that has data. Without it the query fails.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write
       is at-least-once.
-    - `onJobChange`: `accept`: go on when the job is not the one that wrote last, in its metrics or
-      aggregations. Without it the write fails and names the difference. Other columns of a metric
-      are never accepted: what is stored could not be merged with them.
-    - `onMissingEpochs` (stream): `accept`: go on when the store lacks epochs that the checkpoint
+    - `onJobChange`: `accept`: continue when the job's metrics or aggregations differ from those of
+      the job that wrote last. Without it the write fails and names the difference. A metric whose
+      columns have changed is never accepted: what is stored could not be merged with it.
+    - `onMissingEpochs` (stream): `accept`: continue when the store lacks epochs that the checkpoint
       has. Without it the query fails.
-    - `maxCommitBytes`: largest size of the partial aggregates of one epoch; default 64 MB. A task
-      checks its own, the commit the sum.
+    - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
+      67108864 (64 MiB). A task checks its own partials, the commit the sum.
 
     A stream is exactly-once when its source can be replayed, its plan is deterministic, and its
     checkpoint and store are durable.
 
-    Functions that are defined in the main script travel with the job. A module of your own must be
-    importable in the workers: install it, or use `spark.sparkContext.addPyFile`.
+    Functions that are defined in the main script are pickled with the job. Your own modules must be
+    importable in the workers: install them, or use `spark.sparkContext.addPyFile`.
 
     Args:
-        spark: The session.
+        spark: The session that gets the format.
         job: What to do with the rows.
 
     Returns:
-        The name of the format: "batchqueue-" and the job's name.
+        The name of the format: "batchqueue-" followed by the job's name.
 
     Raises:
         ConfigError: The job cannot be pickled.
-        MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches; a
-            stream into it fails, and names `MetricsWriter.write_epoch` as the way.
+        MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches only;
+            a stream into it fails, and the message names `MetricsWriter.write_epoch` instead.
 
     Example:
         format_name = register(spark, job)

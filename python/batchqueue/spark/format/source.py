@@ -1,4 +1,4 @@
-"""The sink as Spark sees it: a data source whose writers work for one job, and the writer of batches."""
+"""The sink as Spark sees it: a data source that makes the writers of one job."""
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
     """Make the data source of one job."""
-    # A class that only this process has is pickled by value, and the job with it.
+    # No module has this class under its name, so it is pickled by value, and the job with it.
     return cast(
         type[AggregationDataSource], type("JobDataSource", (AggregationDataSource,), {"job": job})
     )
 
 
 class AggregationDataSource(DataSource):
-    """The data source of one job; `data_source` makes a subclass that holds it."""
+    """The data source of one job; `data_source` makes a subclass that holds the job."""
 
     job: ClassVar[AggregationJob]
 
@@ -40,14 +40,15 @@ class AggregationDataSource(DataSource):
         """Check what can be checked before tasks run, and make the writer of one epoch."""
         if overwrite:
             raise SinkError(
-                f"job {self.job.name!r} cannot take outputMode('complete'), which repeats all results in "
-                "every epoch; use outputMode('append')"
+                f"job {self.job.name!r} cannot take outputMode('complete'), which repeats all "
+                "results in every epoch; use outputMode('append')"
             )
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise SinkError(
-                f"a stream into {self.name()!r} needs pyspark 4.1 or later, and here is {pyspark.__version__}, whose "
-                "data sources take streams row by row: give MetricsWriter(job).write_epoch to "
-                "writeStream.foreachBatch, which keeps the same ledger"
+                f"a stream into {self.name()!r} needs pyspark 4.1 or later, and here is "
+                f"{pyspark.__version__}, whose data sources take streams row by row: give "
+                "MetricsWriter(job).write_epoch to writeStream.foreachBatch, which keeps the same "
+                "ledger"
             )
         from batchqueue.spark.format.stream_writer import StreamSinkWriter
 

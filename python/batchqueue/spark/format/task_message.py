@@ -1,4 +1,4 @@
-"""The results of tasks as Spark carries them to the commit."""
+"""The messages of tasks in the form in which Spark carries them to the commit."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -10,12 +10,12 @@ from batchqueue.spark.task.message import AttemptMessage
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """An attempt's message as Spark wants it."""
+    """The message of the successful attempt of a task."""
 
     message: AttemptMessage
 
 
-def attempts(messages: list[WriterCommitMessage | None]) -> list[AttemptMessage]:
+def attempt_messages(messages: list[WriterCommitMessage | None]) -> list[AttemptMessage]:
     """Return what the tasks sent."""
-    # Every task has succeeded when Spark commits; None, for one that failed, is for `abort` only.
-    return [cast(TaskMessage, one).message for one in messages]
+    # Every task has succeeded when Spark commits. None, for a failed task, reaches `abort` only.
+    return [cast(TaskMessage, message).message for message in messages]

@@ -1,4 +1,4 @@
-"""Says what is wrong with a delivery, on the driver and before any task runs."""
+"""Checks of a delivery in the driver, before any task runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +12,18 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
     """Check everything that needs no data.
 
     Args:
-        delivery: What travels to the workers.
+        delivery: What is pickled for the workers.
         columns: Columns that `items` reads.
-        rdd: Whether the data is an RDD, or a DataFrame.
+        rdd: True if the data is an RDD, False if it is a DataFrame.
 
     Raises:
-        ConfigError: A value cannot be used, or does not pickle.
+        ConfigError: A value is invalid, or cannot be pickled.
     """
     if not callable(delivery.handlers):
         raise ConfigError(
-            f"handlers is {delivery.handlers!r}; give a function that takes a TaskInfo and returns a dict of handlers: "
-            "it is called in the workers, so that handlers and their connections need not travel"
+            f"handlers is {delivery.handlers!r}; give a function that takes a TaskInfo and returns "
+            "a dict of handlers: it is called in the workers, so that handlers and their "
+            "connections need not be pickled"
         )
     if rdd:
         _check_rdd(delivery, columns)
@@ -42,7 +43,7 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
 
 
 def check_columns(delivery: Delivery, columns: Sequence[str], available: Sequence[str]) -> None:
-    """Make sure that the rows have what is read.
+    """Check that the rows have the columns that are read.
 
     Raises:
         ConfigError: A column is missing.
@@ -51,16 +52,16 @@ def check_columns(delivery: Delivery, columns: Sequence[str], available: Sequenc
     missing = [column for column in needed if column not in available]
     if missing:
         raise ConfigError(
-            f"the handlers need column {', '.join(missing)}, but the rows have {', '.join(available)}: "
-            "select or rename it before (case matters)"
+            f"the handlers need column {', '.join(missing)}, but the rows have "
+            f"{', '.join(available)}: select or rename it before (case matters)"
         )
 
 
 def _check_rdd(delivery: Delivery, columns: Sequence[str]) -> None:
     if delivery.items is not None or delivery.type_column is not None or columns:
         raise ConfigError(
-            "items, type_column and columns are for a DataFrame, and data is an RDD: its elements are the items; "
-            "make them with rdd.flatMap before"
+            "items, type_column and columns are for a DataFrame, and data is an RDD: its elements "
+            "are the items; make them with rdd.flatMap before"
         )
 
 
@@ -68,8 +69,9 @@ def _check_dataframe(delivery: Delivery) -> None:
     items, type_column = delivery.items, delivery.type_column
     if (items is None) == (type_column is None):
         raise ConfigError(
-            f"{'neither' if items is None else 'both'} of items and type_column is given; give one of them: items, a "
-            "function that turns record batches into items, or type_column, the column that the rows are split by"
+            f"{'neither' if items is None else 'both'} of items and type_column is given; give one "
+            "of them: items, a function that turns record batches into items, or type_column, the "
+            "column that the rows are split by"
         )
     if items is not None and not callable(items):
         raise ConfigError(
@@ -85,11 +87,12 @@ def _check_config(config: Any) -> None:
     for name in ("consumer", "consumer_factory", "error_handler"):
         if getattr(config, name) is not None:
             raise ConfigError(
-                f"the config has {name}, and here the function `handlers` makes all that handles items: leave it out"
+                f"the config has {name}, and here the function `handlers` makes all that handles "
+                "items: leave it out"
                 + (", and give handlers an on_error" if name == "error_handler" else "")
             )
     if config.strategy is not BufferStrategy.BLOCKING:
         raise ConfigError(
-            f"the config has strategy {config.strategy.name}: what it refuses would reach no handler; "
-            "use BufferStrategy.BLOCKING, with which Spark waits"
+            f"the config has strategy {config.strategy.name}: what it refuses would reach no "
+            "handler; use BufferStrategy.BLOCKING, with which Spark waits"
         )

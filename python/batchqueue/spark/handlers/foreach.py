@@ -1,4 +1,4 @@
-"""`foreach_batch` and `for_each_partition`: rows of Spark, in batches by type, for handlers with side effects."""
+"""`foreach_batch` and `for_each_partition`: rows in batches by type, for handlers of your own."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ _CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     min_idle_ms=1,
     max_idle_ms=50,
 )
-"""Two drain threads, for every core of an executor runs an attempt of its own."""
+"""Two drain threads, because each core of an executor runs its own attempt."""
 
 
 def foreach_batch(
@@ -41,42 +41,42 @@ def foreach_batch(
     query_id: str | None = None,
     on_summary: Callable[[DeliverySummary], object] | None = None,
 ) -> "Callable[[DataFrame, int], None]":
-    """Make the function for `df.writeStream.foreachBatch`: each micro-batch goes to handlers, in batches by type.
+    """Make the function for `foreachBatch`: each micro-batch goes to handlers, in batches by type.
 
     Delivery is at-least-once. When a handler raises, a worker dies or the driver is restarted,
-    Spark runs tasks and epochs again, and handlers see rows again that they have had before.
-    `TaskInfo` names them so that a handler can be idempotent. Where nothing fails, each row comes
-    once.
+    Spark repeats tasks and epochs, and handlers get rows again that they had before. `TaskInfo`
+    identifies them, so that a handler can be idempotent. If nothing fails, each row comes once.
 
-    In each attempt of a task one queue is made and closed. While a partition of it is full, the
-    task waits, and Spark reads no further. A handler has the order that the rows have in the
-    partition. An attempt fails when a handler raised (after all tries of `config.retry`), or an
-    item had no handler; after as many failures as Spark allows, the query fails with the message.
+    Each attempt of a task opens and closes one queue. While a partition of the queue is full, the
+    task waits, and Spark reads no further. A handler gets rows in the order that they have in
+    Spark's partition. An attempt fails when a handler raises (after all retries of `config.retry`),
+    or when an item has no handler; after as many failures as Spark allows, the query fails with the
+    message.
 
     Args:
-        handlers: Called in the worker, once per attempt that has rows, with its `TaskInfo`. It
-            returns the handlers of that attempt in a dict: by class of the items with `items`, by
-            tag with `type_column`. It opens connections; the handlers' `on_close` closes them, also
-            when the attempt fails.
+        handlers: Called in the worker with the `TaskInfo` of an attempt, once per attempt that has
+            rows. It returns the handlers of that attempt in a dict: by class of the items with
+            `items`, by tag with `type_column`. It opens connections; the handlers' `on_close`
+            closes them, even when the attempt fails.
         items: Turns one `pyarrow.RecordBatch` into items, which go to the handler of exactly their
-            class. A generator is best. Give either this or `type_column`.
-        type_column: The column by whose values, strings or integers, the rows are split. Handlers
-            get them as `pyarrow.RecordBatch` objects. Every value needs a handler; null has none.
-        columns: Columns that `items` reads. If one is missing, the query fails before any task
-            runs.
-        config: Of each attempt's queue; BLOCKING, and without consumer and error handler. Default:
-            two drain threads, and room for 10,000 items of each type.
-        query_id: What `TaskInfo.query_id` says; default: the id that Spark has given the query.
-            Spark Connect does not tell it, so give a name there, and never the same to two queries.
+            class. Prefer a generator. Give either this or `type_column`.
+        type_column: The column whose values, strings or integers, split the rows. Handlers get them
+            as `pyarrow.RecordBatch` objects. Every value needs a handler; null cannot have one.
+        columns: Columns that `items` reads. If a column is missing, the query fails before any task
+            runs. Default: none are checked.
+        config: Config of each attempt's queue; BLOCKING, without consumer or error handler.
+            Default: two drain threads, and room for 10,000 items of each type.
+        query_id: What `TaskInfo.query_id` says. Default: the id that Spark gave the query. Spark
+            Connect does not pass it on, so give a name there, and a different one to each query.
         on_summary: Called after each epoch with its `DeliverySummary`, which is logged as well. It
-            runs on the driver, or with Spark Connect in a Python process of the server. When it
+            runs in the driver, or with Spark Connect in a Python process of the server. If it
             raises, the epoch fails.
 
     Returns:
         A function of a DataFrame and an epoch number.
 
     Raises:
-        ConfigError: An argument cannot be used, or does not pickle.
+        ConfigError: An argument is invalid, or cannot be pickled.
 
     Example:
         query = (
@@ -112,32 +112,32 @@ def for_each_partition(
     query_id: str | None = None,
     epoch: int | None = None,
 ) -> DeliverySummary:
-    """Run a job that gives the rows of a DataFrame, or the elements of an RDD, to handlers, in batches by type.
+    """Run a job that gives the rows of a DataFrame or RDD to handlers, in batches by type.
 
-    It is to `df.foreachPartition` what `foreach_batch` is to `foreachBatch`, and as that it is
-    at-least-once.
+    It is to `df.foreachPartition` what `foreach_batch` is to `foreachBatch`, and at-least-once as
+    well.
 
     Args:
         data: A DataFrame of a classic session or of Spark Connect; or an RDD, whose elements are
-            the items. Where those need changing, use `rdd.flatMap` before: it runs in the same
-            Python process.
+            the items. To transform them, use `rdd.flatMap` before: it runs in the same Python
+            process.
         handlers: As in `foreach_batch`. For an RDD by class of its elements: `pyspark.sql.Row` for
             `df.rdd`.
-        items: As in `foreach_batch`; for a DataFrame give either this or `type_column`, for an RDD
-            none of both.
+        items: As in `foreach_batch`. For a DataFrame give either this or `type_column`, for an RDD
+            neither.
         type_column: As in `foreach_batch`.
         columns: As in `foreach_batch`.
         config: As in `foreach_batch`.
-        query_id: What `TaskInfo.query_id` says. Name a batch job that may be repeated, and its
-            handlers can tell what they have had. Default: what Spark says, inside a foreachBatch
-            function of your own; else None.
-        epoch: What `TaskInfo.epoch` says; the default is as that of `query_id`.
+        query_id: What `TaskInfo.query_id` says. Name a batch job that may be repeated, so that its
+            handlers can recognize what they have taken. Default: what Spark says, if this is called
+            inside a foreachBatch function; else None.
+        epoch: What `TaskInfo.epoch` says. Default: as for `query_id`.
 
     Returns:
-        How it went; the same is logged.
+        The counts of the job, which are logged as well.
 
     Raises:
-        ConfigError: An argument cannot be used, or does not pickle.
+        ConfigError: An argument is invalid, or cannot be pickled.
         pyspark.errors.PySparkException: The job failed. py4j.protocol.Py4JJavaError for an RDD.
     """
     if not _is_dataframe(data) and not hasattr(data, "mapPartitions"):
@@ -153,24 +153,23 @@ def for_each_partition(
 
 
 def _is_dataframe(data: object) -> bool:
-    # Those of Spark Connect are of another class, and where only its client is installed there are
-    # no RDDs to ask for.
+    # DataFrames of Spark Connect have another class, and its client comes without RDDs to import.
     return hasattr(data, "mapInArrow")
 
 
 def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySummary:
-    began = time.monotonic()
+    started_at = time.monotonic()
     if _is_dataframe(data):
         check_columns(delivery, columns, data.columns)
         rows = map_in_arrow(data, delivery.deliver_batches, PartitionSummary.SCHEMA).collect()
         partitions = [PartitionSummary.parse(row["summary"]) for row in rows]
     else:
         partitions = data.mapPartitions(delivery.deliver_elements).collect()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started_at
     summary = DeliverySummary.total(partitions, seconds, delivery.query_id, delivery.epoch)
     _log.info(
-        "query %s, epoch %s: %d rows delivered as %d items from %d partitions, in %d attempts and %.1f s; %d failed, "
-        "%d refused, %d unhandled, %d abandoned; peak queue use %.0f %%",
+        "query %s, epoch %s: %d rows delivered as %d items from %d partitions, in %d attempts and "
+        "%.1f s; %d failed, %d refused, %d unhandled, %d abandoned; peak queue use %.0f %%",
         *(
             summary.query_id,
             summary.epoch,

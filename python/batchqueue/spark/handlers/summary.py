@@ -1,4 +1,4 @@
-"""What is told about rows that were delivered to handlers: by each partition, and by the job."""
+"""Summaries of rows that were delivered to handlers: of a partition, and of the whole job."""
 
 import json
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ class PartitionSummary:
     """What the successful attempt of one partition sends to the driver.
 
     Attributes:
-        query_id: As its handlers were told.
-        epoch: As its handlers were told.
-        rows: Rows that Spark gave.
-        attempts: Tries of the task, this one included.
-        queue: The queue; all zero where there was no row.
+        query_id: As in the `TaskInfo` of its handlers.
+        epoch: As in the `TaskInfo` of its handlers.
+        rows: Rows from Spark.
+        attempts: Attempts of the task, including this one.
+        queue: The counts of the queue; all zero if the partition had no row.
     """
 
     SCHEMA: ClassVar[str] = "summary string"
@@ -38,7 +38,7 @@ class PartitionSummary:
 
     @classmethod
     def parse(cls, summary: str) -> Self:
-        """Rebuild what `to_batch` wrote."""
+        """Parse the summary in a row of `to_batch`."""
         fields = json.loads(summary)
         return cls(**{**fields, "queue": StageSummary(**fields["queue"])})
 
@@ -47,23 +47,23 @@ class PartitionSummary:
 class DeliverySummary:
     """How the rows of one epoch, or of one batch job, were delivered.
 
-    It is made when every partition has succeeded. So `failed`, `refused`, `unhandled` and
-    `abandoned` are 0: an attempt that counts another number fails. Attempts that failed are in
-    `attempts` and in no other figure, though their handlers may have had some of the rows.
+    It is made after every partition has succeeded. So `failed`, `refused`, `unhandled` and
+    `abandoned` are 0: an attempt in which one of them is not 0 fails. Failed attempts count in
+    `attempts` and in no other figure, although their handlers may have taken some of the rows.
 
     Attributes:
-        query_id: As the handlers were told.
-        epoch: As the handlers were told.
+        query_id: As in `TaskInfo`.
+        epoch: As in `TaskInfo`.
         partitions: Partitions of the job.
-        attempts: Tries that they took, as Spark numbers them; at least one for each partition.
-        rows: Rows that Spark gave.
-        items: Items that were put on queues: rows, or what `items` made of them.
-        failed: Items whose handler raised, after all tries of the retry policy.
-        refused: Items that found no room.
+        attempts: Attempts that they took, as Spark numbers them; at least 1 for each partition.
+        rows: Rows from Spark.
+        items: Items that were enqueued: rows, or what `items` made of them.
+        failed: Items whose handler raised, after all retries of the retry policy.
+        refused: Items that a queue did not accept.
         unhandled: Items without a handler.
-        abandoned: Items that a queue left behind.
-        peak_used_percent: Highest use of the fullest partition of a queue that was seen, 0 to 100.
-        seconds: From the start of the job to its end.
+        abandoned: Items that a shutdown left behind.
+        peak_used_percent: Highest observed fill of the fullest partition of a queue, 0 to 100.
+        seconds: Seconds from the start of the job to its end.
     """
 
     query_id: str | None
@@ -87,21 +87,21 @@ class DeliverySummary:
         query_id: str | None,
         epoch: int | None,
     ) -> Self:
-        """Add up the partitions of a job.
+        """Return the sum over the partitions of a job.
 
         Args:
-            partitions: One per partition.
-            seconds: That the job took.
-            query_id: For a job without partitions.
-            epoch: For a job without partitions.
+            partitions: The summary of each partition.
+            seconds: Seconds that the job took.
+            query_id: Used if the job has no partitions.
+            epoch: Used if the job has no partitions.
         """
-        queue = StageSummary.total([one.queue for one in partitions])
+        queue = StageSummary.total([partition.queue for partition in partitions])
         return cls(
             query_id=partitions[0].query_id if partitions else query_id,
             epoch=partitions[0].epoch if partitions else epoch,
             partitions=len(partitions),
-            attempts=sum(one.attempts for one in partitions),
-            rows=sum(one.rows for one in partitions),
+            attempts=sum(partition.attempts for partition in partitions),
+            rows=sum(partition.rows for partition in partitions),
             items=queue.produced,
             failed=queue.failed,
             refused=queue.refused,

@@ -1,4 +1,4 @@
-"""`AggregationJob`: all that the sink must know to turn rows into stored metrics."""
+"""`AggregationJob`: everything that turns rows into stored metrics."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,41 +19,43 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationJob:
-    """How rows become metrics, and where those are kept. It travels to Spark's workers: it must pickle.
+    """How rows become metrics, and where those are kept. Spark pickles it for the tasks.
 
     Attributes:
         name: Letters, digits, "_" and "-". The default `sinkId`, and part of the format name.
         items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or
-            items of your own that have a handler. A generator is best: a list of them all takes
-            memory, and time for garbage collection. None: there is only `arrow`.
+            items of your own that have a handler. Prefer a generator: a full list takes memory, and
+            time for garbage collection. Default: None, `arrow` does everything.
         arrow: What to do with the rows themselves, without items: built-in aggregations, and
-            handlers of your own that take record batches. A tag may be in one of them.
-        metrics: The metric types that may reach the store, each name once. Every type has workers
-            of its own.
-        store: Description of the store that L2 merges into.
-        columns: Columns that `items` reads. If one is missing, the query fails before any task
-            runs.
-        handlers: Item type -> function that makes its L1 handler for one attempt. The function is
-            given a callable that takes the handler's partials (lists of `metrics`), at the latest
-            in `on_close`. Types in `metrics` that have no entry here are merged.
-        l1: Config of each attempt's queue; BLOCKING, without consumer and error handler. Default:
-            two drain threads, for every core of an executor runs an attempt of its own, and no
-            balancer: a queue that lives for one attempt ends before its loads are known.
-        l2: Config of each commit's queue; the same holds.
-        store_retry: How often and when a commit is tried again while the store is busy or down, by
-            default 4 tries, with waits of 1, 2 and 4 s. Then the query fails, and can be resumed.
-            Only `StoreUnavailableError` is worth another try.
+            handlers of your own that take record batches. A tag may appear in one of them only.
+            Default: nothing.
+        metrics: The metric types that may reach the store, each name once. Each type has its own
+            workers.
+        store: The store that L2 merges into.
+        columns: Columns that `items` reads. If a column is missing, the query fails before any task
+            runs. Default: none are checked.
+        handlers: For an item type, the function that makes its L1 handler for one attempt. The
+            argument is a callable that takes the handler's partials (lists of `metrics`), at the
+            latest in `on_close`. Types in `metrics` without an entry here are merged.
+        l1: Config of each attempt's queue; BLOCKING, without consumer or error handler. Default:
+            two drain threads, because each core of an executor runs its own attempt, and no
+            balancer, because a queue that lives for one attempt ends before its loads are known.
+        l2: Config of each commit's queue; the same rules apply.
+        store_retry: How often and when a commit is retried while the store is busy or down.
+            Default: 4 attempts, with waits of 1, 2 and 4 s. Then the query fails, and can be
+            resumed. Only a `StoreUnavailableError` is retried.
 
     Raises:
-        ConfigError: A value cannot be used; the message names it.
+        ConfigError: A value is invalid; the message names it.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics, metric_type
         >>> from batchqueue.outputs import SqliteStore
         >>> DEPARTURES = metric_type("departures", CountMetrics)
         >>> def items(flights: pa.RecordBatch) -> Iterable[CountMetrics]:
-        ...     for carrier, hour in zip(flights["carrier"].to_pylist(),
-        flights["hour"].to_pylist()): ...         yield DEPARTURES(carrier, hour)
+        ...     columns = flights["carrier"].to_pylist(), flights["hour"].to_pylist()
+        ...     for carrier, hour in zip(*columns):
+        ...         yield DEPARTURES(carrier, hour)
         >>> job = AggregationJob(
         ...     name="flights",
         ...     items=items,
@@ -99,34 +101,37 @@ class AggregationJob:
         shared = sorted({tag for tag in tags if tags.count(tag) > 1})
         if shared:
             raise ConfigError(
-                f"job {self.name!r} has tag {shared[0]!r} twice in arrow, and a tag has one handler: "
-                "put its measures into one aggregation, or name the values of one column differently"
+                f"job {self.name!r} has tag {shared[0]!r} twice in arrow, and a tag has one "
+                "handler: put its measures into one aggregation, or name the values of one column "
+                "differently"
             )
         names = [metric_type.name for metric_type in self.metrics]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
             raise ConfigError(
-                f"job {self.name!r} has two metrics named {twice[0]!r}, and the store goes by name"
+                f"job {self.name!r} has two metrics named {repeated[0]!r}, and the store goes by "
+                "name"
             )
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
             if config.consumer is not None or config.consumer_factory is not None:
                 raise ConfigError(
-                    f"the {stage} queue of job {self.name!r} has a consumer, which would take every item away from "
-                    "the metrics' own workers; leave it out, and give handlers for types of your own"
+                    f"the {stage} queue of job {self.name!r} has a consumer, which would take "
+                    "every item away from the metrics' own workers; leave it out, and give "
+                    "handlers for types of your own"
                 )
             if config.error_handler is not None:
                 raise ConfigError(
-                    f"the {stage} queue of job {self.name!r} has an error_handler, and here an error fails the epoch: "
-                    "leave it out, and give handlers of your own an on_error"
+                    f"the {stage} queue of job {self.name!r} has an error_handler, and here an "
+                    "error fails the epoch: leave it out, and give handlers of your own an on_error"
                 )
             if config.strategy is not BufferStrategy.BLOCKING:
                 raise ConfigError(
-                    f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: what it "
-                    "refuses would be missing from the result; use BufferStrategy.BLOCKING"
+                    f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: "
+                    "what it refuses would be missing from the result; use BufferStrategy.BLOCKING"
                 )
 
     def tags_by_column(self) -> dict[str, set[str]]:
-        """Return the tags of all steps by each type column."""
+        """Return for each type column the tags of all its steps."""
         columns: dict[str, set[str]] = {}
         for step in self.arrow:
             if step.type_column is not None:
@@ -134,7 +139,7 @@ class AggregationJob:
         return columns
 
     def check_columns(self, available: Sequence[str]) -> None:
-        """Make sure that the rows have what `items` reads.
+        """Check that the rows have the columns that `items` reads.
 
         Raises:
             ConfigError: A column is missing.
@@ -147,7 +152,7 @@ class AggregationJob:
             )
 
     def check_pickles(self) -> None:
-        """Make sure that the job can travel to the workers.
+        """Check that the job can be pickled for the workers.
 
         Raises:
             ConfigError: An attribute does not pickle.

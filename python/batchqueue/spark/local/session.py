@@ -1,4 +1,4 @@
-"""`local_session`: a Spark on this machine, set up so that the workers run what this process runs."""
+"""`local_session`: Spark on this machine, whose workers run the Python of this process."""
 
 import os
 import sys
@@ -13,21 +13,22 @@ _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
 def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
-    """Start a Spark session on this machine, or return the one that runs.
+    """Start a Spark session on this machine, or return the running one.
 
-    Its workers run this Python, its times are UTC, it listens on the loopback interface only, and
-    it logs errors only. To that end it sets `JAVA_HOME`, `PYSPARK_PYTHON` and `SPARK_LOCAL_IP` in
+    Its workers run this Python, its time zone is UTC, it listens on the loopback interface only,
+    and it logs errors only. For this it sets `JAVA_HOME`, `PYSPARK_PYTHON` and `SPARK_LOCAL_IP` in
     the environment of this process.
 
     Args:
         app_name: Shown in Spark's logs.
-        master: Threads, and tries per task: plain "local[*]" never repeats a task that failed.
+        master: Threads and attempts per task. Default: a thread for each core, and 4 attempts;
+            plain "local[*]" never retries a task.
 
     Returns:
         The session; stop it with `stop()`.
 
     Raises:
-        ConfigError: There is no Java that Spark can use.
+        ConfigError: Spark can use none of the Javas that were found.
     """
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable

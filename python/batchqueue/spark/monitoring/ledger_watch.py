@@ -1,4 +1,4 @@
-"""Follows the ledger of a sink, or of all shards of one: which epochs of a query are new."""
+"""Follows the ledger of a sink, or of all its shards: which epochs of a query are new."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,17 +8,17 @@ from batchqueue.spark.commit.totals import STAGES, SinkTotals
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.stage.stage_summary import StageSummary
 
-_AT_ONCE = 100
-"""Newest entries that are looked at; more than end between two looks."""
+_NEWEST = 100
+"""Entries that each poll reads; more than an application adds between two polls."""
 
 
 class NewEpoch(NamedTuple):
-    """An epoch that was committed, by all shards where there are some.
+    """An epoch that was committed, with shards by all of them.
 
     Attributes:
         batch_id: Its number.
-        summary: See `epoch_summary`; of several shards added up, as far as `log_line` needs it.
-        totals: Of the sink, or of all shards, up to here.
+        summary: See `epoch_summary`; with shards their sum, as far as `log_line` needs it.
+        totals: The totals of the sink, or of all shards, as of this epoch.
     """
 
     batch_id: int
@@ -27,7 +27,10 @@ class NewEpoch(NamedTuple):
 
 
 class EpochWatch:
-    """What the ledger has of one query that it did not have at the last look. It waits for no writer."""
+    """Finds the epochs of one query that the ledger has got since the last poll.
+
+    It never waits for a writer.
+    """
 
     def __init__(
         self, store: LedgerStore, sink_ids: str | Sequence[str], query_id: str, *, after: int = -1
@@ -36,9 +39,9 @@ class EpochWatch:
 
         Args:
             store: Where the ledger is.
-            sink_ids: One sink, or the shards of one.
-            query_id: Whose epochs.
-            after: Number of the last epoch that is no news.
+            sink_ids: One sink, or all of its shards.
+            query_id: The query whose epochs to watch.
+            after: Number of the last epoch that is not new. Default: all epochs are new.
         """
         self._store = store
         self._sink_ids = checked_sink_ids(sink_ids)
@@ -47,16 +50,16 @@ class EpochWatch:
         self._found: dict[int, dict[str, dict[str, Any]]] = {}
 
     def poll(self) -> list[NewEpoch]:
-        """Return the epochs that are new, in their order.
+        """Return the new epochs, in order.
 
         Raises:
             StoreError: The store cannot be read, or does not exist yet.
         """
         for sink_id in self._sink_ids:
-            for query_id, batch_id, summary in self._store.summaries(sink_id, _AT_ONCE):
+            for query_id, batch_id, summary in self._store.summaries(sink_id, _NEWEST):
                 if query_id == self._query_id and batch_id > self._last:
                     self._found.setdefault(batch_id, {})[sink_id] = summary
-        # A shard may be an epoch ahead of another one; such an epoch is for the next look.
+        # A shard may be an epoch ahead of another; such an epoch waits for the next poll.
         complete = sorted(
             batch_id for batch_id, found in self._found.items() if len(found) == len(self._sink_ids)
         )
@@ -64,30 +67,33 @@ class EpochWatch:
         if complete:
             self._last = complete[-1]
             self._found = {
-                batch_id: one for batch_id, one in self._found.items() if batch_id > self._last
+                batch_id: found for batch_id, found in self._found.items() if batch_id > self._last
             }
         return new
 
 
 def _joined(batch_id: int, summaries: Sequence[Mapping[str, Any]]) -> NewEpoch:
     totals = SinkTotals.sum(
-        SinkTotals.carried_by(one) or SinkTotals.from_summary(one) for one in summaries
+        SinkTotals.carried_by(summary) or SinkTotals.from_summary(summary) for summary in summaries
     )
     if len(summaries) == 1:
         return NewEpoch(batch_id, summaries[0], totals)
     sums = {
-        name: sum(one[name] for one in summaries)
+        name: sum(summary[name] for summary in summaries)
         for name in ("rows", "items", "partials", "commit_bytes")
     }
     stages = {
-        name: vars(StageSummary.total([StageSummary(**one["stages"][name]) for one in summaries]))
-        for name in STAGES
+        stage: vars(
+            StageSummary.total([StageSummary(**summary["stages"][stage]) for summary in summaries])
+        )
+        for stage in STAGES
     }
     joined = {
         **summaries[0],
         **sums,
         "l1_ratio": l1_ratio(**{name: sums[name] for name in ("rows", "items", "partials")}),
         "stages": stages,
-        "commit_wall_s": max(one["commit_wall_s"] for one in summaries),  # they work side by side
+        # The shards commit concurrently.
+        "commit_wall_s": max(summary["commit_wall_s"] for summary in summaries),
     }
     return NewEpoch(batch_id, joined, totals)

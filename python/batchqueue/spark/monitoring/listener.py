@@ -22,15 +22,16 @@ _log = logging.getLogger("batchqueue.spark")
 
 
 class LedgerListener(StreamingQueryListener):
-    """Logs what the ledger says about each epoch where `addListener` was called: in the driver, or a Connect client.
+    """Logs the ledger's entry of each epoch, in the driver or a Connect client.
 
-    The commit of a format logs the same line, but in a Python worker of Spark's, whose log is the
-    standard error of that process. `MetricsWriter` commits in the driver and logs there already.
+    It logs where `addListener` was called. The commit of a format logs the same line, but in one of
+    Spark's Python workers, whose log is the standard error of that process. `MetricsWriter` commits
+    in the driver and logs there already.
 
-    Queries that write to other sinks are left alone: a query is known by the epochs that it writes,
-    so one that fails before its first is not. The logger is `batchqueue.spark`: epochs are INFO, a
-    query that failed is an ERROR, with its reason. Spark calls listeners a little later than things
-    happen, in a thread of its own, and in an order that holds per query.
+    Queries that write to other sinks are ignored. A query is recognized by the epochs that it
+    writes, so a query that fails before its first epoch is not logged. The logger is
+    `batchqueue.spark`: epochs are INFO; a query that failed is an ERROR, with its reason. Spark
+    calls listeners asynchronously, in one of its threads, and for each query in order.
 
     Example:
         spark.streams.addListener(LedgerListener(store, "orders"))
@@ -41,10 +42,10 @@ class LedgerListener(StreamingQueryListener):
 
         Args:
             store: The store of the job, readable from here.
-            sink_ids: One sink, or the shards of one.
+            sink_ids: One sink, or all of its shards.
 
         Raises:
-            ConfigError: There is no sink id, or one twice.
+            ConfigError: There is no sink id, or a sink id occurs twice.
         """
         self._store = store
         self._sink_ids = checked_sink_ids(sink_ids)
@@ -54,23 +55,23 @@ class LedgerListener(StreamingQueryListener):
         self._is_ours: set[str] = set()
 
     def onQueryStarted(self, event: "QueryStartedEvent") -> None:
-        """Do nothing: which sink a query writes to is seen from its first epoch."""
+        """Do nothing: a query is recognized by its first epoch."""
 
     def onQueryIdle(self, event: "QueryIdleEvent") -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: "QueryProgressEvent") -> None:
-        """Log the epochs that are new."""
+        """Log the new epochs."""
         query_id = str(event.progress.id)
         if query_id not in self._watches:
-            # Those before were there when this listener came.
+            # Earlier epochs were committed before this listener was added.
             watch = EpochWatch(
                 self._store, self._sink_ids, query_id, after=event.progress.batchId - 1
             )
             self._watches[query_id] = watch
         try:
             new = self._watches[query_id].poll()
-        except Exception as error:  # it would end up in Spark's log, as an error of Spark's
+        except Exception as error:  # Spark would log it as its own error
             _log.warning("sink %s: its ledger cannot be read: %s", self._name, error)
             return
         for epoch in new:

@@ -1,4 +1,4 @@
-"""The names of the metrics of a sink: the one place that says what there is, of which type, and when it changes."""
+"""The metrics of a sink: the single list of their names, types, units, and when they change."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -10,10 +10,10 @@ class MetricSpec(NamedTuple):
     Attributes:
         name: As Prometheus shows it.
         kind: "counter" or "gauge".
-        labels: What its series differ in, beside `sink`, which all of them have.
-        unit: Of the value.
-        what: What it says.
-        changes: When it does.
+        labels: Labels of its series, beside `sink`, which all metrics have.
+        unit: Unit of the value.
+        what: What the value means.
+        changes: When the value changes.
     """
 
     name: str
@@ -28,7 +28,7 @@ _EPOCH = "each epoch"
 
 
 class SinkMetric(Enum):
-    """The metrics of a sink. A counter is 0 before the first epoch; a gauge is not there."""
+    """The metrics of a sink. Before the first epoch a counter is 0, and a gauge is missing."""
 
     UP = MetricSpec(
         "batchqueue_sink_up",

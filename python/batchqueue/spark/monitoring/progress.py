@@ -1,4 +1,4 @@
-"""`show_progress`: waits for the end of a streaming query, and shows what its sink commits meanwhile."""
+"""`show_progress`: waits for a streaming query to end, and shows what its sink commits."""
 
 import time
 from collections.abc import Sequence
@@ -27,39 +27,40 @@ def show_progress(
     line_interval_s: float = 10,
     console: "Console | None" = None,
 ) -> None:
-    """Wait for the end of a query, as `query.awaitTermination()` does, and show how far it is.
+    """Wait for a query to end, as `query.awaitTermination()` does, and show its progress.
 
-    Per epoch it shows the rows of the sink so far, rows per second in the last minute, how much L1
-    merged, the peak use of each queue, and items that failed or were refused. In a terminal the
-    newest of that stands above a bar, and so it does in a notebook that has ipywidgets. Elsewhere,
-    in a log file for one, there are plain lines.
+    For each epoch it shows the rows of the sink so far, rows per second in the last minute, how
+    much L1 merged, the peak fill of each queue, and items that failed or were refused. In a
+    terminal, and in a notebook with ipywidgets, the newest line stands above a progress bar.
+    Elsewhere, such as in a log file, there are plain lines.
 
-    It reads the ledger when Spark says that an epoch is done, and waits for no writer. The query
-    does not depend on
-    it: Ctrl-C, or the stop button of the notebook, ends the waiting and leaves the query running; a
-    ledger that cannot be read is told and read again after the next epoch.
+    It reads the ledger when Spark reports the end of an epoch, and never waits for a writer. The
+    query does not depend on it: Ctrl-C, or the stop button of the notebook, ends the wait and
+    leaves the query running. A ledger that cannot be read is reported, and read again after the
+    next epoch.
 
     Args:
         query: What `start()` returned, on a classic session or on Spark Connect.
         store: The store of the job, readable from here.
         sink_ids: The `sinkId`, which is the job's name unless you set it; with shards
             `MetricsWriter.sink_ids`.
-        total_rows: Rows that the sink will have in the end, earlier runs included, for the bar.
-            Default: not known.
-        total_epochs: Epochs that the query will have in the end, for a bar where the rows are not
-            known.
-        line_interval_s: Seconds between two lines, at least. The first and the last epoch have one
-            each; 0: all have.
-        console: Where to show it. Default: the standard output.
+        total_rows: Rows that the sink will have at the end, including earlier runs, for the bar.
+            Default: unknown.
+        total_epochs: Epochs that the query will have at the end, for the bar if `total_rows` is
+            unknown. Default: unknown.
+        line_interval_s: Shortest time between two lines, in seconds; 0: a line for each epoch. The
+            first and the last epoch always have a line.
+        console: Where to show the progress. Default: the standard output.
 
     Raises:
-        ConfigError: There is no sink id, or one twice.
+        ConfigError: There is no sink id, or a sink id occurs twice.
         MissingPackageError: rich is not installed.
         pyspark.errors.StreamingQueryException: The query failed.
 
     Example:
-        query = df.writeStream.format(register(spark, job)).option("checkpointLocation",
-        path).start() show_progress(query, store, "orders")
+        writer = df.writeStream.format(register(spark, job))
+        query = writer.option("checkpointLocation", path).start()
+        show_progress(query, store, "orders")
     """
     require("rich.console", "show_progress", "progress")
     from batchqueue.spark.monitoring.progress_display import ProgressDisplay
@@ -71,20 +72,20 @@ def show_progress(
         done: Any = None
         active = True
         while active:
-            active = query.isActive  # asked first, so that the last look comes after the end
+            active = query.isActive  # read first, so that the last poll comes after the end
             progress = query.lastProgress
             last = None if progress is None else progress["batchId"]
             if last != done or not active:
                 done = last
                 follower.show_new(display)
             if active:
-                # It sleeps here and not in the JVM, where Ctrl-C would not reach it cleanly.
+                # A wait in the JVM would not react to Ctrl-C cleanly.
                 time.sleep(_POLL_S)
     query.awaitTermination()  # raises if it failed
 
 
 class _Follower:
-    """Looks at the ledger, and bears that it is not there."""
+    """Polls the ledger, and tolerates that it is missing or cannot be read."""
 
     def __init__(self, store: LedgerStore, sink_ids: str | Sequence[str], query_id: str) -> None:
         self._watch = EpochWatch(store, sink_ids, query_id)
@@ -93,7 +94,7 @@ class _Follower:
         self._begin()
 
     def _begin(self) -> None:
-        """Leave out what the ledger has already. A store that does not exist yet has nothing."""
+        """Skip the epochs that the ledger already has. A store that does not exist yet has none."""
         try:
             self._watch.poll()
         except StoreUnavailableError as error:

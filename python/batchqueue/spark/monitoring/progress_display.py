@@ -1,4 +1,4 @@
-"""How `show_progress` looks: lines, and in terminals and notebooks a bar below them."""
+"""The display of `show_progress`: lines, and in terminals and notebooks a bar below them."""
 
 import time
 from collections import deque
@@ -32,13 +32,12 @@ class ProgressDisplay:
 
         Args:
             console: Where to show it. Default: the standard output.
-            total_rows: Rows of the sink in the end.
-            total_epochs: Epochs of the query in the end; used where `total_rows` is not known.
-            line_interval_s: Seconds between two lines, at least.
-            clock: Seconds from any time on.
+            total_rows: Rows of the sink at the end.
+            total_epochs: Epochs of the query at the end; used if `total_rows` is unknown.
+            line_interval_s: Shortest time between two lines, in seconds.
+            clock: Returns seconds since an arbitrary time.
         """
-        # soft_wrap: whoever reads a log wants a line to be a line, however wide the terminal is
-        # taken to be.
+        # soft_wrap: a line of a log stays one line, whatever width the terminal claims to have.
         self._console = console or Console(highlight=False, markup=False, soft_wrap=True)
         self._total_rows = total_rows
         self._total_epochs = total_epochs
@@ -68,7 +67,7 @@ class ProgressDisplay:
             self._unprinted = line
 
     def print_line(self, line: str) -> None:
-        """Print a line, at once."""
+        """Print a line immediately."""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _rows_per_s(self, epoch: NewEpoch) -> float:
@@ -77,11 +76,11 @@ class ProgressDisplay:
         if not self._recent:
             self._recent.append((self._started_at, rows - epoch.summary["rows"]))
         self._recent.append((now, rows))
-        # One that is a minute old stays: the window begins there.
+        # The newest reading that is at least a minute old stays: the window begins there.
         while len(self._recent) > 2 and now - self._recent[1][0] >= _RATE_WINDOW_S:
             self._recent.popleft()
-        began, rows_before = self._recent[0]
-        return (rows - rows_before) / max(now - began, 0.001)
+        started_at, rows_before = self._recent[0]
+        return (rows - rows_before) / max(now - started_at, 0.001)
 
     def _line(self, epoch: NewEpoch, rows_per_s: float) -> str:
         summary, totals = epoch.summary, epoch.totals
@@ -92,11 +91,12 @@ class ProgressDisplay:
             for name, stage in summary["stages"].items()
         )
         lost = {
-            name: sum(one[name] for one in totals.stages.values()) for name in ("failed", "refused")
+            outcome: sum(counts[outcome] for counts in totals.stages.values())
+            for outcome in ("failed", "refused")
         }
         return (
-            f"epoch {epoch.batch_id:>3}{of_epochs}  {totals.rows:>9,}{of_rows} rows  {rows_per_s:>9,.0f} rows/s  "
-            f"L1 ratio {summary['l1_ratio']:,}  queue use {use}  "
+            f"epoch {epoch.batch_id:>3}{of_epochs}  {totals.rows:>9,}{of_rows} rows  "
+            f"{rows_per_s:>9,.0f} rows/s  L1 ratio {summary['l1_ratio']:,}  queue use {use}  "
             f"{'  '.join(f'{name} {count:,}' for name, count in lost.items())}"
         )
 
@@ -117,7 +117,7 @@ class ProgressDisplay:
 
 
 class _Bar(Progress):
-    """The newest line above a bar, while the query runs. Nothing where output is no terminal and no notebook."""
+    """The newest line above a bar, while the query runs; only in terminals and notebooks."""
 
     status = Text("waiting for the first epoch")
 

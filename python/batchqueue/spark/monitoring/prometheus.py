@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("batchqueue.spark")
 
 Sample = tuple[SinkMetric, tuple[str, ...], float]
-"""A metric, the values of its labels without the sink, its value."""
+"""A metric, the values of its labels without `sink`, and its value."""
 
 
 class LedgerCollector:
-    """A collector for `prometheus_client`: it reads the ledger of its sinks whenever it is scraped.
+    """A collector for `prometheus_client`, which reads the ledger of its sinks at each scrape.
 
-    It keeps nothing itself, so it works in every process that can read the store: the driver, or an
-    exporter beside it that outlives the driver. The counters go on after a restart of either. Each
-    scrape reads one entry per sink and waits for no writer. See `SinkMetric` for the names.
+    It has no state, so it works in every process that can read the store: in the driver, or in an
+    exporter that outlives the driver. The counters continue after a restart of either. Each scrape
+    reads one entry per sink, and never waits for a writer. See `SinkMetric` for the names.
 
-    A sink that cannot be read has `batchqueue_sink_up` 0, and nothing else in that scrape; the log
-    says why, once.
+    A sink that cannot be read has `batchqueue_sink_up` 0, and no other metric in that scrape; the
+    log says why, once.
 
     Example:
         REGISTRY.register(LedgerCollector(store, "orders"))
@@ -42,7 +42,7 @@ class LedgerCollector:
             sink_ids: One sink or several; with shards `MetricsWriter.sink_ids`.
 
         Raises:
-            ConfigError: There is no sink id, or one twice.
+            ConfigError: There is no sink id, or a sink id occurs twice.
             MissingPackageError: prometheus_client is not installed.
         """
         require("prometheus_client.core", "LedgerCollector", "metrics")
@@ -51,33 +51,32 @@ class LedgerCollector:
         self._unreadable: dict[str, str] = {}
 
     def describe(self) -> "Iterable[Metric]":
-        """Return the metrics without values; the registry asks when the collector is registered."""
+        """Return the metrics without values; the registry calls this when it gets the collector."""
         return self._families([]).values()
 
     def collect(self) -> "Iterable[Metric]":
-        """Read the ledger; it raises nothing, for other collectors share the scrape."""
+        """Read the ledger. It never raises, because other collectors share the scrape."""
         return self._families([(sink_id, sample) for sink_id, sample in self._samples()]).values()
 
     def _samples(self) -> Iterator[tuple[str, Sample]]:
-        absent: Exception | None = None
+        unavailable: Exception | None = None
         for sink_id in self._sink_ids:
             try:
-                if (
-                    absent is not None
-                ):  # do not wait for each sink in turn; the scrape has a time-out
-                    raise absent
-                found = list(samples_of(self._store, sink_id))
+                # A scrape has a time-out, so only the first sink may wait for a missing store.
+                if unavailable is not None:
+                    raise unavailable
+                samples = list(read_samples(self._store, sink_id))
             except Exception as error:
-                absent = error if isinstance(error, StoreUnavailableError) else None
-                self._note(sink_id, str(error))
-                found = [(SinkMetric.UP, (), 0)]
+                unavailable = error if isinstance(error, StoreUnavailableError) else None
+                self._log_change(sink_id, str(error))
+                samples = [(SinkMetric.UP, (), 0)]
             else:
-                self._note(sink_id, None)
-            for sample in found:
+                self._log_change(sink_id, None)
+            for sample in samples:
                 yield sink_id, sample
 
-    def _note(self, sink_id: str, reason: str | None) -> None:
-        """Log when a sink cannot be read any more, and when it can be again; a scrape comes every few seconds."""
+    def _log_change(self, sink_id: str, reason: str | None) -> None:
+        """Log the moments when a sink becomes unreadable or readable, not every scrape."""
         before = self._unreadable.pop(sink_id, None)
         if reason is not None:
             self._unreadable[sink_id] = reason
@@ -99,15 +98,15 @@ class LedgerCollector:
         return families
 
 
-def samples_of(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
+def read_samples(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
     """Read the ledger of one sink.
 
     Raises:
         StoreError: The store cannot be read.
     """
     newest = store.summaries(sink_id, 1)
-    # The same entry for counters and gauges; only where a version without totals wrote it, all are
-    # read.
+    # Counters and gauges share one entry. Only if its writer was too old to add totals are all
+    # entries read.
     totals = latest_totals(
         lambda number: newest if number == 1 else store.summaries(sink_id, number)
     )
@@ -141,7 +140,7 @@ def _gauges(epoch: Epoch) -> Iterator[Sample]:
         SinkMetric.LAST_L1_RATIO: "l1_ratio",
     }
     for metric, name in known.items():
-        if name in summary:  # older versions left some out
+        if name in summary:  # entries of older versions lack some fields
             yield metric, (), summary[name]
     for stage, counts in summary.get("stages", {}).items():
         yield SinkMetric.LAST_QUEUE_USE, (stage,), counts["peak_used_percent"] / 100

@@ -1,4 +1,4 @@
-"""The process around a stage: where its CPU time goes, and how often it collects garbage."""
+"""The process that a stage runs in: its CPU time and its garbage collector."""
 
 import gc
 import threading
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 _THRESHOLD = 50_000
 """New objects between two collections; Python's own setting is 700.
 
-Items come by the hundred thousand and are hardly ever part of a cycle: collections would look at those that wait in
-the queue and in the buffers again and again, and find nothing.
+Items come by the hundred thousand and are hardly ever part of a cycle. Each collection would scan
+all items that wait in the queue and the buffers, and free nothing.
 """
 
 
@@ -20,9 +20,9 @@ class CpuSummary:
     """CPU seconds of a process while it wrote or committed.
 
     Attributes:
-        drain_s: In drain threads, handlers included.
-        rest_s: In everything else: rows from Spark, items from rows, Arrow, the store.
-        wall_s: Seconds that passed.
+        drain_s: CPU seconds of the drain threads, handlers included.
+        rest_s: CPU seconds of everything else: rows from Spark, items from rows, Arrow, the store.
+        wall_s: Elapsed seconds.
     """
 
     drain_s: float
@@ -31,9 +31,10 @@ class CpuSummary:
 
 
 class CpuMeter:
-    """Measures from its making on, for a process that runs one attempt or commit at a time.
+    """Measures CPU and wall time since it was created.
 
-    The commits of two queries that a driver runs at once have the CPU time of each other in theirs.
+    The CPU time is that of the process. Commits that a driver runs concurrently, for two queries,
+    each include the other's.
     """
 
     def __init__(self) -> None:
@@ -41,24 +42,24 @@ class CpuMeter:
         self._wall_s = time.monotonic()
 
     def read(self, drain_cpu_s: float) -> CpuSummary:
-        """Return the time since the start, split.
+        """Return the time since the start, split into drain threads and the rest.
 
         Args:
-            drain_cpu_s: CPU seconds that drain threads took, as the queues counted them.
+            drain_cpu_s: CPU seconds of the drain threads, as the queues counted them.
         """
         cpu_s = time.process_time() - self._cpu_s
         return CpuSummary(drain_cpu_s, cpu_s - drain_cpu_s, time.monotonic() - self._wall_s)
 
 
-class _Setting:
-    """The setting of the process, which several threads may want changed at once."""
+class _GcThreshold:
+    """The threshold of the collector, which all threads of the process share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
         self._before = gc.get_threshold()
 
-    def change(self) -> None:
+    def raise_threshold(self) -> None:
         with self._lock:
             if self._users == 0:
                 self._before = gc.get_threshold()
@@ -72,14 +73,14 @@ class _Setting:
                 gc.set_threshold(*self._before)
 
 
-_setting = _Setting()
+_threshold = _GcThreshold()
 
 
 @contextmanager
 def infrequent_gc() -> Iterator[None]:
-    """Collect garbage less often while the context is open, in one thread or in several."""
-    _setting.change()
+    """Collect garbage less often while at least one such context is open in this process."""
+    _threshold.raise_threshold()
     try:
         yield
     finally:
-        _setting.restore()
+        _threshold.restore()

@@ -1,4 +1,4 @@
-"""A stage: one queue that an attempt or a commit makes, feeds, closes and then answers for."""
+"""A stage: one queue that an attempt or a commit opens, feeds, closes, and answers for."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from batchqueue.spark.stage.stage_summary import StageSummary
 
 @dataclass(frozen=True)
 class LossMessage:
-    """What a stage says when it did not handle all of its items.
+    """The error of a stage that did not handle all of its items.
 
     Attributes:
-        error: What to raise.
-        consequence: What that means for the user, after "so".
-        unhandled: What to do about types without a handler, after "; ".
+        error: The class to raise.
+        consequence: What that means for the user; follows "so " in the message.
+        unhandled: What to do about types without a handler; follows "; " in the message.
     """
 
     error: type[BatchQueueError]
@@ -28,26 +28,27 @@ class LossMessage:
     unhandled: str
 
 
-_OF_THE_SINK = LossMessage(
+_SINK_LOSS = LossMessage(
     SinkError,
     "nothing of this epoch is committed",
-    "every type that `items` makes must be in the job's metrics or handlers, and every tag in one of `arrow`",
+    "every type that `items` makes must be in the job's metrics or handlers, and every tag in one "
+    "of `arrow`",
 )
 
 Handler = SupportsConsume[Any] | Callable[[list[Any]], Any]
 
 
 class Stage:
-    """A context in which a queue runs. It ends when all items are handled and all handlers closed, or raises.
+    """A context in which a queue runs. At its end all items are handled and all handlers closed.
 
-    Once a handler has failed for good, none is given anything more but `on_close`. What comes after
-    a batch that is missing would be taken for what was in it, by a handler that counts; and all of
-    it will come again.
+    The end raises if an item was lost. Once a handler has failed, after all retries, no handler is
+    called any more except for `on_close`: a handler that counts positions would take later items
+    for those of the missing batch, and all of them will be delivered again.
 
     Attributes:
-        summary: The counts, after the end.
-        thread_items: Items that each drain thread handled, after the end.
-        drain_cpu_s: CPU seconds of the drain threads, after the end.
+        summary: The counts; set at the end.
+        thread_items: Items that each drain thread handled; set at the end.
+        drain_cpu_s: CPU seconds of the drain threads; set at the end.
     """
 
     summary: StageSummary
@@ -59,7 +60,7 @@ class Stage:
         name: str,
         config: BatchQueueConfig[Any],
         handlers: Mapping[type | str, Any] | None = None,
-        loss: LossMessage = _OF_THE_SINK,
+        loss: LossMessage = _SINK_LOSS,
     ) -> None:
         """Start the queue.
 
@@ -67,43 +68,43 @@ class Stage:
             name: Name of the queue.
             config: Its `error_handler` is replaced.
             handlers: By item type or tag; None if the config has a consumer.
-            loss: What to say when items were lost.
+            loss: What to raise when items were lost.
         """
         self._loss = loss
         self._first_error: BaseException | None = None
         self._peak_used_percent = 0.0
         self._lost = 0
-        self._left_out = False
+        self._skipped = False
         handlers = dict(handlers or {})
-        watched = self._watched(handlers.values())
+        wrapped = self._wrapped(handlers.values())
         self._queue: BatchQueue[Any] = BatchQueue(
-            name, replace(config, error_handler=self._note_error)
+            name, replace(config, error_handler=self._record_error)
         )
         try:
             for item_type, handler in handlers.items():
-                self._queue.add_handler(item_type, watched[id(handler)])
+                self._queue.add_handler(item_type, wrapped[id(handler)])
         except BaseException:
-            self._queue.shutdown()  # whoever made this stage has nothing to close
+            self._queue.shutdown()  # the caller has no stage to close
             raise
 
     def produce_many(self, items: Iterable[Any]) -> int:
-        """Put items in, waiting for space; return how many were accepted."""
+        """Enqueue items, waiting for space, and return how many were accepted."""
         accepted: int = self._queue.produce_many(items)
-        self._look_at_use()
+        self._sample_stats()
         return accepted
 
     def produce_arrow(self, batch: Any, type_column: str) -> int:
-        """Put rows in, waiting for space; return how many were accepted."""
+        """Enqueue rows, waiting for space, and return how many were accepted."""
         accepted: int = self._queue.produce_arrow(batch, type_column=type_column)
-        self._look_at_use()
+        self._sample_stats()
         return accepted
 
     @property
     def has_failed(self) -> bool:
-        """Whether the stage will raise at its end: something was lost by the last call that put items in."""
+        """Whether the stage will raise at its end, as of the last call that enqueued items."""
         return self._first_error is not None or self._lost > 0
 
-    def _look_at_use(self) -> None:
+    def _sample_stats(self) -> None:
         stats = self._queue.stats()
         self._lost = stats.failed + stats.refused + stats.unhandled
         fullest = stats.top_n(1)[0]
@@ -114,9 +115,10 @@ class Stage:
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is None and not self.has_failed and self._queue.config.retry is not None:
-            self._queue.flush()  # a shutdown ends the waits between tries, and the last batch needs them, too
-        # However long it takes: a drain thread that lived on could write to a transaction that is
-        # over.
+            # A shutdown cuts the waits between retries short; the last batch needs them as well.
+            self._queue.flush()
+        # Without a time-out: a drain thread that outlived the stage could write to a transaction
+        # that has ended.
         self._queue.shutdown()
         stats = self._queue.stats()
         self.summary = StageSummary.from_stats(stats, self._peak_used_percent)
@@ -125,30 +127,29 @@ class Stage:
         if error is None:
             self._check()
 
-    def _watched(self, handlers: Iterable[Any]) -> dict[int, Handler]:
-        """Wrap handlers to see all of their errors, and to end what they get; by their ids."""
-        watched: dict[int, Handler] = {}
-        # Bound methods last: no two threads may be in the object that one belongs to, nor in the
-        # wrapper of that.
-        for handler in sorted(handlers, key=lambda one: not hasattr(one, "consume")):
-            if id(handler) in watched:
+    def _wrapped(self, handlers: Iterable[Any]) -> dict[int, Handler]:
+        """Wrap handlers to record their errors and to skip calls after the first; by their ids."""
+        wrapped: dict[int, Handler] = {}
+        # Bound methods last: the queue keeps threads apart by object, so a bound method must share
+        # the wrapper of the object that it belongs to.
+        for handler in sorted(handlers, key=lambda handler: not hasattr(handler, "consume")):
+            if id(handler) in wrapped:
                 continue
             if isinstance(handler, Aggregator) and not handler.emits:
-                # Wrapped, it would need the interpreter. It has no errors but those that the queue
-                # tells of.
-                watched[id(handler)] = handler
+                # Unwrapped, it runs without the interpreter. The queue reports all of its errors.
+                wrapped[id(handler)] = handler
                 continue
             methods = blocking_methods(handler)
             if methods.consume is handler:
-                owner = watched.get(id(methods.protected), methods.protected)
-                watched[id(handler)] = MethodType(self._until_failed(methods.consume), owner)
+                owner = wrapped.get(id(methods.protected), methods.protected)
+                wrapped[id(handler)] = MethodType(self._until_failed(methods.consume), owner)
             else:
-                watched[id(handler)] = self._watched_object(handler, methods)
-        return watched
+                wrapped[id(handler)] = self._wrapped_object(handler, methods)
+        return wrapped
 
-    def _watched_object(self, handler: object, methods: HandlerMethods) -> SupportsConsume[Any]:
+    def _wrapped_object(self, handler: object, methods: HandlerMethods) -> SupportsConsume[Any]:
         def on_error(batch: list[Any], error: BaseException) -> None:
-            self._note_error(batch, error)
+            self._record_error(batch, error)
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
@@ -157,36 +158,36 @@ class Stage:
                 methods.on_idle()
 
         # Logs name a handler by its class.
-        make: Any = type(type(handler).__name__, (SimpleNamespace,), {})
-        watched: SupportsConsume[Any] = make(
+        wrapper: Any = type(type(handler).__name__, (SimpleNamespace,), {})
+        wrapped: SupportsConsume[Any] = wrapper(
             consume=MethodType(self._until_failed(methods.consume), handler),
             on_error=on_error,
-            on_idle=methods.on_idle and self._noting(on_idle),
-            on_close=methods.on_close and self._noting(methods.on_close),
+            on_idle=methods.on_idle and self._recording_errors(on_idle),
+            on_close=methods.on_close and self._recording_errors(methods.on_close),
         )
-        return watched
+        return wrapped
 
     def _until_failed(self, consume: Callable[[list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
         @wraps(consume)  # logs name a function
         def call(_owner: Any, batch: list[Any]) -> Any:
             if self._first_error is None:
                 return consume(batch)
-            self._left_out = True
+            self._skipped = True
             return None
 
         return call
 
-    def _noting(self, method: Callable[[], Any]) -> Callable[[], None]:
+    def _recording_errors(self, method: Callable[[], Any]) -> Callable[[], None]:
         def call() -> None:
             try:
                 method()
             except BaseException as error:
-                self._note_error([], error)
+                self._record_error([], error)
                 raise
 
         return call
 
-    def _note_error(self, _batch: list[Any], error: BaseException) -> None:
+    def _record_error(self, _batch: list[Any], error: BaseException) -> None:
         if self._first_error is None:
             self._first_error = error
 
@@ -195,9 +196,11 @@ class Stage:
         if counts.lost == 0 and first is None:
             return
         message = (
-            f"queue {self._queue.name!r} lost {counts.lost} of {counts.produced + counts.refused} items "
-            f"({counts.failed} failed, {counts.refused} refused, {counts.unhandled} without a handler, "
-            f"{counts.abandoned} abandoned{', more left out after the first error' * self._left_out}), "
+            f"queue {self._queue.name!r} lost {counts.lost} of "
+            f"{counts.produced + counts.refused} items ({counts.failed} failed, "
+            f"{counts.refused} refused, {counts.unhandled} without a handler, "
+            f"{counts.abandoned} abandoned"
+            f"{', more skipped after the first error' * self._skipped}), "
             f"so {self._loss.consequence}"
         )
         if counts.unhandled:

@@ -1,4 +1,4 @@
-"""Counts of the items of a stage."""
+"""The counts with which a stage ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,16 @@ from batchqueue import BatchQueueStats
 
 @dataclass(frozen=True)
 class StageSummary:
-    """Counts of items of one stage: one queue, or the queues of all attempts that count.
+    """Counts of the items of one stage: one queue, or the queues of all successful attempts.
 
     Attributes:
-        peak_used_percent: Highest use of the fullest partition that was seen, 0..100.
+        produced: Items that the queue accepted.
+        consumed: Items that a handler took.
+        failed: Items whose handler raised, after all retries.
+        refused: Items that the queue did not accept.
+        unhandled: Items without a handler.
+        abandoned: Items that a shutdown left behind.
+        peak_used_percent: Highest observed fill of the fullest partition, 0 to 100.
     """
 
     produced: int
@@ -25,7 +31,7 @@ class StageSummary:
 
     @classmethod
     def from_stats(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
-        """Take the counts of a queue that is shut down."""
+        """Return the counts of a queue that has shut down."""
         return cls(
             produced=stats.produced,
             consumed=stats.consumed,
@@ -38,7 +44,7 @@ class StageSummary:
 
     @classmethod
     def total(cls, stages: Sequence["StageSummary"]) -> Self:
-        """Add up queues that ran side by side."""
+        """Return the sum over queues that ran concurrently."""
         return cls(
             produced=sum(stage.produced for stage in stages),
             consumed=sum(stage.consumed for stage in stages),

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as Arrow: in its tasks, and here; whatever the columns are called, on every version of Spark."""
+"""Rows of a DataFrame as Arrow, with any column names and on every version of Spark."""
 
 import re
 from collections.abc import Callable, Container, Iterator
@@ -17,16 +17,16 @@ _PLAIN = re.compile(r"\w+")
 def map_in_arrow(
     df: "DataFrame", function: Callable[[Batches], Batches], schema: str
 ) -> "DataFrame":
-    """Run a function over the record batches of each partition, as `df.mapInArrow`.
+    """Run a function over the record batches of each partition, as `df.mapInArrow` does.
 
-    That looks columns up by name, and there a dot means a field of a struct, a backtick a quote,
-    and of two columns with one name it knows neither. Such columns have another name on the way,
-    and their own in the function.
+    `mapInArrow` resolves columns by name: there a dot selects a field of a struct, a backtick is a
+    quote, and duplicate names are ambiguous. Such columns are renamed for the call, and have their
+    own names back in the function.
 
     Args:
-        df: Of a classic session or of Spark Connect.
-        function: Takes the record batches of a partition; runs in its task.
-        schema: Of what the function yields, as a DDL string.
+        df: A DataFrame of a classic session or of Spark Connect.
+        function: Takes the record batches of a partition; runs in the partition's task.
+        schema: Schema of what the function yields, as a DDL string.
 
     Returns:
         What the function yields, not yet computed.
@@ -49,16 +49,16 @@ def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def unknown_tags(batch: pa.RecordBatch, type_column: str, tags: Container[str]) -> list[Any]:
-    """Return what a column has that is none of its tags, each value once; null is none."""
+    """Return the values of a column that are not among its tags, each once; null is unknown."""
     values = batch.column(type_column).unique().to_pylist()
     return [value for value in values if value is None or str(value) not in tags]
 
 
 def to_arrow(df: "DataFrame") -> pa.Table:
-    """Run a DataFrame and bring its rows here. They must fit in memory.
+    """Run a DataFrame and collect its rows in this process. They must fit in memory.
 
     Returns:
-        A table with the columns of `df`. On Spark 3.5, without rows, they are of type null.
+        A table with the columns of `df`. On Spark 3.5 the columns of an empty table have type null.
     """
     if hasattr(df, "toArrow"):  # since Spark 4.0
         return df.toArrow()

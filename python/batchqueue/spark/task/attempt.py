@@ -1,4 +1,4 @@
-"""One attempt of one task: rows become items, L1 merges them, the commit message carries the partials."""
+"""One attempt of one task: its rows become partials, on a queue that lives as long."""
 
 import uuid
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_
 def aggregate(
     job: AggregationJob, batches: Iterable[pa.RecordBatch]
 ) -> tuple[list[Metrics], AttemptSummary]:
-    """Turn the rows of one task into partials, on a queue that does not outlive it.
+    """Turn the rows of one task into partials, on a queue that lives as long as the attempt.
 
     Raises:
         SinkError: An item was lost.
@@ -27,13 +27,13 @@ def aggregate(
     meter = CpuMeter()
     rows = 0
     l1 = L1(job)
-    # Neither the task's id nor the attempt's number is unique: a task may run twice at once.
+    # Neither the task's id nor the attempt's number is unique: a task may run twice concurrently.
     with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
         for batch in batches:
             rows += batch.num_rows
-            l1.put(batch, stage)
+            l1.produce(batch, stage)
             if stage.has_failed:
-                break  # Spark will try the whole task again
+                break  # Spark will retry the whole task
     partials = l1.partials()
     return partials, AttemptSummary(
         rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s)
@@ -46,10 +46,16 @@ def run_attempt(
     batches: Iterable[pa.RecordBatch],
     epoch: EpochId | None = None,
 ) -> AttemptMessage:
-    """Aggregate the rows of one task.
+    """Aggregate the rows of one task, and encode the result for the commit.
+
+    Args:
+        job: What to do with the rows.
+        options: With `max_commit_bytes`.
+        batches: The rows.
+        epoch: The micro-batch that the rows belong to; None in a batch write.
 
     Raises:
-        SinkError: An item was lost, a partial cannot be encoded, or there are too many of them.
+        SinkError: An item was lost, a partial cannot be encoded, or the partials are too large.
     """
     partials, summary = aggregate(job, batches)
     message = encode_message(partials, job, summary, epoch)

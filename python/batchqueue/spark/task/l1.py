@@ -1,4 +1,4 @@
-"""L1 of one attempt: the handlers that merge its rows, and how rows get to them."""
+"""L1 of one attempt: the handlers that merge its rows, and the way of the rows to them."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,9 +13,12 @@ from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, Han
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.arrow import unknown_tags
 
+_TAG_COLUMN = "batchqueue tag"
+"""Column that tags the rows of a step for all rows, which has no type column."""
+
 
 class CollectingWorker:
-    """L1 in an attempt: merges until the attempt ends. No `on_idle`: nobody waits for early results."""
+    """Merges metrics until the attempt ends. It has no `on_idle`: early results have no reader."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -26,22 +29,22 @@ class CollectingWorker:
         self._buffer.accept_all(batch)
 
     def on_close(self) -> None:
-        """Hand on one partial per key."""
+        """Emit one partial per key."""
         self._emit(self._buffer.drain())
 
 
 class L1:
-    """The handlers of one attempt, and how rows get to them.
+    """The handlers of one attempt, and the way of the rows to them.
 
     Attributes:
-        handlers: By item type and by tag.
+        handlers: The handlers by item type or tag.
     """
 
     def __init__(self, job: AggregationJob) -> None:
         self._items = job.items
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
-        # Each column once: that delivers the rows of all its tags.
+        # One pass over a column delivers the rows of all its tags.
         self._type_columns = job.tags_by_column()
         self._tags_for_all_rows: list[str] = []
         factories: dict[type, HandlerFactory] = {
@@ -57,7 +60,7 @@ class L1:
                 self._tags_for_all_rows.append(f"all rows, step {number}")
             tags = step.tags or self._tags_for_all_rows[-1:]
             self.handlers.update(dict.fromkeys(tags, handler))
-        # The queue knows a tag, not its column, so rows could go to the handlers of another column.
+        # The queue knows tags, not columns: a value of one column may be a tag of another.
         self._check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
 
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
@@ -67,13 +70,13 @@ class L1:
         self._aggregators.append((step, aggregator))
         return aggregator
 
-    def put(self, batch: pa.RecordBatch, stage: Stage) -> None:
-        """Put one batch of rows on the queue, in every way that the job wants them."""
+    def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
+        """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
         if self._items is not None:
             stage.produce_many(self._items(batch))
         for type_column, tags in self._type_columns.items():
             if self._check_tags:
-                _need_known_tags(batch, type_column, tags)
+                _check_tags(batch, type_column, tags)
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.DictionaryArray.from_arrays(
@@ -84,24 +87,22 @@ class L1:
             stage.produce_arrow(tagged, _TAG_COLUMN)
 
     def partials(self) -> list[Metrics]:
-        """Return what the handlers made, when the queue is shut down."""
+        """Return what the handlers emitted; call it after the queue has shut down."""
         for step, aggregator in self._aggregators:
             if (result := aggregator.result()) is not None:
                 self._collected.extend(step.metrics(result))
         return self._collected
 
 
-_TAG_COLUMN = "batchqueue tag"
-
-
-def _need_known_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
-    """Refuse rows whose value of a column is in no step by that column.
+def _check_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
+    """Check that every value of a column is a tag of a step by that column.
 
     Raises:
-        SinkError: There is one.
+        SinkError: A row has another value.
     """
     if unknown := unknown_tags(batch, type_column, tags):
         raise SinkError(
-            f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have {', '.join(sorted(tags))} "
-            "only, so nothing of this epoch is committed: name every tag in one of `arrow`"
+            f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have "
+            f"{', '.join(sorted(tags))} only, so nothing of this epoch is committed: name every "
+            "tag in one of `arrow`"
         )

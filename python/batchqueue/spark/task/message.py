@@ -1,4 +1,4 @@
-"""What a successful attempt sends to the commit: its partials, encoded, and how it went."""
+"""What a successful attempt sends to the commit: its encoded partials and a summary."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from batchqueue.spark.task.partials import decode, encode
 
 @dataclass(frozen=True)
 class AttemptSummary:
-    """One attempt of one task.
+    """The counts and times of one attempt.
 
     Attributes:
-        rows: Rows that Spark gave.
-        l1: Its queue.
+        rows: Rows from Spark.
+        l1: The counts of its queue.
         thread_items: Items that each drain thread handled.
-        cpu: Of `write()`.
+        cpu: CPU and wall time of `write()`.
     """
 
     rows: int
@@ -32,7 +32,7 @@ class AttemptSummary:
 
     @classmethod
     def without_queue(cls, rows: int = 0) -> Self:
-        """Return the summary of an L1 that had no queue."""
+        """Return the summary of an L1 without a queue, such as one in Spark SQL."""
         return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0))
 
 
@@ -41,9 +41,9 @@ class AttemptMessage:
     """What a successful attempt sends to the commit.
 
     Attributes:
-        epoch: None in a batch write. The commit is not told the query otherwise.
+        epoch: The micro-batch; None in a batch write. The commit learns the query only from here.
         partials: Arrow IPC streams, see `batchqueue.spark.task.partials`.
-        summary: How it went.
+        summary: Counts and times of the attempt.
     """
 
     epoch: EpochId | None
@@ -56,7 +56,7 @@ class AttemptMessage:
         return sum(map(len, self.partials))
 
     def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
-        """Rebuild the partials."""
+        """Decode the partials."""
         return decode(self.partials, job.metrics)
 
 
@@ -73,21 +73,25 @@ def encode_message(
 
 
 def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
-    """Return the message of a task without rows, for an epoch without tasks: Spark takes it for done as well."""
+    """Return the message of a task without rows, for an epoch without tasks."""
     return encode_message([], job, AttemptSummary.without_queue(), epoch)
 
 
 def check_size(size: int, options: SinkOptions) -> None:
-    """Keep the driver from being flooded.
+    """Check that the partials of an attempt, or of an epoch, fit into one process.
+
+    Args:
+        size: Their size in bytes.
+        options: With `max_commit_bytes`.
 
     Raises:
-        SinkError: The partials of an attempt, or of an epoch, are larger than the user allows.
+        SinkError: They are larger than `max_commit_bytes`.
     """
     if size > options.max_commit_bytes:
         raise SinkError(
             f"the partial aggregates of one epoch take {size} bytes, more than maxCommitBytes="
             f"{options.max_commit_bytes}, and would all meet in one process: make epochs smaller "
-            "(maxFilesPerTrigger, maxOffsetsPerTrigger), bring the rows of one entity together first "
-            "(df.repartition), merge in many tasks (MetricsWriter(shards=...)), or raise maxCommitBytes and "
-            "spark.driver.memory"
+            "(maxFilesPerTrigger, maxOffsetsPerTrigger), bring the rows of one entity together "
+            "first (df.repartition), merge in many tasks (MetricsWriter(shards=...)), or raise "
+            "maxCommitBytes and spark.driver.memory"
         )

@@ -1,8 +1,8 @@
-"""Partial aggregates as compressed Arrow IPC, for the way from the tasks to the commit.
+"""Partials as compressed Arrow IPC, for the way from the tasks to the commit.
 
 Partials whose metrics have the same value columns share one stream, so that a hundred metrics cost
-a handful of headers. A metric is sent as its position in the job: the receiver has the job, and
-takes the types from there.
+a handful of headers. A metric is sent as its position in the job: the receiver has the job, and so
+the types.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,10 @@ Layout = tuple[tuple[str, type], ...]
 
 
 class _Columns:
-    """The partials of one layout, column by column. `ends` says where the rows of each partial end."""
+    """The partials of one layout, column by column.
+
+    The rows of partial `i` are `rows[ends[i]:ends[i + 1]]`.
+    """
 
     def __init__(self) -> None:
         self.metrics: list[int] = []
@@ -54,7 +57,7 @@ class _Columns:
 
 
 def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tuple[bytes, ...]:
-    """Encode partials; several of one key stay several.
+    """Encode partials; those of the same key are not merged.
 
     Args:
         partials: Of the types in `metrics`.
@@ -64,7 +67,7 @@ def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tup
         One Arrow IPC stream per layout of value columns.
 
     Raises:
-        SinkError: A partial is of another type, or holds a value that its column cannot.
+        SinkError: A partial has another type, or a value does not fit its column.
     """
     positions = {metric_type: position for position, metric_type in enumerate(metrics)}
     layouts = [tuple(metric_type.columns.items()) for metric_type in metrics]
@@ -73,7 +76,8 @@ def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tup
         position = positions.get(type(partial))
         if position is None:
             raise SinkError(
-                f"a partial of {type(partial).__name__} cannot be stored: add it to the metrics of the job"
+                f"a partial of {type(partial).__name__} cannot be stored: add it to the metrics of "
+                "the job"
             )
         columns = groups.setdefault(layouts[position], _Columns())
         columns.metrics.append(position)
@@ -85,7 +89,7 @@ def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tup
 
 
 def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterator[Metrics]:
-    """Rebuild the partials that `encode` took.
+    """Decode what `encode` returned.
 
     Args:
         streams: What `encode` returned.
@@ -94,7 +98,7 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
     for stream in streams:
         batch = pa.ipc.open_stream(stream).read_next_batch()
         positions, time_buckets = (batch.column(index).to_pylist() for index in (0, 2))
-        # By hand: `to_pylist` of a dictionary takes a microsecond for each of its values.
+        # `to_pylist` of the dictionary column itself would take a microsecond per value.
         names = batch.column(1).dictionary.to_pylist()
         entities = [names[index] for index in batch.column(1).indices.to_pylist()]
         lists = batch.column(3)
@@ -108,12 +112,12 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
 
 def _array(values: Sequence[Any], kind: type) -> pa.Array:
     if kind is int:
-        # Asked for int64 at once, Arrow would cut the fraction off a float; the cast refuses. But
-        # it would parse text, and take microseconds for a datetime.
+        # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it.
+        # But the cast would parse text, and turn a datetime into microseconds.
         array = pa.array(values)
         if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
             odd = next(value for value in values if value is not None)
-            raise pa.ArrowTypeError(f"{odd!r} is no number")
+            raise pa.ArrowTypeError(f"{odd!r} is not a number")
         return array.cast(pa.int64())
     return pa.array(values, _ARROW_TYPES[kind])
 

@@ -1,4 +1,4 @@
-"""`MetricsWriter`: the sink for `foreachBatch` and for single DataFrames, with L1 in the tasks or in Spark SQL."""
+"""`MetricsWriter`: the sink for `foreachBatch` and for single DataFrames."""
 
 import json
 import pickle
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from batchqueue import ConfigError
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.commit.retries import with_retries
+from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
@@ -35,16 +35,17 @@ class MetricsWriter:
     """Writes DataFrames and the micro-batches of streams into the store of a job, exactly once.
 
     It keeps the same ledger in the same store as the format that `register` makes, and takes the
-    same options; a sink can change from one to the other. Where it differs:
+    same options; a sink can switch between the two. The differences:
 
-    - The commit runs where `write_epoch` is called: in the driver, with Spark Connect beside the
-      server.
+    - The commit runs where `write_epoch` is called: in the driver, or with Spark Connect in a
+      process of the server.
     - L1 can be pushed down into Spark SQL, with `l1="spark"`.
-    - It needs no data source, so it works from PySpark 3.5 on.
+    - It does not use a data source, so it works with pyspark 3.5 and later.
 
     Example:
-        writer = MetricsWriter(job, l1="spark") query =
-        df.writeStream.foreachBatch(writer.write_epoch).option("checkpointLocation", path).start()
+        writer = MetricsWriter(job, l1="spark")
+        stream = df.writeStream.foreachBatch(writer.write_epoch)
+        query = stream.option("checkpointLocation", path).start()
         summary = writer.write_batch(table, txn_id="orders-2026-01-31")
     """
 
@@ -61,24 +62,22 @@ class MetricsWriter:
 
         Args:
             job: What to do with the rows.
-            l1: Where rows become partials. "tasks": in the tasks, as the job says. "spark": Spark
-                SQL groups the rows in the JVM, and only groups cross into Python: for jobs of
-                nothing but `ArrowAggregation`, and faster by far. Sums of floats are then Spark's
-                own, without compensation; of rows with equal `by`, `First` takes the smallest value
-                and `Last` the largest.
-            shards: None: L2 merges in one process, where this object is used. A number: Spark's
-                shuffle brings the partials of a key together, and that many shards are merged and
-                committed by tasks. Each is a sink of its own, see `sink_ids`; the number, or None,
-                stays for the life of the checkpoint and the sink. The store must be open to the
-                executors.
-            checkpoint: The `checkpointLocation` of the stream, which Spark Connect needs and others
-                do not.
+            l1: Where rows become partials. "tasks" (default): in the tasks, as the job says.
+                "spark": Spark SQL groups the rows in the JVM, and only the groups reach Python.
+                This is much faster, but the job may consist of `ArrowAggregation` only. Sums of
+                floats are then Spark's, without compensation; of rows with equal `by`, `First`
+                takes the smallest value and `Last` the largest.
+            shards: None (default): L2 merges in one process, where this object is used. A number:
+                Spark's shuffle brings the partials of a key together, and tasks merge and commit
+                that many shards. Each shard is a separate sink, see `sink_ids`; the number, or
+                None, is fixed for the life of the checkpoint and the sink. The executors must be
+                able to open the store.
+            checkpoint: The `checkpointLocation` of the stream; only Spark Connect needs it.
             options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as
                 for the format, see `register`.
 
         Raises:
-            ConfigError: A value cannot be used, the job cannot be pickled, or Spark SQL cannot do
-                it.
+            ConfigError: A value is invalid, the job cannot be pickled, or Spark SQL cannot run it.
         """
         if l1 not in ("tasks", "spark"):
             raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
@@ -95,20 +94,24 @@ class MetricsWriter:
 
     @property
     def sink_ids(self) -> list[str]:
-        """The sinks that the store has of this writer: one, or one for each shard."""
+        """The sinks of this writer in the store: one, or one for each shard."""
         sink_id, shards = self._options.sink_id, self._options.shards
         return [sink_id] if shards is None else [f"{sink_id}/{shard}" for shard in range(shards)]
 
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
-        """Write one micro-batch of a stream, unless it was written before; give this to `foreachBatch`.
+        """Write one micro-batch of a stream, unless the sink has it; pass this to `foreachBatch`.
 
-        Once per epoch: what is written again under the same epoch is taken for a replay, and
-        skipped. The stream must be in output mode append, which Spark does not tell here: in others
-        an epoch repeats rows of those before.
+        Call it once per epoch: a second write under the same epoch counts as a replay and is
+        skipped. The stream must be in output mode append; in other modes an epoch repeats rows of
+        earlier epochs, and Spark gives no way to check the mode here.
+
+        Args:
+            df: The micro-batch.
+            batch_id: Its number, as Spark passes it.
 
         Raises:
             SinkError: The query is new to a sink that has data, Spark does not say which query it
-                is, or an item was lost.
+                is, epochs before this one are missing, the job has changed, or an item was lost.
         """
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
@@ -124,15 +127,15 @@ class MetricsWriter:
 
         Args:
             df: The rows.
-            txn_id: Names the write, so that it happens once; without it the rows count again when
-                it is repeated, and with shards those of a shard also when Spark repeats its task
-                after the commit.
-            overwrite: Delete first what the sink wrote before.
+            txn_id: Names the write, so that it is applied once. Without it, rows count again when
+                the write is repeated; with shards, the rows of a shard also count again when Spark
+                repeats its task after the commit.
+            overwrite: Delete the sink's earlier results first.
 
         Returns:
             The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
-            `applied`: False if it was written before and nothing happened now. With shards,
-            `shards` has the summary of each.
+            `applied`: False if the sink already had the write. With shards, `shards` has the
+            summary of each.
 
         Raises:
             ConfigError: `txn_id` is blank.
@@ -146,15 +149,15 @@ class MetricsWriter:
             summaries = self._write_shards(df, options, None, overwrite=overwrite)
             return {
                 "guarantee": "at-least-once" if txn_id is None else "exactly-once",
-                "rows": sum(one.get("rows", 0) for one in summaries),
-                "applied": any(one["applied"] for one in summaries),
+                "rows": sum(summary.get("rows", 0) for summary in summaries),
+                "applied": any(summary["applied"] for summary in summaries),
                 "shards": summaries,
             }
         return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> None:
         self._job.check_columns(df.columns)
-        with_retries(self._job.store_retry, f"opening {self._job.store!r}", self._job.store.prepare)
+        open_store(self._job)
 
     def _write_shards(
         self,
@@ -164,7 +167,7 @@ class MetricsWriter:
         *,
         overwrite: bool = False,
     ) -> list[dict[str, Any]]:
-        write = ShardedWrite.of(df.sparkSession, self._job, options, epoch)
+        write = ShardedWrite.prepare(df.sparkSession, self._job, options, epoch)
         partials = write.plan_in_spark(df) if self._l1 == "spark" else write.plan_in_tasks(df)
         return write.commit(partials, overwrite=overwrite)
 
@@ -190,21 +193,22 @@ def _check_shards(shards: int, job: AggregationJob) -> None:
         raise ConfigError(f"shards={shards!r}: give 1 to {_MOST_SHARDS:_}, or None for one commit")
     if isinstance(job.store, SqliteStore):
         raise ConfigError(
-            f"shards={shards} with a SqliteStore: the tasks of a cluster cannot open a file of one machine; use a "
-            "PostgresStore, or a ParquetStore on a file system that all of them share"
+            f"shards={shards} with a SqliteStore: the tasks of a cluster cannot open a file of one "
+            "machine; use a PostgresStore, or a ParquetStore on a file system that all of them "
+            "share"
         )
 
 
 def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
-    """Return the id of the query whose micro-batch this is: the one that its checkpoint keeps across restarts.
+    """Return the id of the query of a micro-batch, which its checkpoint keeps across restarts.
 
     Args:
         df: The micro-batch.
-        checkpoint: The `checkpointLocation`. Spark Connect does not tell the function of
-            `foreachBatch` which query called it; the checkpoint does.
+        checkpoint: The `checkpointLocation`, or None. With Spark Connect it is the only source of
+            the id.
 
     Raises:
-        SinkError: Neither says.
+        SinkError: Neither Spark nor the checkpoint says which query it is.
     """
     session = df.sparkSession
     if checkpoint is not None:
@@ -212,12 +216,13 @@ def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
         return str(json.loads(metadata)["id"])
     try:
         query_id = session.sparkContext.getLocalProperty(QUERY_ID)
-    except PySparkException:  # there is no context on Spark Connect
+    except PySparkException:  # Spark Connect has no context
         query_id = None
     if query_id is None:
         raise SinkError(
-            "Spark did not say which query this micro-batch belongs to, so an epoch could not be told from its "
-            "replay: give write_epoch to writeStream.foreachBatch, on Spark Connect with "
-            "MetricsWriter(checkpoint=...), and use write_batch with txn_id for other DataFrames"
+            "Spark did not say which query this micro-batch belongs to, so an epoch could not be "
+            "distinguished from its replay: give write_epoch to writeStream.foreachBatch, on Spark "
+            "Connect with MetricsWriter(checkpoint=...), and use write_batch with txn_id for other "
+            "DataFrames"
         )
     return str(query_id)

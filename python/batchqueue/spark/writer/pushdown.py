@@ -1,4 +1,4 @@
-"""L1 pushed down: Spark SQL groups the rows in the JVM, and only groups cross into Python."""
+"""L1 pushed down: Spark SQL groups the rows in the JVM, and only the groups reach Python."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,17 +36,17 @@ _ROWS, _UNKNOWN_TAGS, _VALUES = (
     "batchqueue unknown tags",
     "batchqueue values of ",
 )
-"""Columns beside the measures: rows, rows with an unknown tag, values behind each sum."""
+"""Columns beside the measures: rows, rows with an unknown tag, and the values behind each sum."""
 
 
 @dataclass(frozen=True)
 class SqlPartials:
-    """What Spark SQL made of one batch, in place of the messages of its tasks.
+    """The partials that Spark SQL made of one batch, in place of the messages of its tasks.
 
     Attributes:
-        epoch: None in a batch write.
-        tables: A table for each step of the job, as `Aggregator.result` would have made it.
-        summary: How it went; no queue took part.
+        epoch: The micro-batch; None in a batch write.
+        tables: The groups of each step of the job, as `Aggregator.result` would return them.
+        summary: Counts; no queue took part.
     """
 
     epoch: EpochId | None
@@ -63,7 +63,7 @@ class SqlPartials:
         return self.metrics_of(pushdown_steps(job))
 
     def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
-        """Turn groups into partials; a table for each step."""
+        """Turn groups into partials; `steps` are those of `tables`, in the same order."""
         for step, table in zip(steps, self.tables, strict=True):
             if table.num_rows:
                 (batch,) = table.combine_chunks().to_batches()
@@ -71,29 +71,29 @@ class SqlPartials:
 
 
 def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
-    """Return the steps of a job that Spark SQL can do as a whole.
+    """Return the steps of a job that Spark SQL can run completely.
 
     Raises:
-        ConfigError: The job has something that Spark SQL has not: objects, handlers, quantiles,
+        ConfigError: The job has something that Spark SQL cannot run: items, handlers, quantiles or
             rankings.
     """
     if job.items is not None:
         raise ConfigError(
-            f"l1='spark' cannot run the function `items` of job {job.name!r}: declare its metrics with "
-            "ArrowAggregation, or use l1='tasks'"
+            f"l1='spark' cannot run the function `items` of job {job.name!r}: declare its metrics "
+            "with ArrowAggregation, or use l1='tasks'"
         )
     steps = []
     for step in job.arrow:
         if not isinstance(step, ArrowAggregation):
             raise ConfigError(
-                f"l1='spark' cannot run the handler of an ArrowHandler of job {job.name!r}: declare its metrics with "
-                "ArrowAggregation, or use l1='tasks'"
+                f"l1='spark' cannot run the handler of an ArrowHandler of job {job.name!r}: "
+                "declare its metrics with ArrowAggregation, or use l1='tasks'"
             )
         for name, measure in step.aggregation.measures.items():
             if type(measure) not in _SQL:
                 raise ConfigError(
-                    f"measure {name!r} of job {job.name!r} is a {type(measure).__name__}, which Spark SQL does not "
-                    "have in the same form: use l1='tasks'"
+                    f"measure {name!r} of job {job.name!r} is a {type(measure).__name__}, which "
+                    "Spark SQL does not have in the same form: use l1='tasks'"
                 )
         steps.append(step)
     return steps
@@ -102,16 +102,18 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
 def collect_partials(
     df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None
 ) -> SqlPartials:
-    """Run the aggregations of a job in Spark and fetch the groups.
+    """Run the aggregations of a job in Spark SQL, and collect the groups.
 
     Raises:
         ConfigError: See `pushdown_steps`.
         SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
-        ArithmeticException: The same of a sum, from Spark in ANSI mode; with pyspark 3.5 a
-            Py4JJavaError.
+        ArithmeticException: A sum does not fit 64 bits, and Spark is in ANSI mode; with pyspark 3.5
+            a Py4JJavaError.
     """
     steps = pushdown_steps(job)
-    return checked_partials([to_arrow(one) for one in plan_groups(df, steps)], steps, steps, epoch)
+    return checked_partials(
+        [to_arrow(groups) for groups in plan_groups(df, steps)], steps, steps, epoch
+    )
 
 
 def checked_partials(
@@ -120,13 +122,13 @@ def checked_partials(
     steps: Sequence[ArrowAggregation],
     epoch: EpochId | None,
 ) -> SqlPartials:
-    """Check what Spark SQL made of planned steps.
+    """Check the groups that Spark SQL made.
 
     Args:
         tables: Results of `plan_groups`, whole or in pieces.
-        of_steps: The step of each.
-        steps: All steps.
-        epoch: For the result.
+        of_steps: The step of each table.
+        steps: All steps of the job.
+        epoch: The micro-batch; None in a batch write.
 
     Raises:
         SinkError: See `collect_partials`.
@@ -142,35 +144,39 @@ def checked_partials(
 
 
 def plan_groups(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
-    """Plan each step as a `groupBy`: its keys, window and measures, and what `checked_partials` checks."""
+    """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks."""
     return [_plan(df, step, _tags_beside(step, steps)) for step in steps]
 
 
 def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> list[str]:
     """Return the tags that other steps by the same column take."""
-    same_column = (one for one in steps if one.type_column == step.type_column and one is not step)
-    return [tag for one in same_column for tag in one.tags]
+    return [
+        tag
+        for other in steps
+        if other.type_column == step.type_column and other is not step
+        for tag in other.tags
+    ]
 
 
 def _counting_rows(steps: Sequence[ArrowAggregation]) -> set[int]:
-    """Return the ids of the steps that see each row once, all of them together."""
+    """Return the ids of steps that together see each row exactly once."""
     first = steps[0]
     return {id(first)} | {
-        id(one) for one in steps if first.tags and one.type_column == first.type_column
+        id(step) for step in steps if first.tags and step.type_column == first.type_column
     }
 
 
 def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
     if step.type_column is not None and tags_beside:
-        # Rows with a tag of no step stay in, to be found; null is none.
+        # Rows with an unknown tag, or null, stay in, so that the check finds them.
         df = df.where(
             ~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
         )
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
-        # A sum above 64 bits would wrap. This one is null instead, and costs more; in ANSI mode
-        # Spark raises by itself.
+        # `sum` would wrap above 64 bits; `try_sum` is null instead, and costs more. In ANSI mode
+        # Spark raises.
         sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column))}
     keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
@@ -189,7 +195,7 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
 
 
 def _functions_for(df: "DataFrame") -> Any:
-    """Return Spark's functions for this kind of DataFrame: a process may have classic and Connect sessions."""
+    """Return Spark's functions for the session of a DataFrame, which is classic or Connect."""
     if type(df).__module__.startswith("pyspark.sql.connect"):
         from pyspark.sql.connect import functions as connect_functions
 
@@ -207,7 +213,7 @@ def _count(fn: Any, measure: Count) -> "Column":
 
 
 def _pair(fn: Any, column: str, by: str) -> "Column":
-    """A struct that sorts by `by`; null where either is."""
+    """Return a struct that sorts by `by`; null if either column is null."""
     value, order = fn.col(_quoted(column)), fn.col(_quoted(by))
     pair: Column = fn.when(
         value.isNotNull() & order.isNotNull(), fn.struct(order.alias("by"), value.alias("value"))
@@ -221,14 +227,14 @@ _SQL: dict[type, Callable[[Any, Any], "Column"]] = {
     Mean: lambda fn, measure: fn.avg(_quoted(measure.column)),
     Min: lambda fn, measure: fn.min(_quoted(measure.column)),
     Max: lambda fn, measure: fn.max(_quoted(measure.column)),
-    # Of equal `by` the smallest and the largest value: in a job of many tasks no row "came first".
+    # For equal `by`, the smallest and the largest value: across many tasks no row "came first".
     First: lambda fn, measure: fn.min(_pair(fn, measure.column, measure.by)).getField("value"),
     Last: lambda fn, measure: fn.max(_pair(fn, measure.column, measure.by)).getField("value"),
 }
 
 
 def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
-    """The start of a row's time bucket, in the column's own type; for integers a long."""
+    """Return the start of a row's time bucket, in the type of the column; a long for integers."""
     column = fn.col(_quoted(window.column))
     kind = schema[window.column].dataType
     width = timedelta(seconds=window.seconds)
@@ -249,8 +255,9 @@ def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
         bucket = seconds - fn.pmod(seconds, fn.lit(int(window.seconds)))
         return bucket
     raise ConfigError(
-        f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a {kind.simpleString()}: "
-        "use a timestamp with time zone, a date with whole days or an integer with whole seconds, or l1='tasks'"
+        f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a "
+        f"{kind.simpleString()}: use a timestamp with time zone, a date with whole days or an "
+        "integer with whole seconds, or l1='tasks'"
     )
 
 
@@ -259,7 +266,7 @@ def _quoted(column: str) -> str:
 
 
 def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
-    """Refuse what the tasks would refuse, and leave the columns of `Aggregator.result`."""
+    """Reject what the tasks would reject, and keep the columns of `Aggregator.result`."""
     unknown_tags = (
         sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
     )
@@ -273,11 +280,12 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
             values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
             if any(values.to_pylist()):
                 raise SinkError(
-                    f"the sum {name!r} of column {measure.column!r} does not fit 64 bits in a group, so nothing of "
-                    "this epoch is committed: measure in a larger unit, or as double"
+                    f"the sum {name!r} of column {measure.column!r} does not fit 64 bits in a "
+                    "group, so nothing of this epoch is committed: measure in a larger unit, or "
+                    "as double"
                 )
     window = step.aggregation.window
     keys = [*step.aggregation.keys, *([window.output] if window else [])]
     if not keys and not any(table.column(_ROWS).to_pylist()):
-        table = table.slice(0, 0)  # SQL makes one group of no rows
+        table = table.slice(0, 0)  # without keys, SQL makes one group even of no rows
     return table.select([*keys, *step.aggregation.measures])

@@ -1,8 +1,8 @@
-"""L2 beyond one process: Spark's shuffle brings the partials of a key together, and each shard is committed by a task.
+"""L2 in many tasks: Spark's shuffle brings the partials of a key together, a task commits a shard.
 
-A shard is a sink of its own, `sinkId/0`, `sinkId/1` and so on, with its own ledger. So each shard
-is exactly-once, whatever becomes of the task or the job; but readers may see one shard an epoch
-ahead of another.
+A shard is a separate sink, `sinkId/0`, `sinkId/1` and so on, with its own ledger. So each shard is
+exactly-once, whatever happens to the task or the job; but readers may see one shard an epoch ahead
+of another.
 """
 
 import json
@@ -41,13 +41,13 @@ _RESULTS = "shard int, summary string"
 
 @dataclass(frozen=True)
 class ShardedWrite:
-    """One epoch or batch write in shards; it travels to the tasks.
+    """One epoch or batch write in shards; pickled for the tasks.
 
     Attributes:
-        job: What is written.
-        options: How; `shards` is set.
-        epoch: None in a batch write.
-        shuffle_keys: See `shuffle_keys_of`.
+        job: The job whose metrics are written.
+        options: The options of the write; `shards` is set.
+        epoch: The micro-batch; None in a batch write.
+        shuffle_keys: A number for each shard, see `distinct_shuffle_keys`.
     """
 
     job: AggregationJob
@@ -56,7 +56,7 @@ class ShardedWrite:
     shuffle_keys: Sequence[int]
 
     @classmethod
-    def of(
+    def prepare(
         cls,
         session: "SparkSession",
         job: AggregationJob,
@@ -66,14 +66,14 @@ class ShardedWrite:
         """Prepare a write.
 
         Raises:
-            SinkError: The sink has another number of shards.
+            SinkError: The sink was written with another number of shards.
         """
-        write = cls(job, options, epoch, shuffle_keys_of(session, options.shards or 1))
-        write._commit_of(0, []).check_shards()
+        write = cls(job, options, epoch, distinct_shuffle_keys(session, options.shards or 1))
+        write._shard_commit(0, []).check_shards()
         return write
 
     def plan_in_tasks(self, df: "DataFrame") -> "DataFrame":
-        """Plan an L1 in the tasks, whose partials are split by shard."""
+        """Plan L1 in the tasks, and split its partials by shard."""
 
         def attempt(batches: Batches) -> Batches:
             partials, summary = aggregate(self.job, batches)
@@ -82,7 +82,7 @@ class ShardedWrite:
         return map_in_arrow(df, attempt, _PARTIALS)
 
     def plan_in_spark(self, df: "DataFrame") -> "DataFrame":
-        """Plan an L1 in Spark SQL, whose groups are split by shard."""
+        """Plan L1 in Spark SQL, and split its groups by shard."""
         steps = pushdown_steps(self.job)
 
         def split(step: ArrowAggregation) -> Callable[[Batches], Batches]:
@@ -99,22 +99,22 @@ class ShardedWrite:
 
         planned = zip(plan_groups(df, steps), steps, strict=True)
         return reduce(
-            lambda one, other: one.unionByName(other),
+            lambda left, right: left.unionByName(right),
             (map_in_arrow(groups, split(step), _PARTIALS) for groups, step in planned),
         )
 
     def commit(self, partials: "DataFrame", *, overwrite: bool) -> list[dict[str, Any]]:
-        """Bring partials to the tasks of their shards, and commit there.
+        """Shuffle partials to the tasks of their shards, and commit there.
 
         Args:
-            partials: Planned by one of the above.
-            overwrite: In a batch write, delete first what the sink wrote before.
+            partials: What `plan_in_tasks` or `plan_in_spark` returned.
+            overwrite: In a batch write, delete the sink's earlier results first.
 
         Returns:
-            The summary of each shard's commit, by shard.
+            The summary of each shard's commit, in the order of the shards.
         """
         shards = len(self.shuffle_keys)
-        # Every shard commits every epoch, also when no partial came to it.
+        # Every shard commits every epoch, even if it got no partial.
         place = (
             f"element_at(array({', '.join(map(str, self.shuffle_keys))}), int(id) + 1) shuffle_key"
         )
@@ -130,7 +130,7 @@ class ShardedWrite:
         return [json.loads(row.summary) for row in sorted(rows, key=lambda row: row.shard)]
 
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
-        by_shard: dict[int, list[Metrics]] = {0: []}  # which takes the summary of the attempt
+        by_shard: dict[int, list[Metrics]] = {0: []}  # shard 0 takes the summary of the attempt
         for partial in partials:
             by_shard.setdefault(shard_of(partial, len(self.shuffle_keys)), []).append(partial)
         messages = [
@@ -158,20 +158,17 @@ class ShardedWrite:
                 if row["message"] is not None:
                     messages.append(pickle.loads(row["message"]))
         for shard, messages in received.items():
-            one, epoch = (
-                self._commit_of(shard, messages or [empty_message(self.job, self.epoch)]),
-                self.epoch,
-            )
+            commit = self._shard_commit(shard, messages or [empty_message(self.job, self.epoch)])
             summary = (
-                one.apply_batch(overwrite=overwrite)
-                if epoch is None
-                else one.apply_epoch(epoch.batch_id)
+                commit.apply_batch(overwrite=overwrite)
+                if self.epoch is None
+                else commit.apply_epoch(self.epoch.batch_id)
             )
             yield pa.RecordBatch.from_pydict(
                 {"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]}
             )
 
-    def _commit_of(self, shard: int, messages: Sequence[AttemptMessage]) -> Commit:
+    def _shard_commit(self, shard: int, messages: Sequence[AttemptMessage]) -> Commit:
         options = replace(self.options, sink_id=f"{self.options.sink_id}/{shard}")
         return Commit(self.job, options, messages)
 
@@ -185,19 +182,19 @@ def shard_of(metric: Metrics, shards: int) -> int:
 _shuffle_keys: dict[int, list[int]] = {}
 
 
-def shuffle_keys_of(session: "SparkSession", shards: int) -> list[int]:
-    """Return a number for each shard, such that Spark's shuffle by it brings no two of them to one task.
+def distinct_shuffle_keys(session: "SparkSession", shards: int) -> list[int]:
+    """Return a number for each shard, so that Spark's shuffle sends each shard to a different task.
 
-    By their own numbers they would meet: of eight tasks, Spark's hash would leave three without
-    any.
+    With the shard's own number as the key, shards would share tasks: of eight tasks, Spark's hash
+    would leave three without a shard.
     """
     if shards not in _shuffle_keys:
-        # With 20 numbers for each task, the chance that one of 10,000 gets none is 2e-5, and then
-        # two shards share one.
+        # With 20 candidates per task, the chance that one of 10,000 tasks gets none is 2e-5; then
+        # two shards share a task.
         numbers = session.range(20 * shards + 100)
         hashed = numbers.selectExpr(
             "int(id) number", f"pmod(hash(int(id)), {shards}) task"
         ).collect()
-        of_tasks = {row.task: row.number for row in hashed}
-        _shuffle_keys[shards] = [of_tasks.get(task, task) for task in range(shards)]
+        number_of_task = {row.task: row.number for row in hashed}
+        _shuffle_keys[shards] = [number_of_task.get(task, task) for task in range(shards)]
     return _shuffle_keys[shards]

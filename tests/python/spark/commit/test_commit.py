@@ -257,7 +257,7 @@ def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: 
     job = flight_job(store, store_retry=RetryPolicy(attempts=2, backoff_ms=0))
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(SinkError, match=r"failed in 2 tries: .*locked"):
+    with pytest.raises(SinkError, match=r"failed after 2 attempts: .*locked"):
         Commit(job, OPTIONS, messages).apply_epoch(0)
     other.close()
     Commit(job, OPTIONS, messages).apply_epoch(0)

@@ -74,7 +74,7 @@ def test_store_that_comes_back_gets_the_epoch_once(
     said = [
         record.message
         for record in caplog.records
-        if "the commit of sink 'flights' failed in try" in record.message
+        if "the commit of sink 'flights' failed in attempt" in record.message
     ]
     assert len(said) == 2
 
@@ -101,7 +101,7 @@ def test_store_that_stays_away_fails_the_epoch_with_the_reason_and_it_can_be_rep
     away.away = [place] * 3
     with pytest.raises(
         SinkError,
-        match=r"failed in 3 tries: .*(the server is|connection was lost).*Start the query",
+        match=r"failed after 3 attempts: .*(the server is|connection was lost).*Start the query",
     ):
         Commit(job, OPTIONS, messages).apply_epoch(0)
     assert away.away == []

@@ -136,7 +136,7 @@ def test_server_that_comes_back_is_waited_for_when_it_goes_in_the_commit(
     job = flight_job(FaultyStore(postgres, place, 1, outage), store_retry=OFTEN)
     run(into(sink, job))
     assert outage.said.read_text().startswith(
-        "the commit of sink 'flights' failed in try 1 of 100: "
+        "the commit of sink 'flights' failed in attempt 1 of 100: "
     )
     assert difference(stored(postgres), expected(spark, flights)) == []
     assert epochs(postgres) == list(range(FILES))
@@ -156,7 +156,7 @@ def test_server_that_stays_away_fails_the_query_and_a_later_start_resumes(
     job = flight_job(FaultyStore(postgres, place, 1, outage), store_retry=TWICE)
     what = "opening" if place == "opening" else "the commit of sink 'flights'"
     with pytest.raises(
-        StreamingQueryException, match=rf"{what}.* failed in 2 tries: .*Start the query again"
+        StreamingQueryException, match=rf"{what}.* failed after 2 attempts: .*Start the query again"
     ):
         run(MetricsWriter(job), outage if place == "opening" else None)
     server.start()

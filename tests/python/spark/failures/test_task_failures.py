@@ -223,7 +223,7 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (DISTANCE("A", 0, "far"), r"'far' is no number"),  # type: ignore[arg-type]
+        (DISTANCE("A", 0, "far"), r"'far' is not a number"),  # type: ignore[arg-type]
         (DISTANCE("A", 0, 1.5), r"1\.50* was truncated"),  # type: ignore[arg-type]
         (
             DISTANCE(None, 0, 1),  # type: ignore[arg-type]

@@ -94,9 +94,9 @@ def test_value_that_does_not_fit_its_column_is_rejected(partial: Metrics, declar
         ("a", 3600.7, "3600.7"),
         ("a", None, "time_bucket is None"),
         (None, 0, "entity is None"),
-        ("a", "9", "'9' is no number"),
-        ("a", datetime(2026, 1, 31, tzinfo=UTC), r"datetime\(2026, .* is no number"),
-        ("a", False, "False is no number"),
+        ("a", "9", "'9' is not a number"),
+        ("a", datetime(2026, 1, 31, tzinfo=UTC), r"datetime\(2026, .* is not a number"),
+        ("a", False, "False is not a number"),
     ],
 )
 def test_key_that_the_store_cannot_keep_is_rejected(
@@ -107,5 +107,5 @@ def test_key_that_the_store_cannot_keep_is_rejected(
 
 
 def test_text_in_an_int_column_is_rejected() -> None:
-    with pytest.raises(SinkError, match="'9' is no number"):
+    with pytest.raises(SinkError, match="'9' is not a number"):
         encode([COUNT("a", 0, "9")], METRICS)
