@@ -78,7 +78,7 @@ class Commit:
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
         if epoch is None or epoch.batch_id != batch_id:
-            raise SinkError(f"the tasks worked for {epochs}, but Spark commits epoch {batch_id}")
+            raise SinkError(f"the tasks worked on {epochs}, but Spark commits epoch {batch_id}")
 
         def prepare(transaction: StoreTransaction) -> None:
             last = transaction.last_batch(epoch.query_id)

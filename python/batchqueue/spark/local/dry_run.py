@@ -18,11 +18,25 @@ def dry_run(job: AggregationJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
         batches: The rows of the task.
 
     Returns:
-        The partials as the commit receives them, decoded from the message as they are asked for.
+        The partials that the commit would receive, decoded lazily.
 
     Raises:
         SinkError: An item was lost, a partial cannot be encoded, or the partials take more than
             `maxCommitBytes` does by default.
+
+    Example:
+        >>> from batchqueue.aggregation import CountMetrics, metric_type
+        >>> from batchqueue.outputs import SqliteStore
+        >>> DEPARTURES = metric_type("departures", CountMetrics)
+        >>> job = AggregationJob(
+        ...     name="flights",
+        ...     items=lambda rows: (DEPARTURES(name, 0) for name in rows["carrier"].to_pylist()),
+        ...     metrics=[DEPARTURES],
+        ...     store=SqliteStore("metrics.db"),
+        ... )
+        >>> rows = pa.RecordBatch.from_pydict({"carrier": ["A", "B", "A"]})
+        >>> sorted((partial.entity, partial.count) for partial in dry_run(job, [rows]))
+        [('A', 2), ('B', 1)]
     """
     options = SinkOptions.parse({}, job, stream=True)
     return run_attempt(job, options, batches).metrics(job)

@@ -61,7 +61,7 @@ class L1:
             tags = step.tags or self._tags_for_all_rows[-1:]
             self.handlers.update(dict.fromkeys(tags, handler))
         # The queue knows tags, not columns: a value of one column may be a tag of another.
-        self._check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
+        self._must_check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
 
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
@@ -75,7 +75,7 @@ class L1:
         if self._items is not None:
             stage.produce_many(self._items(batch))
         for type_column, tags in self._type_columns.items():
-            if self._check_tags:
+            if self._must_check_tags:
                 _check_tags(batch, type_column, tags)
             stage.produce_arrow(batch, type_column)
         for tag in self._tags_for_all_rows:
