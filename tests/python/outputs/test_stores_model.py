@@ -98,7 +98,7 @@ def apply(transaction: Any, model: Model, step: tuple[str, Any]) -> None:
         getattr(transaction, name)(argument)
 
 
-def see(transaction: Any, model: Model) -> None:
+def compare(transaction: Any, model: Model) -> None:
     """Compares what the transaction sees with the model."""
     for kind in TYPES:
         keys = [(entity, bucket) for entity in ("a", "b", "ä") for bucket in (-1, 0, 86_400)]
@@ -125,7 +125,7 @@ def test_store_has_what_a_dict_has_after_any_history(open_store, history):
             with store.transaction(sink) as transaction:
                 for step in steps:
                     apply(transaction, changed, step)
-                see(transaction, changed)
+                compare(transaction, changed)
                 if not commits:
                     raise InterruptedError
             models[sink] = changed

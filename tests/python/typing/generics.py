@@ -61,7 +61,7 @@ def take_anything(batch: list[Any]) -> None: ...
 THREADS = ThreadPolicy.fixed(1)
 
 
-def a_queue_takes_its_items(queue: BatchQueue[Order], both: BatchQueue[Order | Payment]) -> None:
+def queue_takes_its_items(queue: BatchQueue[Order], both: BatchQueue[Order | Payment]) -> None:
     assert_type(queue.produce(Order(1)), bool)
     assert_type(queue.produce_many([Order(1)], timeout=1), int)
     both.produce(Payment(1))
@@ -71,13 +71,13 @@ def a_queue_takes_its_items(queue: BatchQueue[Order], both: BatchQueue[Order | P
     assert_type(queue.config, BatchQueueConfig[Order])
 
 
-async def a_queue_on_a_loop_takes_its_items(queue: AsyncBatchQueue[Order]) -> None:
+async def queue_on_a_loop_takes_its_items(queue: AsyncBatchQueue[Order]) -> None:
     assert_type(await queue.produce(Order(1)), bool)
     await queue.produce(Payment(1))  # type: ignore[arg-type]
     await queue.produce_many([Payment(1)])  # type: ignore[list-item]
 
 
-def a_config_names_the_items(config: BatchQueueConfig[Order]) -> None:
+def config_names_the_items(config: BatchQueueConfig[Order]) -> None:
     assert_type(BatchQueue("orders", config), BatchQueue[Order])
     assert_type(AsyncBatchQueue("orders", config), AsyncBatchQueue[Order])
     assert_type(BatchQueueManager.create("orders", config), BatchQueue[Order])
@@ -86,7 +86,7 @@ def a_config_names_the_items(config: BatchQueueConfig[Order]) -> None:
     payments.shutdown()
 
 
-def a_queue_needs_no_config() -> None:
+def queue_needs_no_config() -> None:
     assert_type(BatchQueue("anything"), BatchQueue[Any])
     assert_type(AsyncBatchQueue("anything"), AsyncBatchQueue[Any])
     anything = BatchQueue("anything")
@@ -98,7 +98,7 @@ def a_queue_needs_no_config() -> None:
     assert_type(__version__, str)
 
 
-def a_consumer_and_an_error_handler_take_the_items() -> None:
+def consumer_and_an_error_handler_take_the_items() -> None:
     def on_error(batch: list[Order], error: BaseException) -> None: ...
 
     BatchQueueConfig[Order](threads=THREADS, consumer=Orders(), error_handler=on_error)
@@ -110,7 +110,7 @@ def a_consumer_and_an_error_handler_take_the_items() -> None:
     BatchQueueConfig[Payment](threads=THREADS, error_handler=on_error)  # type: ignore[arg-type]
 
 
-def a_handler_takes_the_items_of_its_type(queue: BatchQueue[Order | Payment]) -> None:
+def handler_takes_the_items_of_its_type(queue: BatchQueue[Order | Payment]) -> None:
     queue.add_handler(Order, Orders())
     queue.add_handler(Order, take_orders)
     queue.add_handler(Order, take_anything, weight=0.1)
@@ -122,12 +122,12 @@ def a_handler_takes_the_items_of_its_type(queue: BatchQueue[Order | Payment]) ->
     queue.add_handler(Order, 7)  # type: ignore[arg-type]
 
 
-def a_factory_makes_handlers_of_its_type(queue: BatchQueue[Order | Payment]) -> None:
+def factory_makes_handlers_of_its_type(queue: BatchQueue[Order | Payment]) -> None:
     queue.add_handler_factory(Order, Orders, partitions=2)
     queue.add_handler_factory(Order, Payments, partitions=2)  # type: ignore[arg-type]
 
 
-def a_handler_on_a_loop_takes_the_items_of_its_type(
+def handler_on_a_loop_takes_the_items_of_its_type(
     queue: AsyncBatchQueue[Order | Payment],
 ) -> None:
     queue.add_handler(Order, await_orders)

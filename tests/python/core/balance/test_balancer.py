@@ -16,7 +16,7 @@ def test_throughput_spreads_the_busy_partitions(make_queue, lines):
     assert queue.rebalance() == 1
     stats = queue.stats()
     assert (stats.rebalances, stats.moves, stats.load_ratio) == (1, 1, float("inf"))
-    eventually(lambda: len({owners(queue)[0], owners(queue)[2]}) == 2, "one of the two has moved")
+    eventually(lambda: len({owners(queue)[0], owners(queue)[2]}) == 2, "the move")
     assert "queue queue: rebalanced 1 partitions, max thread load delta: 100% -> 0%" in lines()
 
 
@@ -88,7 +88,7 @@ def test_balancer_runs_on_the_control_thread_or_the_caller_but_never_on_a_drain_
     assert names == [mine]
     assert queue.produce("please")
     assert ask.wait(WAIT_S)
-    eventually(lambda: len(names) == 2, "the run that the handler asked for")
+    eventually(lambda: len(names) == 2, "the requested run")
     assert names[1] == "batchqueue-control"[:15]
     assert drains.isdisjoint(names)
 
@@ -171,7 +171,7 @@ def test_busy_owner_hands_over_after_its_batch(make_queue, lines):
     taken_back = "keeps 2 partitions"  # by a control thread that was delayed for over a second
     eventually(
         lambda: owners(queue) == [1, 0, 1, 0] or any(taken_back in line for line in lines()),
-        "the busy one does, too",
+        "the busy thread hands over, too",
     )
     assert queue.stats().longest_handoff_ms > 0
     assert len(handler.items) == 1

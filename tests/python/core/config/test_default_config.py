@@ -1,4 +1,4 @@
-"""A queue without a config: one drain thread per core, and partitions that grow with the handlers."""
+"""A queue without a config: a drain thread per core, partitions that grow with the handlers."""
 
 import asyncio
 import os

@@ -287,7 +287,7 @@ def test_on_idle_ends_with_the_removal(make_queue):
     eventually(lambda: min(calls.values()) > 5, "on_idle of both")
     assert queue.remove_handler(int)
     last, kept = calls["removed"], calls["kept"]
-    eventually(lambda: calls["kept"] > kept + 20, "more of the other one")
+    eventually(lambda: calls["kept"] > kept + 20, "more on_idle of the other handler")
     assert calls["removed"] == last
 
 

@@ -191,7 +191,7 @@ def test_shutdown_ends_the_wait_and_runs_the_remaining_attempts_immediately(make
     queue = retried(make_queue, handler, {"attempts": 3, **NEVER})
     queue.produce_many([1, 2])
     flusher, flushed = in_background(lambda: queue.flush(WAIT_S))
-    eventually(lambda: len(handler.tries) == 1, "the first try")
+    eventually(lambda: len(handler.tries) == 1, "the first attempt")
     assert queue.stats().in_flight == 2
     assert queue.shutdown(WAIT_S) == 0
     join(flusher)
@@ -213,11 +213,11 @@ def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
     queue = retried(make_queue, consume, NEVER, lambda *_: None)
     queue.produce_many([1, 2])
     flusher, _ = in_background(lambda: queue.flush(WAIT_S))
-    eventually(lambda: tries == [2], "the first try")
+    eventually(lambda: tries == [2], "the first attempt")
     assert queue.shutdown(0.05) == 2
     held.set()
     join(flusher)
-    eventually(lambda: queue.stats().in_flight == 0, "the batch comes back")
+    eventually(lambda: queue.stats().in_flight == 0, "the abandoned batch returns")
     assert_conserved(queue.stats())
     assert (queue.stats().abandoned, queue.stats().failed) == (2, 0)
 

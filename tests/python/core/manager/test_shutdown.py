@@ -213,7 +213,7 @@ def test_two_concurrent_shutdowns_agree(manager):
         assert sum(len(result) for result in results) >= 3
         assert manager.names() == []
         for recorder in recorders.values():
-            eventually(lambda recorder=recorder: recorder.closed == 1, "the end")
+            eventually(lambda recorder=recorder: recorder.closed == 1, "the end of each queue")
             assert recorder.items == [1, 2, 3]
 
 

@@ -65,7 +65,7 @@ def test_partitions_of_a_hung_thread_are_taken_back_and_may_move_later(make_queu
     plan += [1, 1, 1, 1]
     assert queue.rebalance() == 2
     assert queue.rebalance() == 0, "they are being handed over"
-    eventually(lambda: queue.rebalance() == 2, "the take-back: they are to move anew")
+    eventually(lambda: queue.rebalance() == 2, "the take-back, after which they may move again")
     stats = queue.stats()
     assert [stats.partition(index).owner for index in range(4)] == [0, 1, 0, 1]
     assert stats.stuck_handlers == ("int",)

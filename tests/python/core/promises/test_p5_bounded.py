@@ -83,7 +83,7 @@ def test_producer_waits_while_its_partition_is_full(make_queue):
     assert queue.produce_many([1, 2]) == 2
     producer, outcome = in_background(lambda: queue.produce_many([3, 4, 5]))
     eventually(
-        lambda: queue.stats().attempts == 4, "the producer tries, and is counted while it waits"
+        lambda: queue.stats().attempts == 4, "the attempt is counted while the producer waits"
     )
     assert queue.stats().produced == 3
     assert outcome == []

@@ -248,7 +248,7 @@ def test_logging_handler_that_raises_or_produces_does_no_harm(make_queue, monkey
     logger.addHandler(reckless)
     try:
         queue.produce(1.5)
-        eventually(lambda: recorder.items, "the line that was produced into the queue")
+        eventually(lambda: recorder.items, "the log line in the queue")
         assert queue.flush(WAIT_S)
         assert produced == [True], recorder.items
         assert queue.produce("the drain thread lives")

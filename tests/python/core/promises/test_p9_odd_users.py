@@ -84,7 +84,7 @@ def test_item_may_produce_when_it_dies(make_queue):
     queue = make_queue(buffer_size=3)
     queue.add_handler(Phoenix, lambda batch: None)
     queue.produce_many([Phoenix(3), Phoenix(3), Phoenix(3)])
-    eventually(lambda: len(outcomes) == 9, "all lives are lived")
+    eventually(lambda: len(outcomes) == 9, "the last item dies")
     assert queue.flush(WAIT_S)
     assert queue.shutdown(WAIT_S) == 0
     assert outcomes == [True] * 9
@@ -147,7 +147,7 @@ def test_list_may_change_while_its_producer_waits(make_queue):
     handler.hold(queue, -1)
     items = list(range(20_000))
     producer, outcome = in_background(lambda: queue.produce_many(items))
-    eventually(lambda: queue.stats().produced == 4_097, "the first piece is in")
+    eventually(lambda: queue.stats().produced == 4_097, "the first piece is accepted")
     del items[10_000:]
     handler.released.set()
     join(producer)

@@ -66,7 +66,7 @@ def test_pool_is_made_by_its_first_queue_and_ends_with_its_last(add):
     assert second.shutdown(WAIT_S) == 0
     eventually(lambda: threads_of("aa") == 0, "the end of the workers")
     third = add("third", "aa", Recorder(), threads=2)
-    eventually(lambda: threads_of("aa") == 2, "a new pool, of the size that is asked for now")
+    eventually(lambda: threads_of("aa") == 2, "a new pool, of the newly requested size")
     assert third.produce(1)
     assert third.shutdown(WAIT_S) == 0
 
@@ -141,7 +141,7 @@ def test_busy_queue_does_not_starve_another_on_one_thread(add):
     )
     quiet = add("quiet", "ah", seen, threads=1)
     assert busy.produce_many(range(5)) == 5
-    eventually(lambda: busy.stats().consumed > 50, "the busy queue runs in circles")
+    eventually(lambda: busy.stats().consumed > 50, "the busy queue feeds itself")
     assert quiet.produce(1)
     assert quiet.flush(WAIT_S)
     assert seen.items == [1]
@@ -202,7 +202,7 @@ def test_handler_that_waits_for_a_full_queue_of_the_same_pool_is_compensated(add
     assert small.flush(WAIT_S)
     assert seen == list(range(200))
     assert (first.stats().failed, small.stats().refused) == (0, 0)
-    eventually(lambda: threads_of("ak") == 1, "the stand-in leaves")
+    eventually(lambda: threads_of("ak") == 1, "the compensating worker leaves")
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -234,11 +234,11 @@ def test_handler_that_would_wait_beyond_twice_the_threads_gets_an_error(add, man
     assert len(errors) == 2
     assert all(error.accepted == 0 for error in errors)
     assert "partition 0" in str(errors[0])
-    eventually(lambda: small.stats().consumed == 2, "what the first handed on")
+    eventually(lambda: small.stats().consumed == 2, "the item that the first one emitted")
     assert seen.items == [4, 1]
     assert small.stats().refused == 2
     assert_conserved(small.stats())
-    eventually(lambda: threads_of("al") == 1, "the stand-in leaves")
+    eventually(lambda: threads_of("al") == 1, "the compensating worker leaves")
 
 
 def test_handler_may_shut_down_its_own_queue_and_another_of_its_pool(add):
