@@ -43,4 +43,7 @@ def assign(
         # Clamped to what fits into the core's integers: the core rejects any invalid thread number.
         return [max(-1, min(operator.index(thread), 1 << 31)) for thread in plan]
     except TypeError:
-        return f"the custom balancer returned {plan!r}: give a list with one drain thread per partition, or None"
+        return (
+            f"the custom balancer returned {plan!r}: "
+            "give a list with one drain thread per partition, or None"
+        )

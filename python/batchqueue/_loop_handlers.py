@@ -28,7 +28,10 @@ def current_call() -> _core.HandlerCall | None:
 
 
 class HandlerLoop:
-    """The loop from which a handler was registered last; lives as long as the queue may call the handler."""
+    """The loop that a handler was last registered from.
+
+    It lives as long as the queue may call the handler.
+    """
 
     __slots__ = ("__weakref__", "loop")
 
@@ -41,7 +44,7 @@ HandlerLoops = weakref.WeakValueDictionary[int, HandlerLoop]
 
 
 class LoopMethod:
-    """A handler's method as a drain thread calls it: it runs the awaitable on the loop, and waits for it."""
+    """A handler's method as a drain thread calls it: runs what it awaits on the loop, and waits."""
 
     def __init__(self, method: Callable[..., Any], handler_loop: HandlerLoop) -> None:
         self._method = method
@@ -69,8 +72,8 @@ class LoopMethod:
         loop = self._handler_loop.loop
         if loop is None:
             raise BatchQueueError(
-                f"{self._name()} returned an awaitable, but was registered where no event loop runs: "
-                "register it in a coroutine"
+                f"{self._name()} returned an awaitable, but was registered where no event loop "
+                "runs: register it in a coroutine"
             )
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, loop)
@@ -128,8 +131,8 @@ def methods_on_loop(handler: Any, handler_loops: HandlerLoops) -> HandlerMethods
     loop = running_loop()
     if names and loop is None:
         raise ConfigError(
-            f"{' and '.join(names)} of {handler!r} must run on an event loop, and none is running here: "
-            "make the queue and add its handlers in a coroutine"
+            f"{' and '.join(names)} of {handler!r} must run on an event loop, and none is running "
+            "here: make the queue and add its handlers in a coroutine"
         )
 
     handler_loop = handler_loops.setdefault(id(handler), HandlerLoop())

@@ -1,4 +1,4 @@
-"""Rejects sub-interpreters, in which the core must not be loaded; so it is imported before the core.
+"""Rejects sub-interpreters, where the core must not be loaded. It is imported before the core.
 
 The core's classes, its threads and its list of queues belong to the process: a sub-interpreter
 would share them, and its end would close the queues of all other interpreters.
@@ -20,6 +20,6 @@ def _is_main() -> bool:
 
 if not _is_main():
     raise ImportError(
-        "batchqueue cannot be imported in a sub-interpreter: its drain threads work for the main interpreter only; "
-        "import it there, or in a separate process"
+        "batchqueue cannot be imported in a sub-interpreter: its drain threads work for the main "
+        "interpreter only; import it there, or in a separate process"
     )

@@ -182,8 +182,8 @@ class WaitRoom:
             loop.add_reader(self.notifier.fileno(), self._on_room)
         except NotImplementedError:
             raise BatchQueueError(
-                f"a {type(loop).__name__} cannot watch file descriptors, which notify tasks of room "
-                "in a full partition: run a selector event loop"
+                f"a {type(loop).__name__} cannot watch file descriptors, which notify tasks of "
+                "room in a full partition: run a selector event loop"
             ) from None
 
     def _on_room(self) -> None:

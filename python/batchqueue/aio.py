@@ -34,9 +34,9 @@ _PIECE_ITEMS = 1_024
 class AsyncBatchQueue(Generic[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
-    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING, the
-    task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on the
-    loop that they were registered from, one call at a time, while the drain thread waits. Plain
+    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
+    the task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on
+    the loop that they were registered from, one call at a time, while the drain thread waits. Plain
     handlers run on the drain thread, as in a `BatchQueue`.
 
     Args:
@@ -111,8 +111,8 @@ class AsyncBatchQueue(Generic[T]):
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
 
         Raises:
-            ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and no
-                loop is running.
+            ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
+                no loop is running.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
@@ -122,7 +122,9 @@ class AsyncBatchQueue(Generic[T]):
     def add_handler_factory(
         self, item_type: type[H] | str, factory: Callable[[], Any], *, partitions: int
     ) -> None:
-        """Send the items of a hot type to several handlers, as `BatchQueue.add_handler_factory` does.
+        """Send the items of a hot type to several handlers.
+
+        Otherwise as `BatchQueue.add_handler_factory`.
 
         Args:
             item_type: A class or a tag, as in `add_handler`.
@@ -130,8 +132,8 @@ class AsyncBatchQueue(Generic[T]):
             partitions: Number of partitions and handlers, 1 or more.
 
         Raises:
-            ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine function
-                and no loop is running.
+            ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
+                function and no loop is running.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
@@ -158,10 +160,10 @@ class AsyncBatchQueue(Generic[T]):
         return _core.remove_handler_soon(self._queue, item_type)
 
     async def produce(self, item: T, *, timeout: float | None = None) -> bool:
-        """Enqueue one item. The task waits only if the partition is full and the strategy is BLOCKING.
+        """Enqueue one item.
 
-        Tasks that wait for the same partition get room in order of arrival. A cancelled task has
-        enqueued nothing.
+        The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks that wait
+        for the same partition get room in order of arrival. A cancelled task has enqueued nothing.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
@@ -191,8 +193,8 @@ class AsyncBatchQueue(Generic[T]):
         `accepted`; code that awaits the task gets another `CancelledError`, without it.
 
         Args:
-            items: Any iterable. A list or a tuple is several times faster, because it is enqueued in
-                large pieces. The loop gets a turn every few thousand items.
+            items: Any iterable. A list or a tuple is several times faster, because it is enqueued
+                in large pieces. The loop gets a turn every few thousand items.
             timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
                 limit.
 
@@ -219,7 +221,8 @@ class AsyncBatchQueue(Generic[T]):
                     return sequence.accepted
         except (asyncio.CancelledError, BatchQueueError) as error:
             # An error of the core counts the items that it accepted before.
-            error.accepted = max(sequence.accepted, getattr(error, "accepted", 0))  # type: ignore[union-attr]
+            accepted = max(sequence.accepted, getattr(error, "accepted", 0))
+            error.accepted = accepted  # type: ignore[union-attr]
             raise
 
     async def flush(self, timeout: float | None = None) -> bool:
@@ -238,7 +241,8 @@ class AsyncBatchQueue(Generic[T]):
         queue = self._queue
         if current_call() is not None:
             raise BatchQueueError(
-                "flush was called from a handler, which would wait for itself; call it from another task"
+                "flush was called from a handler, which would wait for itself; "
+                "call it from another task"
             )
         _check_not_forked(queue)
         return await in_waiting_thread(

@@ -38,13 +38,15 @@ class BufferStrategy(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchQueueConfig(Generic[T]):
-    """The settings of one queue. Times are in milliseconds if the name ends in `_ms`, else in seconds.
+    """The settings of one queue.
+
+    Times are in milliseconds if the name ends in `_ms`, else in seconds.
 
     Attributes:
         threads: Drain threads. Exactly one of `threads` and `shared_scheduler` must be given.
         shared_scheduler: Name and size of a pool of threads that several queues share. The first
-            queue that names the pool decides its size, and the pool ends with its last queue. Use it
-            for many queues with little traffic: each of them has a single drain task and no
+            queue that names the pool decides its size, and the pool ends with its last queue. Use
+            it for many queues with little traffic: each of them has a single drain task and no
             balancer. Default: None, the queue has its own threads.
         partitions: Number of partitions; fewer partitions than threads reduce the threads, with a
             warning. Default: one partition.
@@ -67,9 +69,9 @@ class BatchQueueConfig(Generic[T]):
             than a third of the cores. Default: 200 ms.
         max_batch_items: Items that a drain thread takes in one cycle, rounded up to a segment.
             Default: 10 000.
-        balancer: How partitions are spread over the drain threads by measured load. It has no effect
-            with one drain thread or on a shared scheduler. Default: None, partitions stay where they
-            are.
+        balancer: How partitions are spread over the drain threads by measured load. It has no
+            effect with one drain thread or on a shared scheduler. Default: None, partitions stay
+            where they are.
         rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
             `BatchQueue.rebalance` runs it. Default: 1000 ms.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
@@ -182,4 +184,4 @@ class BatchQueueConfig(Generic[T]):
 DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     threads=ThreadPolicy.cpu_cores(1.0), partitions=PartitionPolicy.adaptive()
 )
-"""One drain thread per core that this process may use, and partitions that grow with the handlers."""
+"""One drain thread per core that this process may use; partitions grow with the handlers."""

@@ -75,7 +75,7 @@ class HandlerMethods(NamedTuple):
 
     instance: Any
     protected: Any
-    """The object that at most one thread may be inside: the handler, or the owner of a bound method."""
+    """What at most one thread may be inside: the handler, or the owner of a bound method."""
     consume: Callable[[list[Any]], Any]
     on_idle: Callable[[], Any] | None
     on_error: Callable[[list[Any], BaseException], Any] | None
@@ -90,7 +90,7 @@ class HandlerMethods(NamedTuple):
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether a call returns a coroutine: `async def`, or an object whose `__call__` is `async def`."""
+    """Whether a call returns a coroutine: `async def`, or an object with `async def __call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - not a test whether it is callable
     )
@@ -111,8 +111,8 @@ def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
     """Raise ConfigError if `names` are given: a drain thread has no event loop."""
     if names:
         raise ConfigError(
-            f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue does not have: "
-            "use AsyncBatchQueue, or a plain function"
+            f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue "
+            "does not have: use AsyncBatchQueue, or a plain function"
         )
 
 

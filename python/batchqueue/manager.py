@@ -141,14 +141,14 @@ def _running(name: str) -> BatchQueue[Any] | None:
 def _compare(name: str, existing: BatchQueueConfig[Any], wanted: BatchQueueConfig[Any]) -> None:
     if _mode(existing) != _mode(wanted):
         raise ConfigError(
-            f"the queue {name!r} exists with {_mode(existing)} and is now asked for with {_mode(wanted)}; "
-            "use another name, or the same mode"
+            f"the queue {name!r} exists with {_mode(existing)} and is now requested with "
+            f"{_mode(wanted)}; use another name, or the same mode"
         )
     for setting in ("threads", "partitions", "buffer_size", "strategy"):
         has, asked = getattr(existing, setting), getattr(wanted, setting)
         if has != asked:
             _log.warning(
-                "queue %s exists with %s=%s; the %s asked for now is ignored",
+                "queue %s exists with %s=%s; the requested %s is ignored",
                 name,
                 setting,
                 has,

@@ -25,9 +25,9 @@ class PartitionSelector:
 
     @staticmethod
     def round_robin() -> "PartitionSelector":
-        """Use the next partition for each item, which spreads them evenly. Keeps the order per partition.
+        """Use the next partition for each item, which spreads the items evenly.
 
-        The default with `consumer` and `consumer_factory`.
+        Keeps the order per partition. The default with `consumer` and `consumer_factory`.
         """
         return PartitionSelector("round_robin")
 
@@ -64,10 +64,10 @@ class PartitionSelector:
 class DrainBalancer:
     """How partitions are spread over drain threads by measured load. The static methods make one.
 
-    The weighted balancers give all drain threads about the same load with few moves. They repair the
-    current assignment if the result comes close to longest-processing-time-first (Graham, 1969);
-    else they use that assignment, matched to the current owners. No partition moves while the
-    largest thread load is below `skip_ratio` times the smallest.
+    The weighted balancers give all drain threads about the same load with few moves. They repair
+    the current assignment if the result comes close to longest-processing-time-first (Graham,
+    1969); else they use that assignment, matched to the current owners. No partition moves while
+    the largest thread load is below `skip_ratio` times the smallest.
     """
 
     kind: str
@@ -131,14 +131,16 @@ class RetryPolicy:
     The drain thread waits between attempts, outside the handler, so that the order is kept;
     meanwhile the partition fills. The batch counts once: as consumed when an attempt succeeds, as
     failed when the last attempt raises. Only then is `on_error` or `error_handler` called. Each
-    attempt gets a new list. A shutdown ends the wait, and the remaining attempts follow immediately.
+    attempt gets a new list. A shutdown ends the wait, and the remaining attempts follow
+    immediately.
 
     Attributes:
         attempts: All attempts, the first included: 1 to 1000. Default: 3.
         backoff_ms: Wait before the second attempt. Default: 100 ms.
         factor: Factor from one wait to the next, 1 or more. Default: 2.
         max_backoff_ms: The longest wait. Default: 5000 ms.
-        retry_on: Exceptions after which the batch is tried again; after others it fails immediately.
+        retry_on: Exceptions after which the batch is tried again; after others it fails
+            immediately.
             Default: any `Exception`.
 
     Raises:
@@ -184,7 +186,8 @@ def _ratio(skip_ratio: float) -> float:
         or not 1 <= skip_ratio < math.inf
     ):
         raise ConfigError(
-            f"DrainBalancer: skip_ratio is {skip_ratio!r}; give a finite number from 1 up, for instance 1.15"
+            f"DrainBalancer: skip_ratio is {skip_ratio!r}; give a finite number from 1 up, "
+            "for instance 1.15"
         )
     return skip_ratio
 

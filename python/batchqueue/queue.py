@@ -100,8 +100,8 @@ class BatchQueue(_core.Queue, Generic[T]):
         Args:
             item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
                 tag of rows.
-            handler: An object with `consume`, or a function that takes a list: of items for a class,
-                of record batches for a tag.
+            handler: An object with `consume`, or a function that takes a list: of items for a
+                class, of record batches for a tag.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0: ten types with
                 0.1 share one partition. It counts when the type is first registered. Default: 1.0.
 
@@ -130,8 +130,8 @@ class BatchQueue(_core.Queue, Generic[T]):
         Args:
             item_type: A class or a tag, as in `add_handler`.
             factory: Makes one handler. It is called once per partition, immediately.
-            partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed number
-                of partitions, at most that number.
+            partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed
+                number of partitions, at most that number.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, the factory does not return

@@ -52,8 +52,9 @@ impl Aggregating {
                     self.flush()?;
                     if self.kept.lock().aggregator.len() >= before {
                         return Err(BatchQueueError::new_err(format!(
-                            "there would be more groups than max_groups, {max_groups}, and the next worker took none of them: \
-                             raise max_groups, or let it wait for space"
+                            "there would be more groups than max_groups, {max_groups}, and the \
+                             next worker took none of them: raise max_groups, or let it wait for \
+                             space"
                         )));
                     }
                     return self.put(batches);
@@ -69,8 +70,8 @@ impl Aggregating {
         }
     }
 
-    /// Emits all groups to the next worker, if there is one, and starts a new period. Groups that the
-    /// worker does not take stay.
+    /// Emits all groups to the next worker, if there is one, and starts a new period. Groups that
+    /// the worker does not take stay.
     fn flush(&self) -> PyResult<()> {
         let Some(next_worker) = &self.next_worker else { return Ok(()) };
         let partials = {
@@ -117,7 +118,8 @@ impl Aggregating {
         match taken {
             Ok(taken) if taken <= all && !is_bool => Ok(taken),
             _ => Err(BatchQueueError::new_err(format!(
-                "the next worker of an Aggregator must return how many of the {all} groups it took, from the front, or None for all"
+                "the next worker of an Aggregator must return how many of the {all} groups it \
+                 took, from the front, or None for all"
             ))),
         }
     }
@@ -135,8 +137,9 @@ impl Aggregating {
             return Ok(());
         }
         Err(BatchQueueError::new_err(format!(
-            "the next worker of an Aggregator refused {refused} groups at close, and they are lost; shut queues down from the \
-             first to the last, as BatchQueueManager.shutdown_all does"
+            "the next worker of an Aggregator refused {refused} groups at close, and they are \
+             lost; shut queues down from the first to the last, as BatchQueueManager.shutdown_all \
+             does"
         )))
     }
 
@@ -183,7 +186,8 @@ impl PyAggregator {
     #[new]
     #[pyo3(signature = (
         keys: "list[str]", window: "tuple[str, str, int] | None",
-        measures: "list[tuple[str, str, str | None, str | None, list[float], int]]", max_groups: "int", text: "str",
+        measures: "list[tuple[str, str, str | None, str | None, list[float], int]]",
+        max_groups: "int", text: "str",
         next_worker: "Any", flush_period_s: "float"
     ))]
     #[allow(clippy::too_many_arguments)] // the fields of the facade's description
@@ -226,8 +230,8 @@ impl PyAggregator {
     /// Raises:
     ///     ConfigError: A column is missing, its type is not supported or has changed, or the
     ///         partials belong to another aggregation.
-    ///     BatchQueueError: There would be more than `max_groups` groups and there is no next worker,
-    ///         or the data is invalid.
+    ///     BatchQueueError: There would be more than `max_groups` groups and there is no next
+    ///         worker, or the data is invalid.
     #[pyo3(signature = (batch: "list[Any]"))]
     fn consume(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
         let own = self.own()?;
@@ -287,7 +291,8 @@ impl PyAggregator {
         partials.map(|partials| Ok(to_pyarrow(py, partials, own.pyarrow)?.unbind())).transpose()
     }
 
-    /// Return the keys and the measures of all groups, in order of first appearance. The groups stay.
+    /// Return the keys and the measures of all groups, in order of first appearance. The groups
+    /// stay.
     ///
     /// Returns:
     ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
@@ -329,21 +334,22 @@ impl PyAggregator {
 
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A drain thread that uses the aggregator holds a reference to it, so it is not garbage then.
+        // A drain thread that uses the aggregator holds a reference to it, so it is not garbage
+        // then.
         visit.call(self.aggregating.next_worker.as_deref())
     }
 }
 
 impl PyAggregator {
-    /// The aggregator, unless this is a forked child: a drain thread that does not exist here may hold
-    /// the lock, and may have aggregated half of a batch.
+    /// The aggregator, unless this is a forked child: a drain thread that does not exist here may
+    /// hold the lock, and may have aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
         if self.generation == generation() {
             return Ok(&self.aggregating);
         }
         Err(QueueForkedError::new_err(
-            "this Aggregator was made before a fork, and drain threads of the parent process may have been inside; make a new \
-             one in the child",
+            "this Aggregator was made before a fork, and drain threads of the parent process may \
+             have been inside; make a new one in the child",
         ))
     }
 

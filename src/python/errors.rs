@@ -42,7 +42,8 @@ pub(crate) fn forked() -> PyErr {
 
 pub(crate) fn too_late(name: &str) -> PyErr {
     QueueClosedError::new_err(format!(
-        "queue {name:?} cannot start while the interpreter exits: nothing would close it; make it earlier"
+        "queue {name:?} cannot start while the interpreter exits: nothing would close it; make it \
+         earlier"
     ))
 }
 
@@ -76,7 +77,8 @@ pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool>
     result.map_err(|error| match error {
         FlushError::Interrupted(interrupt) => interrupt,
         FlushError::FromDrainThread => BatchQueueError::new_err(
-            "flush was called from a drain thread, which would wait for itself; call it from another thread",
+            "flush was called from a drain thread, which would wait for itself; call it from \
+             another thread",
         ),
     })
 }

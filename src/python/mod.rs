@@ -13,9 +13,9 @@
 //! | `errors`, `exceptions` | the errors of the core as exceptions of Python |
 //! | `interpreter` | guarded calls, pauses, forks |
 //!
-//! A room imports only rooms below it. The interpreter is never attached or detached under a lock of
-//! the core, and Python objects are dropped while attached. Drain threads log between two cycles; a
-//! producer and a shutdown log in their own call, with no lock held.
+//! A room imports only rooms below it. The interpreter is never attached or detached under a lock
+//! of the core, and Python objects are dropped while attached. Drain threads log between two
+//! cycles; a producer and a shutdown log in their own call, with no lock held.
 
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]

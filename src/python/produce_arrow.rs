@@ -32,12 +32,14 @@ impl ArrowProduce<'_> {
         let py = data.py();
         if self.queue.selector() == Selector::Given {
             return Err(ConfigError::new_err(
-                "produce_arrow cannot ask a by_key or custom selector about rows; use by_type or round_robin",
+                "a by_key or custom selector cannot choose the partition of rows in \
+                 produce_arrow; use by_type or round_robin",
             ));
         }
         let mut batches = batches_of(data)?;
         let produced = self.all(py, &mut batches);
-        // Detached, as the stream's work is: an early end may wait for threads that need the interpreter.
+        // Detached, as the stream's work is: an early end may wait for threads that need the
+        // interpreter.
         py.detach(|| drop(batches));
         match produced {
             Ok(()) => Ok(self.accepted),
@@ -103,8 +105,8 @@ impl ArrowProduce<'_> {
         Ok(())
     }
 
-    /// Counts the rows of a piece that was refused in part. A full partition or a closed queue is no
-    /// error here: the other pieces of the chunk are still tried.
+    /// Counts the rows of a piece that was refused in part. A full partition or a closed queue
+    /// raises no error here: the other pieces of the chunk are still tried.
     fn refuse(
         &mut self,
         py: Python<'_>,

@@ -57,7 +57,10 @@ impl Queue {
     ///         drain thread.
     ///     per_thread: Whether there is one consumer per drain thread.
     #[new]
-    #[pyo3(signature = (name: "str", config: "Any", selector: "str", select: "Any", consumers: "Any", per_thread: "bool"))]
+    #[pyo3(signature = (
+        name: "str", config: "Any", selector: "str", select: "Any", consumers: "Any",
+        per_thread: "bool"
+    ))]
     fn new(
         py: Python<'_>,
         name: String,
@@ -144,8 +147,8 @@ impl Queue {
     /// Enqueue many items in order, up to the first that is refused.
     ///
     /// Args:
-    ///     items: Any iterable. A list or a tuple is several times faster, because it is enqueued in
-    ///         large pieces.
+    ///     items: Any iterable. A list or a tuple is several times faster, because it is enqueued
+    ///         in large pieces.
     ///     timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
     ///         limit.
     ///
@@ -209,8 +212,8 @@ impl Queue {
     ///     BatchQueueError: The stream of batches failed.
     ///     ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like
     ///         `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
-    ///         batches before the last that was read, and of that batch the rows of some tags, which
-    ///         need not be its first rows.
+    ///         batches before the last that was read, and of that batch the rows of some tags,
+    ///         which need not be its first rows.
     ///     ReentrantProduceError: A handler of this queue would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (batch, *, type_column, timeout=None))]
@@ -282,7 +285,9 @@ impl Queue {
     ///     weight: Share of a partition.
     ///     wait: Whether to wait until no thread is inside a previous handler of the type.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true))]
+    #[pyo3(signature = (
+        item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true
+    ))]
     fn _add_handlers(
         &self,
         py: Python<'_>,
@@ -340,13 +345,14 @@ impl Queue {
     fn __reduce__(&self) -> PyResult<()> {
         let name = self.name();
         Err(PyTypeError::new_err(format!(
-            "queue {name:?} is live and cannot be pickled; send its BatchQueueConfig and make a queue in the other process"
+            "queue {name:?} is live and cannot be pickled; send its BatchQueueConfig and make a \
+             queue in the other process"
         )))
     }
 
-    /// A running queue is a root: its drain threads deliver accepted items through handlers that may
-    /// have no other owner any more. Once the threads have ended, cycles through the handlers are
-    /// garbage like any other.
+    /// A running queue is a root: its drain threads deliver accepted items through handlers that
+    /// may have no other owner any more. Once the threads have ended, cycles through the handlers
+    /// are garbage like any other.
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let ended = self.generation == generation()

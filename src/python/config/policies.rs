@@ -126,11 +126,12 @@ impl PartitionPolicy {
         Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
     }
 
-    /// Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per drain
-    /// thread, then one for every two handlers.
+    /// Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per
+    /// drain thread, then one for every two handlers.
     ///
     /// Args:
-    ///     multiplier: Partitions per drain thread up to which each handler gets its own, 1 or more.
+    ///     multiplier: Partitions per drain thread up to which each handler gets its own, 1 or
+    ///         more.
     ///
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.

@@ -98,7 +98,8 @@ fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
         bytes.as_bytes().to_vec()
     } else {
         return Err(ConfigError::new_err(format!(
-            "the key {} of type {} cannot be hashed the same way in every process; return a str, bytes or int",
+            "the key {} of type {} cannot be hashed the same way in every process; return a str, \
+             bytes or int",
             key.repr()?,
             key.get_type().name()?
         )));

@@ -26,7 +26,8 @@ use crate::python::queue::Queue;
 ///     True if the item was accepted, False if it was refused, or a `PendingItem` to try again.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "int | None", call: "HandlerCall | None"
+    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "int | None",
+    call: "HandlerCall | None"
 ) -> "bool | PendingItem")]
 pub(crate) fn try_produce(
     queue: &Queue,
@@ -64,8 +65,8 @@ pub(crate) fn try_produce(
 ///     `try_produce`.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int", notifier: "RoomNotifier | None", turn_at: "int | None",
-    call: "HandlerCall | None"
+    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int",
+    notifier: "RoomNotifier | None", turn_at: "int | None", call: "HandlerCall | None"
 ) -> "tuple[int, bool | PendingItem | None]")]
 pub(crate) fn try_produce_many(
     py: Python<'_>,
@@ -121,7 +122,9 @@ pub(crate) fn flush_until(
 ///     stop: A `threading.Event`.
 ///     call: The handler call that the caller belongs to.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"))]
+#[pyo3(signature = (
+    queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"
+))]
 pub(crate) fn shutdown_until(
     queue: &Queue,
     timeout: Option<f64>,

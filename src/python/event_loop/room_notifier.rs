@@ -103,7 +103,8 @@ impl RoomNotifier {
         }
     }
 
-    /// Return the watched partitions that got room since the last call, or that accept no more items.
+    /// Return the watched partitions that got room since the last call, or that accept no more
+    /// items.
     fn take_notified(&self) -> Vec<usize> {
         // In a forked child, the bytes in the socket are the parent's.
         if self.is_of_parent() {

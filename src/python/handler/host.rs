@@ -72,7 +72,8 @@ impl Host<PyItem> for Interpreter {
                 bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
             let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
             Some(format!(
-                "it is a subclass of {name}, which has one, but types match exactly: register it as well"
+                "it is a subclass of {name}, which has one, but types match exactly: register it \
+                 too"
             ))
         })
     }

@@ -62,8 +62,8 @@ impl PyHandler {
         })
     }
 
-    /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue logs
-    /// the failure that is returned.
+    /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue
+    /// logs the failure that is returned.
     fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
@@ -103,8 +103,8 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
     release(result);
     release(closed?);
     Err(ConfigError::new_err(
-        "the handler returned a coroutine, which is never awaited; give the `async def` itself to an AsyncBatchQueue, or return \
-         something else",
+        "the handler returned a coroutine, which is never awaited; give the `async def` itself to \
+         an AsyncBatchQueue, or return something else",
     ))
 }
 
@@ -146,8 +146,8 @@ impl PyHandler {
         let result = match rows {
             Some(rows) => aggregating.consume(&rows),
             None => Err(ConfigError::new_err(
-                "an Aggregator takes rows of Arrow data, from produce_arrow, and this batch has other objects; give those a \
-                 handler of their own",
+                "an Aggregator takes rows of Arrow data, from produce_arrow, and this batch has \
+                 other objects; give those another handler",
             )),
         };
         result.map_err(|error| {

@@ -214,8 +214,8 @@ impl Entries {
         self.types.get(&key).map(|item_type| item_type.clone_ref(py))
     }
 
-    /// Returns the key of a type. A class is kept for as long as the queue may hold its address; a new
-    /// tag gets its key.
+    /// Returns the key of a type. A class is kept for as long as the queue may hold its address; a
+    /// new tag gets its key.
     fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
         let key = item_type.known_to(&self.tags);
         let key = match item_type {

@@ -1,5 +1,5 @@
-//! The generation of this process: it tells the objects of a forked child from those that its
-//! parent made.
+//! The generation of this process, which distinguishes the objects of a forked child from those
+//! that its parent made.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

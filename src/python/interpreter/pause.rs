@@ -65,6 +65,6 @@ fn deadline_in(seconds: f64) -> PyResult<Option<Instant>> {
             "timeout is {seconds}; give seconds from 0 up, or None to wait"
         )));
     }
-    // A moment that the clock cannot represent is no deadline.
+    // A moment beyond the range of the clock means no deadline.
     Ok(Duration::try_from_secs_f64(seconds).ok().and_then(|time| Instant::now().checked_add(time)))
 }

@@ -25,8 +25,8 @@ pub(crate) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
         }
     }
     Err(ConfigError::new_err(format!(
-        "batch is a {kind}; give an object with __arrow_c_array__ or __arrow_c_stream__, like a record batch or a table of \
-         pyarrow, polars, DuckDB or nanoarrow"
+        "batch is a {kind}; give an object with __arrow_c_array__ or __arrow_c_stream__, like a \
+         record batch or a table of pyarrow, polars, DuckDB or nanoarrow"
     )))
 }
 

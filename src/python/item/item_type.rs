@@ -48,7 +48,8 @@ impl<'py> FromPyObject<'_, 'py> for ItemType<'py> {
         match object.extract() {
             Ok(tag) => Ok(Self::Tag(tag, object.to_owned())),
             Err(_) => Err(ConfigError::new_err(format!(
-                "item_type is {}; give a class, or a str for the rows of Arrow batches with that tag",
+                "item_type is {}; give a class, or a str for the rows of Arrow batches with that \
+                 tag",
                 object.repr()?
             ))),
         }

@@ -26,8 +26,8 @@ impl<'py> Sequence<'py> {
         let Ok(list) = items.cast_exact::<PyList>() else {
             return items.cast_exact().ok().cloned().map(Self::Tuple);
         };
-        // Without a GIL, a read of a list may wait for another thread, and no thread may wait inside
-        // the gates.
+        // Without a GIL, a read of a list may wait for another thread, and no thread may wait
+        // inside the gates.
         Some(if has_gil(items.py()) {
             Self::List(list.clone())
         } else {
@@ -35,7 +35,8 @@ impl<'py> Sequence<'py> {
         })
     }
 
-    /// Enqueues the items in order, up to the first that is refused. Returns how many were accepted.
+    /// Enqueues the items in order, up to the first that is refused. Returns how many were
+    /// accepted.
     pub(crate) fn produce(
         &self,
         py: Python<'_>,

@@ -92,7 +92,7 @@ def test_create_if_absent_rejects_another_mode(manager):
         ("consumer", config()),
     ):
         with pytest.raises(
-            ConfigError, match=rf"'{name}' exists with .*asked for with.*another name"
+            ConfigError, match=rf"'{name}' exists with .*requested with.*another name"
         ):
             manager.create_if_absent(name, other)
     assert manager.names() == ["handlers", "consumer"]
