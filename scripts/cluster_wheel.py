@@ -1,8 +1,8 @@
-"""One wheel for all machines of a cluster, built, audited and tried. `make cluster-wheel` runs it.
+"""Builds, audits and tries a wheel for all machines of a cluster. `make cluster-wheel` runs it.
 
 The wheel is for CPython 3.11 and later on Linux, x86_64, glibc 2.17 and later: zig links against
-the symbols of that glibc, whatever this machine has. It is tried in an environment of its own,
-where no Rust is found.
+the symbols of that glibc, whatever this machine has. It is tried in its own environment, without
+Rust.
 """
 
 import os
@@ -22,7 +22,7 @@ BIN = Path(sys.executable).parent
 
 
 def run(*command: object, env: dict[str, str] | None = None) -> str:
-    """Run a command; return what it printed. Where it fails, end with that."""
+    """Run a command and return its output; exit with the output if it fails."""
     words = [str(word) for word in command]
     ended = subprocess.run(
         words,
@@ -41,7 +41,7 @@ def run(*command: object, env: dict[str, str] | None = None) -> str:
 
 
 def build() -> Path:
-    """Return the wheel, built anew."""
+    """Build the wheel and return its path."""
     for old in OUT.glob("*.whl"):
         old.unlink()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
@@ -53,7 +53,7 @@ def build() -> Path:
 
 
 def audit_abi(wheel: Path) -> str:
-    """Check that it uses nothing but the stable ABI of the Python in its name."""
+    """Check that the wheel uses only the stable ABI of the Python in its name."""
     if "-cp311-abi3-" not in wheel.name:
         sys.exit(f"cluster-wheel: {wheel.name} is not for the stable ABI of Python 3.11")
     shown = " ".join(run(BIN / "abi3audit", "--strict", "--summary", wheel).split())
@@ -64,7 +64,7 @@ def audit_abi(wheel: Path) -> str:
 
 
 def audit_tag(wheel: Path) -> str:
-    """Check that it runs with the glibc of its tag."""
+    """Check that the wheel runs with the glibc of its tag."""
     shown = " ".join(run(BIN / "auditwheel", "show", wheel).split())
     found = re.search(r'platform tag: "([^"]+)"', shown)
     if found is None or found[1] != TAG or TAG not in wheel.name:
@@ -73,7 +73,7 @@ def audit_tag(wheel: Path) -> str:
 
 
 def install(wheel: Path) -> dict[str, str]:
-    """Install it, with pyarrow, where nothing else is; return the environment variables to use it with."""
+    """Install the wheel and pyarrow into an empty environment; return the variables to use it."""
     folder = OUT / "venv"
     venv.create(folder, clear=True, with_pip=True)
     bare = {"PATH": str(folder / "bin"), "HOME": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -93,7 +93,7 @@ def install(wheel: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print one line per step; the first that fails ends it."""
+    """Run the steps, with a line each; the first failure ends the script."""
     print("cluster-wheel: building ...", flush=True)
     wheel = build()
     print(f"built:      {wheel} ({wheel.stat().st_size / 1e6:.1f} MB)", flush=True)

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Brings the PostgreSQL server that the tests start, where the machine has none. On Debian and
-# Ubuntu: as root from the package index; else the packages are unpacked below target/, and nothing
-# is installed. Nothing is started.
+# Provides the PostgreSQL server that the tests start, if the machine has none. On Debian and
+# Ubuntu, root installs it from the package index; for other users the packages are unpacked under
+# target/, and nothing is installed. The script starts no server.
 #
-#   scripts/postgres.sh                  fails where there is no way scripts/postgres.sh
-#   --if-possible    says so, and ends well: the tests that need a server are skipped
+#   scripts/postgres.sh                  fails if it cannot provide a server
+#   scripts/postgres.sh --if-possible    says so and succeeds: tests that need a server are skipped
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}/postgres
@@ -23,7 +23,7 @@ without() {
     exit 1
 }
 
-# The newest server that the package index has, and what it needs that is not installed.
+# The newest server in the package index, and its dependencies that are not installed.
 missing() {
     apt-get --simulate --no-install-recommends install postgresql | awk '$1 == "Inst" { print $2 }'
 }
@@ -31,22 +31,24 @@ missing() {
 optional=
 [ "${1-}" = --if-possible ] && optional=yes
 found && exit 0
-command -v apt-get > /dev/null || without "no apt-get to bring it"
+command -v apt-get > /dev/null || without "no apt-get to install it"
 
 if [ "$(id -u)" = 0 ]; then
-    # The package would make and start a server of its own.
+    # Otherwise the package would create and start its own server.
     mkdir -p /etc/postgresql-common/createcluster.d
     echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.d/batchqueue.conf
-    { apt-get -qq update && apt-get -qq --yes --no-install-recommends install postgresql > /dev/null; } \
+    { apt-get -qq update \
+        && apt-get -qq --yes --no-install-recommends install postgresql > /dev/null; } \
         || without "apt-get could not install it"
 else
     rm -rf "$target"
     mkdir -p "$target/packages"
     # shellcheck disable=SC2046 # names of packages have no spaces
-    (cd "$target/packages" && apt-get -qq download $(missing)) || without "apt-get could not download it"
+    (cd "$target/packages" && apt-get -qq download $(missing)) \
+        || without "apt-get could not download it"
     for package in "$target"/packages/*.deb; do
         dpkg -x "$package" "$target"
     done
     rm -r "$target/packages"
 fi
-found || without "the packages did not bring it"
+found || without "the packages do not contain it"

@@ -1,8 +1,8 @@
-"""Run the tests of the Spark support on several versions of pyspark, and write what passed into docs/spark/versions.md.
+"""Tests the Spark support on several versions of pyspark, and writes docs/spark/versions.md.
 
-Each version has a virtual environment of its own under target/spark-versions, made at the first run
-(a minute each and 1 GB; pyspark comes as a source package of 400 MB). The package is that of this
-checkout, with the built core: `make spark-versions` sees to that. The page shows the last run of
+Each version has its own virtual environment under target/spark-versions, made on the first run (a
+minute each and 1 GB; pyspark comes as a source package of 400 MB). The package is that of this
+checkout with the built core, which `make spark-versions` builds. The page shows the last run of
 each version.
 """
 
@@ -13,26 +13,29 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "spark-versions"
+TEMPLATE = ROOT / "scripts" / "templates" / "spark_versions.md"
 TESTS = "tests/python/spark"
 
 VERSIONS = {
-    # numpy 2 is newer than Spark 3.5, which asks for an older one; pyarrow 15 is the oldest that
-    # the package allows.
+    # Spark 3.5 predates numpy 2 and requires numpy 1; pyarrow 15 is the oldest that the package
+    # allows.
     "3.5": ("pyspark==3.5.9", "pyarrow==15.0.2", "pandas==2.2.3", "numpy<2"),
     "4.0": ("pyspark==4.0.5", "pyarrow==18.1.0", "pandas==2.2.3"),
     "4.1": ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3"),
     "4.2": ("pyspark==4.2.1", "pyarrow==23.0.0", "pandas==2.3.3"),
     "4.3": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
 }
-# What `pyspark[connect]` asks for is left out of 3.5, whose pip package has no server.
+# The requirements of `pyspark[connect]`, but not for 3.5, whose pip package has no server.
 CONNECT = (
     "grpcio>=1.76",
     "grpcio-status>=1.76",
@@ -50,14 +53,14 @@ FOR_TESTS = (
 
 @dataclass(frozen=True)
 class Area:
-    """Tests that belong together in the table.
+    """Tests that share a column of the table.
 
     Attributes:
         name: Heading of the column.
-        files: Test files below `TESTS`, without ".py".
-        since: The first version that has what they need; there at least one must pass.
-        tests: Pattern of the names in those files; the first area that fits has a test.
-        quick: Whether `--quick` takes tests of it.
+        files: Test files under `TESTS`, without ".py".
+        since: The first version that supports them; from there on at least one test must pass.
+        tests: Pattern of the names in those files; a test belongs to the first area that matches.
+        quick: Whether `--quick` runs tests of the area.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Area:
 
 
 SPARK_L1 = r"(\[|_)(spark(?!_sql)|ansi|without_a_tag|no_step_names|groups_of|cannot_cut|has_not)"
-"""Names of the tests of `l1="spark"`, in a file with those of `l1="tasks"`."""
+"""Names of the tests of `l1="spark"`, which share a file with those of `l1="tasks"`."""
 AREAS = (
     Area("stream sink", ("format/test_stream",), since=(4, 1)),
     Area("batch sink", ("format/test_batch",), since=(4, 0)),
@@ -89,25 +92,25 @@ AREAS = (
     Area("Connect", ("format/test_connect",), since=(4, 0)),
     Area("killed driver", ("failures/test_driver_failures",)),
 )
-# The same protocol many more times, a driver killed at other places: minutes. The newest version
-# has them in `make test`, and no other says more by them.
+# These take minutes: the same protocol many more times, with a driver killed at other places.
+# `make test` runs them on the newest version; other versions add nothing to their claims.
 LEFT_OUT = (
     "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
 )
 QUICK = (
-    "batch_is_equal or stream_is_equal or above_64 or groups_of or any_column_name"
-    " or tags_once_and_in_order"
+    "batch_is_equal or stream_is_equal or above_64 or groups_of or any_column_name "
+    "or tags_once_and_in_order"
 )
-"""Of the tests of `MetricsWriter` and handlers, what differs most between versions: for `--quick`."""
+"""The tests of `MetricsWriter` and handlers that differ most between versions, for `--quick`."""
 
 
 def main() -> None:
-    """Environments, tests, table, page."""
+    """Make the environments, run the tests, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--versions", default=",".join(VERSIONS), help="which, with commas between (all)"
+        "--versions", default=",".join(VERSIONS), help="versions, separated by commas (all)"
     )
     parser.add_argument("--page", type=Path, help="write the page here")
     parser.add_argument(
@@ -121,16 +124,16 @@ def main() -> None:
         )
     if args.page and args.quick:
         parser.error(
-            "--quick leaves tests out that the page tells of: give one of --page and --quick"
+            "--quick leaves out tests that the page reports: give one of --page and --quick"
         )
-    wrong = [fault for version in versions for fault in run(version, quick=args.quick)]
+    failures = [failure for version in versions for failure in run(version, quick=args.quick)]
     if args.page:
         args.page.write_text(page(), encoding="utf-8")
-    sys.exit("\n".join(f"spark-versions: {fault}" for fault in wrong) if wrong else 0)
+    sys.exit("\n".join(f"spark-versions: {failure}" for failure in failures) or 0)
 
 
 def run(version: str, *, quick: bool) -> list[str]:
-    """Test one version; keep the report, show the counts, and return what is wrong."""
+    """Test a version; keep the report, print the counts, and return what failed."""
     began = time.monotonic()
     python = environment(version)
     installed = time.monotonic()
@@ -155,34 +158,34 @@ def run(version: str, *, quick: bool) -> list[str]:
     if not report.exists():
         return [f"pyspark {version}: pytest ended with {ended}, without a report"]
     counts, _ = counted(report)
-    seconds = [round(one) for one in (installed - began, time.monotonic() - installed)]
     print(
-        f"pyspark {version}: environment {seconds[0]} s, tests {seconds[1]} s; {json.dumps(counts)}",
+        f"pyspark {version}: environment {installed - began:.0f} s, "
+        f"tests {time.monotonic() - installed:.0f} s; {json.dumps(counts)}",
         flush=True,
     )
     (TARGET / version / "packages.json").write_text(json.dumps(packages(python)))
-    return faults(version, areas, counts)
+    return failed_areas(version, areas, counts)
 
 
-def faults(version: str, areas: list[Area], counts: dict[str, dict[str, int]]) -> list[str]:
-    """Say which areas failed, and in which nothing passed though the version has what they need."""
-    found = []
+def failed_areas(version: str, areas: list[Area], counts: dict[str, dict[str, int]]) -> list[str]:
+    """Report areas with failures, and areas where no test passed though the version has support."""
+    failures = []
     for area in areas:
         count = counts.get(area.name, {})
         if count.get("failed"):
-            found.append(f"pyspark {version}: {count['failed']} tests failed of: {area.name}")
+            failures.append(f"pyspark {version}: {count['failed']} tests failed of: {area.name}")
         elif not count.get("passed") and as_numbers(version) >= area.since:
-            found.append(f"pyspark {version}: no test passed of: {area.name}")
-    return found
+            failures.append(f"pyspark {version}: no test passed of: {area.name}")
+    return failures
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """Make a version comparable."""
+    """Convert a version to numbers, which compare."""
     return tuple(map(int, version.split(".")))
 
 
 def environment(version: str) -> Path:
-    """Make the environment of a version, unless it is there with just these packages; return its Python."""
+    """Make the environment of a version unless it exists; return its Python."""
     wanted = [*VERSIONS[version], *(CONNECT if as_numbers(version) >= (4, 0) else ()), *FOR_TESTS]
     if version == "3.5" and sys.version_info >= (3, 12):
         wanted.append("setuptools<81")  # for `distutils`, which Spark 3.5 imports
@@ -197,14 +200,16 @@ def environment(version: str) -> Path:
 
 
 def packages(python: Path) -> dict[str, str]:
-    """What an environment really has."""
+    """Return the versions that an environment has."""
     program = """if True:
         import json, platform, subprocess, sys
         from importlib.metadata import version
         from batchqueue.spark import find_java_home
-        java = subprocess.run([find_java_home() / "bin" / "java", "-version"], capture_output=True, text=True).stderr
+        java = [find_java_home() / "bin" / "java", "-version"]
+        shown = subprocess.run(java, capture_output=True, text=True).stderr
         found = {name: version(name) for name in ("pyspark", "pyarrow", "pandas", "numpy")}
-        print(json.dumps({**found, "Python": platform.python_version(), "Java": java.split('"')[1]}))
+        found |= {"Python": platform.python_version(), "Java": shown.split('"')[1]}
+        print(json.dumps(found))
     """
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     answer = subprocess.run(
@@ -214,7 +219,7 @@ def packages(python: Path) -> dict[str, str]:
 
 
 def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """Count a report of pytest: by area and end, and the reasons of skipped tests."""
+    """Count the tests in a report of pytest, by area and outcome, and the reasons of skips."""
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for test in ElementTree.parse(report).iter("testcase"):
@@ -224,14 +229,14 @@ def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         area = area_of(f"{test.get('classname')}.{test.get('name')}")
         counts.setdefault(area, Counter())[end] += 1
         if skipped is not None:
-            # A module that is skipped as a whole says why in its text, after its place.
+            # The reason of a skipped module is in the text, after its location.
             found = re.search(r"Skipped: (.*?)['\"]?\)?$", skipped.text or "")
             reasons[found[1] if found else skipped.get("message", "")] += 1
     return {area: dict(count) for area, count in counts.items()}, dict(reasons)
 
 
 def area_of(test: str) -> str:
-    """The area of a test, by its file and name."""
+    """Return the area of a test, by its file and name."""
     for area in AREAS:
         modules = "|".join(file.replace("/", r"\.") for file in area.files)
         if re.search(rf"\.({modules})(\.|$)", test) and re.search(area.tests, test):
@@ -240,7 +245,7 @@ def area_of(test: str) -> str:
 
 
 def page() -> str:
-    """What the last runs of all versions left, as the page."""
+    """Return the page for the last runs of all versions."""
     columns = ["pyspark", "Python", "Java", "pyarrow", "pandas", "numpy"]
     heads = [*columns, *(area.name for area in AREAS)]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
@@ -251,18 +256,18 @@ def page() -> str:
             counts, reasons = counted(report)
             found = json.loads((TARGET / version / "packages.json").read_text())
             cells = [cell(counts.get(area.name, {})) for area in AREAS]
-            lines.append(f"| {' | '.join([*(found[one] for one in columns), *cells])} |")
+            lines.append(f"| {' | '.join([*(found[column] for column in columns), *cells])} |")
             skipped += [
-                f"- {version}: {reason} ({number})" for reason, number in sorted(reasons.items())
+                textwrap.fill(f"- {version}: {reason} ({number})", 100, subsequent_indent="  ")
+                for reason, number in sorted(reasons.items())
             ]
-    text = Path(__file__).with_name("spark_versions.md").read_text(encoding="utf-8")
-    return text.replace("TABLE", "\n".join(lines)).replace(
-        "SKIPPED", "\n".join(skipped) or "Nothing."
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        table="\n".join(lines), skipped="\n".join(skipped) or "None."
     )
 
 
 def cell(count: dict[str, int]) -> str:
-    """How the tests of an area ended."""
+    """Return the outcomes of the tests of an area."""
     ends = [f"{count[end]} {end}" for end in ("passed", "failed", "skipped") if count.get(end)]
     return ", ".join(ends) or "not run"
 

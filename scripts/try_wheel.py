@@ -1,4 +1,4 @@
-"""A small use of the installed package; it needs nothing else, and with pyarrow it tries rows as well."""
+"""Tries the installed package: items and handlers, and with pyarrow also rows."""
 
 import shutil
 import sys
@@ -19,7 +19,7 @@ def expect(found: object, wanted: object) -> None:
 
 
 def try_handlers() -> None:
-    """Items of two classes go to their handlers, in order."""
+    """Send items of two classes to their handlers, in order."""
     numbers: list[int] = []
     words: list[str] = []
     with BatchQueue("try", SETTINGS) as queue:
@@ -30,7 +30,7 @@ def try_handlers() -> None:
 
 
 def try_rows() -> None:
-    """Rows go to a function as record batches, and to an aggregator."""
+    """Send rows to a function, as record batches, and to an aggregator."""
     import pyarrow as pa
 
     from batchqueue.aggregation import Aggregation, Aggregator, Sum
@@ -49,7 +49,7 @@ def try_rows() -> None:
 
 
 def main() -> None:
-    """Print what was tried."""
+    """Try everything, and print what was tried."""
     expect([shutil.which(tool) for tool in ("cargo", "rustc")], [None, None])
     expect(batchqueue.__file__.startswith(sys.prefix), True)
     try_handlers()

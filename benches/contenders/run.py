@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs batchqueue and its contenders side by side, and writes a table, the figures behind it, and a plot.
+"""Runs batchqueue beside its contenders, and writes a table, its data and a plot.
 
-Every round runs each contender once in a process of its own, so that whatever else the machine does
-meets all of them alike. Each process warms up, prints one JSON line per measured round, and fails
-unless every item was handled. Needs cargo; javac and mvn for the contenders in Java, which are left
+Every round runs each contender once in its own process, so that other load on the machine affects
+all of them alike. Each process warms up, prints a JSON line per measured round, and fails unless
+every item was handled. Needs cargo, and javac and mvn for the contenders in Java, which are left
 out without them.
 """
 
@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,7 @@ CLASSES = TARGET / "classes"
 DISRUPTOR = "4.0.0"
 JAR = TARGET / "jars" / f"disruptor-{DISRUPTOR}.jar"
 RUST_BINARY = TARGET / "cargo" / "release" / "contenders"
-# The collector and the heap that suit these workloads best, for all contenders in Java but
-# "jdk-plain".
+# The collector and heap that suit these workloads best, for all contenders in Java but "jdk-plain".
 JAVA_OPTIONS = (
     *("-XX:+UseParallelGC", "-XX:+UseCondCardMark", "-XX:+AlwaysPreTouch"),
     *("-Xms6g", "-Xmx6g", "-Xmn2g"),
@@ -56,13 +56,13 @@ WORKLOADS = {
     "wide": "8 drain threads, 32 producers, 1,000 types, 50,000 items per partition",
     "wide-10k": "as wide, 10,000 types",
 }
-# Items per second of the Java original on two cores, warm: what the JDK contender must come near to
-# stand for it.
+# Items per second of the Java original on two cores, warm. The JDK contender represents it only if
+# it comes near.
 ORIGINAL = {"headline": (8e6, 12e6), "wide": (4.7e6, 6.0e6)}
 
 
 def main() -> None:
-    """Builds, runs, reports."""
+    """Build the contenders, run them, and report."""
     args = arguments()
     contenders = [name for name in build() if name in args.contender]
     pairs = [
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; `--quick` shows that everything runs, its figures are worth nothing."""
+    """Parse the command line; `--quick` only checks that everything runs."""
 
     def names(known: dict[str, str]):
         def split(text: str) -> list[str]:
@@ -129,7 +129,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--java-warm-up-s", type=int, default=30)
     parser.add_argument("--rust-warm-up-s", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="one process each, hardly warm")
+    parser.add_argument(
+        "--quick", action="store_true", help="one process each, with little warm-up"
+    )
     parser.add_argument("--check", action="store_true", help="mark each item instead of measuring")
     parser.add_argument("--plot", type=Path, help="write a PNG; needs matplotlib")
     args = parser.parse_args()
@@ -144,7 +146,7 @@ def arguments() -> argparse.Namespace:
 
 
 def build() -> Iterator[str]:
-    """Builds what can be built, and yields the contenders that can run."""
+    """Build the contenders that this machine can build, and yield their names."""
     environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET / "cargo")}
     subprocess.run(
         ("cargo", "build", "--release", "--locked"), cwd=HERE / "rust", env=environment, check=True
@@ -169,7 +171,7 @@ def build() -> Iterator[str]:
 
 
 def run(name: str, workload: str, *options: str) -> str:
-    """What one contender's process printed. It fails unless every item was handled exactly once."""
+    """Run a contender and return its output; it fails unless every item was handled once."""
     command = (str(RUST_BINARY),)
     if name not in RUST:
         tuning = () if name == "jdk-plain" else JAVA_OPTIONS
@@ -179,7 +181,7 @@ def run(name: str, workload: str, *options: str) -> str:
 
 
 def busy_share(seconds: float = 0.5) -> float:
-    """The share of all cores that is in use now, while nothing of ours runs."""
+    """Return the share of all cores that other processes use now."""
 
     def ticks() -> tuple[int, int]:
         user, nice, system, idle, waiting, *others = map(
@@ -194,9 +196,9 @@ def busy_share(seconds: float = 0.5) -> float:
 
 
 def machine() -> dict[str, object]:
-    """Where this ran, and with what."""
+    """Return the machine and the versions of the run."""
 
-    def said(*command: str) -> str:
+    def first_line(*command: str) -> str:
         done = subprocess.run(
             command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -212,14 +214,14 @@ def machine() -> dict[str, object]:
         "cpu": cpu.group(1) if cpu else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
-        "rustc": said("rustc", "--version"),
-        "java": said("java", "-version") if shutil.which("java") else "none",
+        "rustc": first_line("rustc", "--version"),
+        "java": first_line("java", "-version") if shutil.which("java") else "none",
         "versions": versions | {"disruptor": DISRUPTOR},
     }
 
 
 def rates(results: list[dict]) -> dict[tuple[str, str], list[float]]:
-    """Items per second by workload and contender."""
+    """Return items per second by workload and contender."""
     by_pair: dict[tuple[str, str], list[float]] = {}
     for line in results:
         by_pair.setdefault((line["workload"], line["contender"]), []).append(
@@ -229,7 +231,7 @@ def rates(results: list[dict]) -> dict[tuple[str, str], list[float]]:
 
 
 def report(results: list[dict], about: dict) -> Iterator[str]:
-    """The lines of a Markdown table, and what it needs to be understood."""
+    """Yield the lines of a Markdown table, then notes on workloads, machine and versions."""
     by_pair = rates(results)
     yield "| workload | contender | median M/s | min | max | rounds | batchqueue ÷ contender |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -241,25 +243,38 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
         yield f"| {workload} | {LABELS[name]} | {figures} | {len(values)} | {ratio} |"
     yield ""
     for workload in dict.fromkeys(workload for workload, _ in by_pair):
-        yield f"* *{workload}*: {WORKLOADS[workload]}; no-op handlers, producers wait while a partition is full."
+        yield note(
+            f"*{workload}*: {WORKLOADS[workload]}; no-op handlers, producers wait while a "
+            "partition is full."
+        )
     for (workload, name), values in by_pair.items():
         if name in JDK and workload in ORIGINAL:
             low, high = ORIGINAL[workload]
             times = statistics.median(values) / high
-            yield (
-                f"* {LABELS[name]}, {workload}: {times:.2f} of the upper end of the Java original's "
+            yield note(
+                f"{LABELS[name]}, {workload}: {times:.2f} of the upper end of the Java original's "
                 f"{low / 1e6:g} to {high / 1e6:g} M/s."
             )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     busy = about["busy_with_other_work"]
-    yield f"* {about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']}."
-    yield f"* Tuned JVM: {about['java_options']}."
-    yield f"* {versions}."
-    yield f"* Other work kept {busy['median']:.0%} of the cores busy before the runs (at most {busy['max']:.0%})."
+    yield note(f"{about['cpu']}, {about['cores']} cores; {about['rustc']}; {about['java']}.")
+    yield note(f"Tuned JVM: {about['java_options']}.")
+    yield note(f"{versions}.")
+    yield note(
+        f"Other processes kept {busy['median']:.0%} of the cores busy before the runs "
+        f"(at most {busy['max']:.0%})."
+    )
+
+
+def note(text: str) -> str:
+    """Return an item of a Markdown list."""
+    return textwrap.fill(
+        f"* {text}", 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def plot(results: list[dict], about: dict, path: Path) -> None:
-    """One panel per workload: the median as a bar, each measured round as a dot."""
+    """Draw a panel per workload: the median as a bar, each measured round as a dot."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Count and sum by key, 1,000 groups: an `Aggregator` on queues filled beforehand, and pyarrow's `group_by`."""
+"""Count and sum by key, 1,000 groups: an `Aggregator` on filled queues, pyarrow's `group_by`."""
 
 import functools
 import threading
@@ -13,7 +13,7 @@ from batchqueue.aggregation import Aggregation, Aggregator, Count, Sum
 
 ROWS = 65_536
 TIMES = 8
-"""How often the batches go in: a thread that wakes up behind another on its core starts up to 4 ms late."""
+"""Repetitions of the batches, because a thread that shares its core may start 4 ms late."""
 
 GROUPS = 1_000
 KINDS = ("int64", "string")
@@ -23,7 +23,7 @@ DESCRIPTION = Aggregation(keys=["key"], measures={"n": Count("value"), "total": 
 
 @functools.cache
 def batches(kind: str, count: int) -> list[pa.RecordBatch]:
-    """Batches with one tag each, in turn; no two share memory."""
+    """Return batches with a tag each, in turn; no two share memory."""
     random = np.random.default_rng(7)
     names = pa.array([f"group-{number}" for number in range(GROUPS)])
 
@@ -39,7 +39,7 @@ def batches(kind: str, count: int) -> list[pa.RecordBatch]:
 
 
 def rows_per_second(kind: str, threads: int, count: int) -> float:
-    """From the moment when the drain threads may begin to the end of the flush."""
+    """Measure from the moment when the drain threads may begin to the end of the flush."""
     data = batches(kind, count)
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(threads),
@@ -54,7 +54,7 @@ def rows_per_second(kind: str, threads: int, count: int) -> float:
 
     with BatchQueue("bench", config) as queue:
         for number in range(threads):
-            # The first partitions, one for each drain thread; each a handler of its own.
+            # Each gets one of the first partitions, and with it another drain thread.
             queue.add_handler(f"hold {number}", functools.partial(hold))
         aggregators = {tag: Aggregator(DESCRIPTION) for tag in TAGS}
         for tag, aggregator in aggregators.items():
@@ -76,7 +76,7 @@ def rows_per_second(kind: str, threads: int, count: int) -> float:
 
 
 def pyarrow_rows_per_second(kind: str, count: int) -> float:
-    """The same rows in one table, on one thread."""
+    """Measure the same rows in one table, on one thread."""
     table = pa.Table.from_batches(batches(kind, count) * TIMES).select(["key", "value"])
     began = time.perf_counter()
     result = table.group_by("key", use_threads=False).aggregate(

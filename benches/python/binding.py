@@ -1,4 +1,4 @@
-"""What the binding adds: `produce` against the same put from Rust, and against a method that does nothing."""
+"""What the binding adds: `produce`, the same put from Rust, and a method that does nothing."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ COUNT = 400_000
 
 
 def build() -> Any:
-    """Return the module `batchqueue_floor`, built when its sources have changed."""
+    """Return the module `batchqueue_floor`, rebuilt if its sources have changed."""
     manifest = HERE / "floor" / "Cargo.toml"
     command = [
         "cargo",
@@ -31,7 +31,7 @@ def build() -> Any:
         "--target-dir",
         TARGET / "cargo",
     ]
-    # As maturin would: the interpreter that loads it brings Python's symbols.
+    # As maturin does: the interpreter that loads the module provides Python's symbols.
     environment = {"PYO3_PYTHON": sys.executable, "PYO3_BUILD_EXTENSION_MODULE": "1"}
     subprocess.run(command, env=os.environ | environment, check=True)
     library = TARGET / "cargo" / "release" / "libbatchqueue_floor.so"
@@ -44,7 +44,7 @@ def build() -> Any:
 
 
 def produce_ns(count: int) -> float:
-    """Nanoseconds per `produce` into a queue with room for all, whose drain thread rests."""
+    """Return nanoseconds per `produce` into a queue with room for all, whose drain thread rests."""
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1),
         partitions=PartitionPolicy.adaptive(),
@@ -59,7 +59,7 @@ def produce_ns(count: int) -> float:
 
 
 def call_ns(call: Callable[[Any], Any], count: int) -> float:
-    """Nanoseconds per call with an item, the loop included."""
+    """Return nanoseconds per call with an item, including the loop."""
     sent = objects.items(count)
     began = time.perf_counter()
     for item in sent:

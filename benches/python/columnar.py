@@ -1,4 +1,4 @@
-"""Arrow data from `produce_arrow` to handlers that count rows: 64 k rows a batch, 5 columns."""
+"""Arrow data from `produce_arrow` to handlers that count rows: 65,536 rows per batch, 5 columns."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ KINDS = ("integer", "dictionary", "string")
 
 
 def batch(kind: str, tags: int) -> tuple[pa.RecordBatch, list[str]]:
-    """Rows with tags in random order, and the tags."""
+    """Return rows with tags in random order, and the tags."""
     random = np.random.default_rng(7)
     numbers = random.integers(0, tags, ROWS)
     names = [str(number) if kind == "integer" else f"type_{number}" for number in range(tags)]
@@ -34,14 +34,14 @@ def batch(kind: str, tags: int) -> tuple[pa.RecordBatch, list[str]]:
 
 
 def rows_per_cpu_second(kind: str, tags: int, batches: int) -> float:
-    """Split, handed over and counted, by the processor time of all threads."""
+    """Return rows split, delivered and counted per second of processor time of all threads."""
     data, names = batch(kind, tags)
     counted = 0
 
-    def count(batches: list[Any]) -> None:
+    def count(parts: list[Any]) -> None:
         nonlocal counted
-        for one in batches:
-            counted += one.num_rows
+        for part in parts:
+            counted += part.num_rows
 
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(1),

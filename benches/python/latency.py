@@ -1,4 +1,4 @@
-"""From `produce` into an idle queue to the first line of the handler; alone, and beside threads that compute."""
+"""Time from `produce` into an idle queue to the handler: alone, and beside computing threads."""
 
 import contextlib
 import statistics
@@ -11,7 +11,7 @@ from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
 
 @contextlib.contextmanager
 def burning(threads: int) -> Iterator[None]:
-    """So many Python threads that compute all the time."""
+    """Run a number of Python threads that compute continuously."""
     stop = False
 
     def burn() -> None:
@@ -30,7 +30,7 @@ def burning(threads: int) -> Iterator[None]:
 
 
 def percentiles_us(items: int, burners: int) -> tuple[float, float]:
-    """Microseconds that half and 99 of a hundred items waited at most, one at a time."""
+    """Return the 50th and 99th percentile of the waits of single items, in microseconds."""
     waits = []
     arrived = threading.Event()
 
@@ -47,7 +47,7 @@ def percentiles_us(items: int, burners: int) -> tuple[float, float]:
             arrived.clear()
             queue.produce(time.perf_counter())
             arrived.wait()
-            # Long enough for the drain thread to go to sleep again.
+            # Long enough for the drain thread to fall asleep again.
             time.sleep(0.002)
     quantiles = statistics.quantiles(waits, n=100)
     return quantiles[49] * 1e6, quantiles[98] * 1e6

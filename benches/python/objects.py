@@ -1,7 +1,7 @@
-"""Python objects from producers to handlers, beside other queues with a thread that does the same by hand.
+"""Python objects from producers to handlers, beside other queues with a batching thread.
 
-Handler `len`, 8 types in turn, room for 20,000 items of each. Every contender groups by type and
-calls a handler per type with a list; every round checks that all items arrived.
+The handler is `len`, with 8 types in turn and room for 20,000 items of each. Every contender groups
+by type and calls a handler per type with a list; every round checks that all items arrived.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TYPES = [type(f"Type{number}", (), {}) for number in range(8)]
 BUFFER = 20_000
 MANY = 2_000
 BATCH = 10_000
-"""Items that a batching thread takes at once, as one cycle of a drain thread does."""
+"""Items that a batching thread takes in one batch, as a drain thread does in one cycle."""
 
 Items = list[Any]
 
@@ -34,12 +34,12 @@ class Ends(NamedTuple):
 
 
 def items(count: int) -> Items:
-    """Objects of the types in turn."""
+    """Return objects of the types in turn."""
     return [kind() for kind in TYPES] * (count // len(TYPES))
 
 
 def timed(producers: int, produce: Callable[[], None], finish: Callable[[], None]) -> float:
-    """Seconds from the common start of the producers until everything is handled."""
+    """Return seconds from the common start of the producers until everything is handled."""
     start = threading.Barrier(producers + 1)
 
     def body() -> None:
@@ -58,7 +58,7 @@ def timed(producers: int, produce: Callable[[], None], finish: Callable[[], None
 
 
 def batchqueue_one_by_one(producers: int, count: int) -> float:
-    """Nanoseconds per item with `produce`."""
+    """Return nanoseconds per item with `produce`."""
     sent = items(count // producers)
 
     def produce(bq: BatchQueue[Any]) -> None:
@@ -70,7 +70,7 @@ def batchqueue_one_by_one(producers: int, count: int) -> float:
 
 
 def batchqueue_many(producers: int, count: int) -> float:
-    """Nanoseconds per item with `produce_many`, 2,000 in each call."""
+    """Return nanoseconds per item with `produce_many`, 2,000 in each call."""
     lists = [items(MANY) for _ in range(8)]
     rounds = count // producers // MANY
 
@@ -96,7 +96,7 @@ def through_batchqueue(
 
 
 def by_hand(producers: int, count: int, ends: Ends) -> float:
-    """Nanoseconds per item through a queue of single items, with a thread that makes batches of them."""
+    """Return nanoseconds per item through a queue of single items and a batching thread."""
     sent = items(count // producers)
     total = len(sent) * producers
     handled = []
@@ -135,32 +135,32 @@ def by_hand(producers: int, count: int, ends: Ends) -> float:
 
 
 def simple_queue(producers: int, count: int) -> float:
-    """`queue.SimpleQueue`, which has no bound."""
-    one: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    return by_hand(producers, count, Ends(one.put, one.get, one.get_nowait))
+    """Measure `queue.SimpleQueue`, which is unbounded."""
+    simple: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    return by_hand(producers, count, Ends(simple.put, simple.get, simple.get_nowait))
 
 
 def std_queue(producers: int, count: int) -> float:
-    """`queue.Queue` with room for as many items."""
-    one: queue.Queue[Any] = queue.Queue(BUFFER * len(TYPES))
-    return by_hand(producers, count, Ends(one.put, one.get, one.get_nowait))
+    """Measure `queue.Queue` with room for as many items as batchqueue."""
+    bounded: queue.Queue[Any] = queue.Queue(BUFFER * len(TYPES))
+    return by_hand(producers, count, Ends(bounded.put, bounded.get, bounded.get_nowait))
 
 
 def culsans_queue(producers: int, count: int) -> float:
-    """culsans, its synchronous side."""
-    one = culsans.Queue(BUFFER * len(TYPES)).sync_q
-    return by_hand(producers, count, Ends(one.put, one.get, one.get_nowait))
+    """Measure the synchronous side of culsans."""
+    side = culsans.Queue(BUFFER * len(TYPES)).sync_q
+    return by_hand(producers, count, Ends(side.put, side.get, side.get_nowait))
 
 
 def janus_queue(producers: int, count: int) -> float:
-    """janus, its synchronous side."""
+    """Measure the synchronous side of janus."""
 
     async def run() -> float:
-        one: janus.Queue[Any] = janus.Queue(BUFFER * len(TYPES))
-        side = one.sync_q
+        both: janus.Queue[Any] = janus.Queue(BUFFER * len(TYPES))
+        side = both.sync_q
         ends = Ends(side.put, side.get, side.get_nowait)
         seconds = await asyncio.to_thread(by_hand, producers, count, ends)
-        await one.aclose()
+        await both.aclose()
         return seconds
 
     return asyncio.run(run())
@@ -174,4 +174,4 @@ CONTENDERS: dict[str, tuple[Callable[[int, int], float], int]] = {
     "culsans, sync side, and a batching thread": (culsans_queue, 64_000),
     "janus, sync side, and a batching thread": (janus_queue, 64_000),
 }
-"""What is measured, and with how many items."""
+"""The measure of each contender, and its number of items."""

@@ -1,8 +1,8 @@
-"""Measure batchqueue from Python beside other queues, and write a table, the figures behind it, and a plot.
+"""Measures batchqueue from Python beside other queues; writes a table, its data and a plot.
 
-All contenders of a row run in this process, one after the other in each round, so that whatever
-else the machine does meets all of them alike. Figures are medians. `make bench-python` runs it in
-three minutes; nothing else should run meanwhile.
+All contenders of a row run in this process, one after the other in each round, so that other load
+on the machine affects all of them alike. Figures are medians. `make bench-python` runs it in three
+minutes; the machine should be idle otherwise.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import statistics
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from string import Template
 
-# Before NumPy: its threads spin, and would count as processor time of the queue.
+# Before NumPy is imported: its threads spin, which would count as processor time of the queue.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import aggregation
@@ -26,18 +27,19 @@ import objects
 import start
 
 ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "scripts" / "templates" / "python.md"
 OURS, MANY, SIMPLE, STD = list(objects.CONTENDERS)[:4]
 PRODUCERS = (1, 16)
 Row = tuple[str, str, str, str, bool | None]
-HEAD = "| # | what | wanted | measured | met |\n|---:|---|---|---|---|"
+HEAD = "| # | workload | target | measured | met |\n|---:|---|---|---|---|"
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all rows, print the table, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each row (7)")
     parser.add_argument(
-        "--quick", action="store_true", help="a hundredth of the work, to see that it runs"
+        "--quick", action="store_true", help="a hundredth of the work, to check that it runs"
     )
     parser.add_argument("--page", type=Path, help="write the page here, and a plot beside it")
     args = parser.parse_args()
@@ -63,7 +65,7 @@ def main() -> None:
 
 
 def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Each measure once in every round."""
+    """Run each measure once in every round; return its results."""
     results: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(times):
         for name, measure in measures.items():
@@ -73,7 +75,7 @@ def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, li
 
 
 def object_rows(times: int, share: int) -> dict[tuple[str, int], float]:
-    """Nanoseconds per item, by contender and number of producers."""
+    """Return nanoseconds per item, by contender and number of producers."""
     medians = {}
     for producers in PRODUCERS:
         measures = {
@@ -95,7 +97,8 @@ def rows_of_objects(ns: dict[tuple[str, int], float]) -> list[Row]:
             (
                 "1",
                 f"`produce`, {who}, end to end",
-                "at most 45 ns per item; 1.7 x `SimpleQueue`, 25 x `queue.Queue`, each with a batching thread",
+                "at most 45 ns per item; 1.7 x `SimpleQueue`, 25 x `queue.Queue`, "
+                "each with a batching thread",
                 f"{ours:.1f} ns ({1e3 / ours:.1f} M/s); {simple / ours:.2f} x, {std / ours:.1f} x",
                 met,
             )
@@ -103,21 +106,21 @@ def rows_of_objects(ns: dict[tuple[str, int], float]) -> list[Row]:
     for producers in PRODUCERS:
         many = ns[MANY, producers]
         who = f"{producers} Python thread{'s' if producers > 1 else ''}"
-        wanted = "at most 14 ns per item" if producers == 1 else ""
+        target = "at most 14 ns per item" if producers == 1 else ""
         rows.append(
             (
                 "2",
                 f"`produce_many(2,000)`, {who}",
-                wanted,
+                target,
                 f"{many:.1f} ns",
-                many <= 14 if wanted else None,
+                many <= 14 if target else None,
             )
         )
     return rows
 
 
 def binding_row(times: int, share: int) -> Row:
-    """What `produce` costs more than the same put from Rust, beside a method that does nothing."""
+    """Compare what `produce` adds to the same put from Rust with the cost of an empty method."""
     floor, count = binding.build(), max(400_000 // share, 32_000)
     sent, empty = objects.items(count), floor.Empty()
     measures = {
@@ -180,15 +183,18 @@ def aggregation_rows(times: int, share: int) -> list[Row]:
     }
     rows: list[Row] = []
     for kind, bound in zip(aggregation.KINDS, (1.3, 0.6), strict=True):
-        one, two, theirs = (rates[f"{kind} {which}"] for which in ("1", "2", "pyarrow"))
-        wanted = f"at least {bound} x pyarrow's `group_by` on one core; two drain threads at least 1.8 x one"
-        measured = f"{one:.0f} M rows/s, {one / theirs:.2f} x; {two / one:.2f} x"
-        met = one >= bound * theirs and two >= 1.8 * one
+        single, double, theirs = (rates[f"{kind} {which}"] for which in ("1", "2", "pyarrow"))
+        target = (
+            f"at least {bound} x pyarrow's `group_by` on one core; "
+            "two drain threads at least 1.8 x one"
+        )
+        measured = f"{single:.0f} M rows/s, {single / theirs:.2f} x; {double / single:.2f} x"
+        met = single >= bound * theirs and double >= 1.8 * single
         rows.append(
             (
                 "5",
                 f"an `Aggregator`: count and sum by {kind} key, 1,000 groups",
-                wanted,
+                target,
                 measured,
                 met,
             )
@@ -199,26 +205,33 @@ def aggregation_rows(times: int, share: int) -> list[Row]:
 def latency_rows(times: int, share: int) -> list[Row]:
     rows: list[Row] = []
     for burners in (0, 1, 4):
-        # A few hundred items beside a burning thread take long enough.
+        # Beside a computing thread, a few hundred items take long enough.
         count = max((2_000 if burners == 0 else 300) // share, 20)
-        both = [latency.percentiles_us(count, burners) for _ in range(times)]
-        p50, p99 = (statistics.median(one[index] for one in both) for index in (0, 1))
+        percentiles = [latency.percentiles_us(count, burners) for _ in range(times)]
+        p50, p99 = map(statistics.median, zip(*percentiles, strict=True))
         measured = f"p50 {p50:,.0f} µs, p99 {p99:,.0f} µs"
         if burners == 0:
-            wanted = "p50 at most 50 µs, p99 at most 500 µs"
+            target = "p50 at most 50 µs, p99 at most 500 µs"
             rows.append(
-                ("6", "one item into an idle queue", wanted, measured, p50 <= 50 and p99 <= 500)
+                ("6", "one item into an idle queue", target, measured, p50 <= 50 and p99 <= 500)
             )
         else:
             rows.append(
-                ("7", f"the same beside {burners} Python threads that compute", "", measured, None)
+                (
+                    "7",
+                    f"the same beside {burners} computing thread{'s' if burners > 1 else ''}",
+                    "",
+                    measured,
+                    None,
+                )
             )
     return rows
 
 
 def start_row() -> Row:
     took = [start.import_ms() for _ in range(7)]
-    middle, heavy, size = statistics.median(one[0] for one in took), took[0][1], start.wheel_mb()
+    middle = statistics.median(ms for ms, _ in took)
+    heavy, size = took[0][1], start.wheel_mb()
     measured = f"{middle:.0f} ms, {', '.join(heavy) or 'none'}; {size:.1f} MB"
     met = middle <= 30 and not heavy and size <= 6
     return (
@@ -231,13 +244,13 @@ def start_row() -> Row:
 
 
 def line(row: Row) -> str:
-    """One line of the table."""
+    """Return a row of the table."""
     *cells, met = row
     return f"| {' | '.join(cells)} | {'' if met is None else 'yes' if met else 'no'} |"
 
 
 def page(rows: list[Row], ns: dict[tuple[str, int], float]) -> str:
-    """The page of docs/."""
+    """Return docs/figures/python.md."""
     contenders = "\n".join(
         f"| {name} | {ns[name, 1]:,.1f} | {ns[name, 16]:,.1f} |"
         for name in sorted(objects.CONTENDERS, key=lambda n: ns[n, 1])
@@ -249,34 +262,16 @@ def page(rows: list[Row], ns: dict[tuple[str, int], float]) -> str:
         text=True,
         check=True,
     )
-    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, commit {commit.stdout.strip()}"
-    return f"""# From Python: figures
-
-`make bench-python` measured this and wrote this page: {machine}.
-Contenders run in one process, one after the other in each round; figures are medians. Objects go to the
-handler `len`, 8 types in turn, with room for 20,000 items of each.
-
-What else the machine does moves all of them together: the ratios are steadier, and two builds are compared in turns.
-
-{HEAD}
-{chr(10).join(map(line, rows))}
-
-Nanoseconds per item, end to end, with 1 and with 16 producing threads:
-
-| queue | 1 | 16 |
-|---|---:|---:|
-{contenders}
-
-![Nanoseconds per item](python.png)
-
-Row 7 is the interpreter's switch interval: a drain thread that wants the interpreter asks the thread that has it, which
-goes on for up to 5 ms, and each further thread that computes may come first. Where that is too long, call
-`sys.setswitchinterval(0.0005)`, or compute in other processes.
-"""
+    machine = [f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        machine=", ".join([*machine, f"commit {commit.stdout.strip()}"]),
+        table="\n".join((HEAD, *map(line, rows))),
+        contenders="\n".join(("| queue | 1 | 16 |", "|---|---:|---:|", contenders)),
+    )
 
 
 def plot(ns: dict[tuple[str, int], float], path: Path) -> None:
-    """Bars of the contenders, in a logarithmic scale."""
+    """Draw the contenders as bars on a logarithmic scale."""
     import matplotlib as mpl
 
     mpl.use("Agg")

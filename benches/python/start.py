@@ -1,4 +1,4 @@
-"""What it costs to have the package: the time of `import batchqueue`, and the size of the wheel."""
+"""The cost of the package: the time of `import batchqueue`, and the size of the wheel."""
 
 import subprocess
 import sys
@@ -10,13 +10,14 @@ import sys, time
 began = time.perf_counter()
 import batchqueue
 took = time.perf_counter() - began
-heavy = [name for name in ("numpy", "pyarrow", "pandas", "pyspark", "asyncio") if name in sys.modules]
+large = ("numpy", "pyarrow", "pandas", "pyspark", "asyncio")
+heavy = [name for name in large if name in sys.modules]
 print(took * 1e3, *heavy)
 """
 
 
 def import_ms() -> tuple[float, list[str]]:
-    """Milliseconds in a new interpreter, and which large packages it loaded."""
+    """Return milliseconds in a new interpreter, and the large packages that it loaded."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
@@ -25,6 +26,6 @@ def import_ms() -> tuple[float, list[str]]:
 
 
 def wheel_mb() -> float:
-    """Megabytes of the wheel in dist/."""
+    """Return the megabytes of the wheel in dist/."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     return wheel.stat().st_size / 1e6

@@ -1,7 +1,7 @@
-"""How many bytes of commit messages a driver takes before it dies: the reason for the default of maxCommitBytes.
+"""The bytes of commit messages that a driver survives: the reason for maxCommitBytes' default.
 
-Each size is tried in a Spark of its own with the default heap of 1 GB: eight tasks return messages
-of incompressible bytes, and the commit counts them. `make bench-commit-limit` runs it in three
+Each size is tried in a new Spark with the default heap of 1 GB: eight tasks return messages of
+incompressible bytes, and the commit counts them. `make bench-commit-limit` runs it in three
 minutes.
 """
 
@@ -25,13 +25,13 @@ TASKS = 8
 
 @dataclass
 class Message(WriterCommitMessage):
-    """Bytes of one task."""
+    """The bytes of a task."""
 
     content: bytes
 
 
 class Writer(DataSourceArrowWriter):
-    """Sends so many bytes from each task."""
+    """Sends `size` bytes from each task."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,13 +42,13 @@ class Writer(DataSourceArrowWriter):
         return Message(os.urandom(self.size))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        arrived = sum(len(one.content) for one in messages if isinstance(one, Message))
+        arrived = sum(len(message.content) for message in messages if isinstance(message, Message))
         if arrived != self.size * TASKS:
             raise ValueError(f"{arrived} bytes arrived")
 
 
 class Source(DataSource):
-    """A sink of nothing but messages."""
+    """A sink that drops rows and sends messages."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,28 +59,26 @@ class Source(DataSource):
 
 
 def main() -> None:
-    """Try all sizes, each in a process of its own."""
+    """Try all sizes, each in its own process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "sizes", nargs="*", type=int, default=[64, 128, 256, 384, 512], help="MB of all messages"
     )
-    parser.add_argument("--one", action="store_true", help="try one size in this process")
+    parser.add_argument("--here", action="store_true", help="try the size in this process")
     args = parser.parse_args()
-    if args.one:
+    if args.here:
         send(args.sizes[0])
         return
     for size in args.sizes:
-        command = [sys.executable, __file__, "--one", str(size)]
+        command = [sys.executable, __file__, "--here", str(size)]
         tried = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         reason = next((line for line in tried.stderr.splitlines() if "OutOfMemory" in line), "")
-        print(
-            f"{size:4} MB: {'taken' if tried.returncode == 0 else f'failed: {reason.strip()[:90]}'}",
-            flush=True,
-        )
+        outcome = "taken" if tried.returncode == 0 else f"failed: {reason.strip()[:90]}"
+        print(f"{size:4} MB: {outcome}", flush=True)
 
 
 def send(size: int) -> None:
-    """Send messages of so many MB together."""
+    """Send messages of `size` MB in total."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark = local_session("messages", "local[2]")
     spark.dataSource.register(Source)

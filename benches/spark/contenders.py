@@ -1,4 +1,4 @@
-"""Sinks that do nothing: what Spark and its Python boundary cost without batchqueue."""
+"""Sinks that only count rows: the cost of Spark and its Python boundary without batchqueue."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """Rows of one task."""
+    """The number of rows of a task."""
 
     rows: int
 
@@ -25,14 +25,14 @@ def counted(batches: Iterator[pa.RecordBatch]) -> Counted:
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """Counts rows, in a batch."""
+    """Counts the rows of a batch."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return counted(iterator)
 
 
 class CountingStreamWriter(DataSourceStreamArrowWriter):
-    """Counts rows, in a stream."""
+    """Counts the rows of a stream."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return counted(iterator)

@@ -1,8 +1,8 @@
-"""Measure the Spark sink in its four ways beside Spark alone, and write a table and a plot.
+"""Measures the Spark sink in its four ways beside Spark alone; writes a table and a plot.
 
 All contenders run in one session, one after the other in each round; figures are medians. `make
-bench-spark` runs it in twelve minutes; nothing else should run meanwhile. Every way's result is
-compared with Spark SQL's before it counts.
+bench-spark` runs it in twelve minutes; the machine should be idle otherwise. The result of every
+way must equal Spark SQL's before its time counts.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import contenders
@@ -32,14 +33,15 @@ from batchqueue.outputs import SqliteStore
 from batchqueue.spark import MetricsWriter, local_session, register
 
 ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "scripts" / "templates" / "spark.md"
 Row = tuple[str, str, str, str, bool | None]
-HEAD = "| # | what | wanted | measured | met |\n|---:|---|---|---|---|"
+HEAD = "| # | workload | target | measured | met |\n|---:|---|---|---|---|"
 EPOCHS = 20
 TASKS = 2
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all contenders, print the table, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each row (5)")
     parser.add_argument(
@@ -55,7 +57,9 @@ def main() -> None:
         spark = local_session("bench", f"local[{TASKS}]")
         bench = Bench(spark, Path(directory), args.rows)
         measures = {
-            name: one for name, one in bench.measures().items() if re.search(args.only, name)
+            name: measure
+            for name, measure in bench.measures().items()
+            if re.search(args.only, name)
         }
         seconds = rounds(args.rounds, measures)
         spark.stop()
@@ -69,7 +73,7 @@ def main() -> None:
 
 
 class Bench:
-    """The contenders of one session. Each returns the seconds that it took."""
+    """The contenders, in one session. Each returns the seconds that it took."""
 
     def __init__(self, spark: SparkSession, directory: Path, rows: int) -> None:
         self.spark = spark
@@ -87,12 +91,12 @@ class Bench:
         }
 
     def measures(self) -> dict[str, Callable[[], float]]:
-        """All of them, by name."""
-        one, both = ("key",), ("type", "key")
+        """Return the contenders, by name."""
+        by_key, by_type_and_key = ("key",), ("type", "key")
         return {
-            "groupBy": functools.partial(self.noop, one),
+            "groupBy": functools.partial(self.noop, by_key),
             "spark": functools.partial(self.pushed_down, "aggregators"),
-            "groupBy, 30,000": functools.partial(self.noop, both),
+            "groupBy, 30,000": functools.partial(self.noop, by_type_and_key),
             "spark, 30,000": functools.partial(self.pushed_down, "30,000 groups"),
             "counting sink": self.counting,
             "mapInArrow": self.map_in_arrow,
@@ -106,7 +110,7 @@ class Bench:
         }
 
     def noop(self, keys: tuple[str, ...]) -> float:
-        # Planned within the time, as that of the sink is.
+        # The time includes planning, as that of the sink does.
         return timed(lambda: groups(self.table, keys).write.format("noop").mode("overwrite").save())
 
     def counting(self) -> float:
@@ -157,22 +161,22 @@ class Bench:
         return seconds
 
     def new_store(self) -> Path:
-        """A store that is there, as that of a stream is, and empty."""
+        """Create an empty store, because a stream finds its store in place."""
         path = self.directory / f"metrics-{next(self.numbers)}.db"
         SqliteStore(path).prepare()
         return path
 
     def check(self, store: Path, way: str) -> None:
-        """Compare with Spark SQL; a figure of a wrong result is worth nothing."""
+        """Compare the store with Spark SQL; the time of a wrong result is worthless."""
         stored = SqliteStore(store)
         metrics = workload.WAYS[way]["metrics"]
         found = {
-            (*([] if len(metrics) == 1 else [metric.name.removeprefix("mean.")]), one.entity): (
-                one.total,
-                one.count,
+            (*([] if len(metrics) == 1 else [metric.name.removeprefix("mean.")]), partial.entity): (
+                partial.total,
+                partial.count,
             )
             for metric in metrics
-            for one in stored.read(metric, "bench")
+            for partial in stored.read(metric, "bench")
         }
         assert found == self.expected[len(metrics)], f"{way} differs from Spark SQL"
         for file in store.parent.glob(f"{store.name}*"):
@@ -190,7 +194,7 @@ def timed(action: Callable[[], Any]) -> float:
 
 
 def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Each measure once in every round; one more round first, which warms the JVM and does not count."""
+    """Run each measure once in every round, after a round that warms up the JVM."""
     results: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(times + 1):
         for name, measure in measures.items():
@@ -202,17 +206,17 @@ def rounds(times: int, measures: dict[str, Callable[[], float]]) -> dict[str, li
 
 
 def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
-    """The rows of the table, with what they must show."""
-    took = {name: statistics.median(one) for name, one in seconds.items()}
+    """Return the rows of the table, with their targets."""
+    took = {name: statistics.median(times) for name, times in seconds.items()}
 
     def row(number: str, what: str, name: str, beside: str, least: float | None) -> Row:
         ratio = took[beside] / took[name]
-        wanted = f"at least {least} x" if least else "shown beside"
+        target = f"at least {least} x" if least else "shown beside"
         measured = f"{ratio:.2f} x: {rate(took[name], rows)} beside {rate(took[beside], rows)}"
         return (
             number,
             what,
-            f"{wanted} {BESIDE[beside]}",
+            f"{target} {BESIDE[beside]}",
             measured,
             ratio >= least if least else None,
         )
@@ -236,7 +240,7 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
         row("4", "the same, 30,000 groups", "spark, 30,000", "groupBy, 30,000", None),
         (
             "5",
-            f"stream, {EPOCHS} epochs of 1,000 rows: more per epoch than a sink that counts rows",
+            f"stream, {EPOCHS} epochs of 1,000 rows: extra time per epoch over a counting sink",
             "at most 250 ms",
             f"{epoch_ms:.0f} ms: {both} per epoch",
             epoch_ms <= 250,
@@ -257,7 +261,7 @@ def rate(seconds: float, rows: int) -> str:
 
 
 def line(row: Row) -> str:
-    """One line of the table."""
+    """Return a row of the table."""
     *cells, met = row
     return f"| {' | '.join(cells)} | {'' if met is None else 'yes' if met else 'no'} |"
 
@@ -275,12 +279,12 @@ LABELS = {
     "sink, objects": "sink, Python handlers on objects, 30,000 groups",
     "foreachPartition": "foreachPartition over Rows, the same handlers",
 }
-"""What is compared, the fastest first."""
+"""The contenders of the second table, the fastest first."""
 WITHOUT_US = ("groupBy", "groupBy, 30,000", "counting sink", "mapInArrow", "foreachPartition")
 
 
 def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
-    """The page of docs/."""
+    """Return docs/figures/spark.md."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,
@@ -288,11 +292,7 @@ def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
         text=True,
         check=True,
     )
-    machine = (
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, pyspark {pyspark.__version__}, "
-        f"commit {commit.stdout.strip()}"
-    )
-    count = len(next(iter(seconds.values())))
+    python = f"Python {platform.python_version()}, pyspark {pyspark.__version__}"
     all_rates = "\n".join(
         f"| {label} | {rate(statistics.median(seconds[name]), rows)} | "
         f"{min(seconds[name]):.2f} to {max(seconds[name]):.2f} |"
@@ -302,36 +302,20 @@ def page(table: list[Row], seconds: dict[str, list[float]], rows: int) -> str:
         statistics.median(seconds[f"sink, aggregators{groups}"]) for groups in (", 30,000", "")
     )
     per_partial_us = 1e6 * (more - less) / (TASKS * len(workload.METRICS) * workload.KEYS)
-    return f"""# The Spark sink: figures
-
-`make bench-spark` measured this and wrote this page: {machine}.
-{rows:,} rows (id, type of 30, key of 1,000, value) in Parquet, `local[2]`. The sink writes the mean of each key into
-SQLite: 1,000 groups, where nothing else is said; Python handlers get the rows of each type by themselves. All
-contenders run in one session, one after the other in each of {count} rounds after one that warms up; figures are
-medians. Each result is compared with Spark SQL's before it counts.
-
-{HEAD}
-{chr(10).join(map(line, table))}
-
-| what | rows per second | seconds, least to most |
-|---|---:|---:|
-{all_rates}
-
-![Rows per second](spark.png)
-
-With 30,000 groups instead of 1,000 the sink takes {per_partial_us:.0f} µs longer for each partial of its tasks:
-there each group is an object in the task, in L2 and on its way into SQLite.
-
-Which to use: where Spark SQL has every measure, let it do L1 (`MetricsWriter(l1="spark")`): rows do not leave the JVM.
-Spark SQL alone is right when you need no store that merges over time and no ledger, or when one query over all data
-is cheap enough. Take built-in aggregators when you need rankings, or the format in a plain
-`writeStream.format(...)`: what they cost is almost nothing beside the way of the rows from the JVM to Python. Python
-handlers on Arrow cost little more if they work on whole columns. Objects cost most, and can do anything.
-"""
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        machine=f"{os.cpu_count()} cores, {python}, commit {commit.stdout.strip()}",
+        rows=f"{rows:,}",
+        rounds=len(next(iter(seconds.values()))),
+        table="\n".join((HEAD, *map(line, table))),
+        contenders="\n".join(
+            ("| contender | rows per second | seconds, min to max |", "|---|---:|---:|", all_rates)
+        ),
+        per_partial_us=f"{per_partial_us:.0f}",
+    )
 
 
 def plot(seconds: dict[str, list[float]], rows: int, path: Path) -> None:
-    """Bars of the contenders, in a logarithmic scale."""
+    """Draw the contenders as bars on a logarithmic scale."""
     import matplotlib as mpl
 
     mpl.use("Agg")

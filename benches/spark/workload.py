@@ -30,7 +30,7 @@ BY_KEY = metric_type("mean", MeanMetrics, columns={"total": int})
 
 
 def write_rows(directory: Path, rows: int, files: int) -> Path:
-    """Write the rows as Parquet, the same ones each time; return the directory."""
+    """Write the same rows each time, as Parquet; return the directory."""
     numbers = np.random.default_rng(1)
     types, keys = np.array(TYPE_NAMES), np.array([f"key-{number:04d}" for number in range(KEYS)])
     directory.mkdir(parents=True)
@@ -51,20 +51,20 @@ def write_rows(directory: Path, rows: int, files: int) -> Path:
 
 
 def items(batch: pa.RecordBatch) -> Iterator[Metrics]:
-    """An object for each row."""
+    """Yield an object for each row."""
     types, keys, values = (batch.column(name).to_pylist() for name in ("type", "key", "value"))
     for kind, key, value in zip(types, keys, values, strict=True):
         yield METRICS[kind](key, 0, value)
 
 
 def partials(groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """A partial for each group of a key."""
+    """Yield a partial for each group of a key."""
     for key, total, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
         yield BY_KEY(key, 0, total, count)
 
 
 def partials_by_type(groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """A partial for each group of a type and a key."""
+    """Yield a partial for each group of a type and a key."""
     for kind, key, total, count in zip(
         *(column.to_pylist() for column in groups.columns), strict=True
     ):
@@ -72,12 +72,12 @@ def partials_by_type(groups: pa.RecordBatch) -> Iterator[Metrics]:
 
 
 class GroupingHandler:
-    """A Python handler on Arrow: groups with pyarrow, now and then, so that memory stays small."""
+    """A Python handler on Arrow; it groups every `most_rows` rows, so that memory stays small."""
 
     most_rows = 500_000
 
-    def __init__(self, hand_on: Any) -> None:
-        self._hand_on = hand_on
+    def __init__(self, emit: Any) -> None:
+        self._emit = emit
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._buffer = MergeBuffer()
@@ -91,7 +91,7 @@ class GroupingHandler:
     def on_close(self) -> None:
         if self._rows:
             self._group()
-        self._hand_on(self._buffer.drain())
+        self._emit(self._buffer.drain())
 
     def _group(self) -> None:
         table = pa.Table.from_batches(self._batches)
@@ -122,14 +122,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def job(way: str, store: Path) -> AggregationJob:
-    """One of the ways, into a SQLite file."""
+    """Return the job for a way, into a SQLite file."""
     return AggregationJob(
         name="bench", store=SqliteStore(store), columns=["type", "key", "value"], **WAYS[way]
     )
 
 
 def handle_rows(rows: Iterable[Any]) -> None:
-    """What is written without a queue: rows of `foreachPartition`, grouped by type, to the same merging handlers."""
+    """Aggregate rows of `foreachPartition` by hand, by type and with the same merge buffers."""
     buffers = {kind: MergeBuffer() for kind in METRICS}
     waiting: dict[str, list[Metrics]] = {kind: [] for kind in METRICS}
     for row in rows:

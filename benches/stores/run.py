@@ -1,11 +1,11 @@
-"""The three stores side by side: merging partials that are new, that are stored, and few into many.
+"""The three stores beside each other: merging new partials, stored partials, and few into many.
 
-Workload: partials of `CountMetrics` with random counts, 1,000 entities by the hour; one merge and
-one ledger entry per transaction; stores on the disk of this machine with everything synced, a
-PostgreSQL server of its own. Medians.
+Workload: partials of `CountMetrics` with random counts, 1,000 entities by the hour; a merge and a
+ledger entry per transaction; stores on the disk of this machine with everything synced, and a new
+PostgreSQL server. Figures are medians.
 
     python benches/stores/run.py                    # about a minute
-    python benches/stores/run.py --partials 10000   # a quick look
+    python benches/stores/run.py --partials 10000   # quicker
 """
 
 import argparse
@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python" / "outputs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python" / "support"))
 import psycopg
-from postgres_server import started_server
 
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+from outputs_support.postgres_server import started_server
 
 COUNT = metric_type("bench.count", CountMetrics)
 ENTITIES = 1_000
@@ -30,7 +30,7 @@ FEW = 100
 
 
 def partials(number, first_hour=0):
-    """Makes partials, the hours of all entities one after the other."""
+    """Make partials, the hours of all entities one after the other."""
     counts = random.Random(first_hour)
     return [
         COUNT(
@@ -51,7 +51,7 @@ def seconds(store, epoch, metrics):
 
 
 def measure(store, number, rounds):
-    """Returns seconds to merge `number` new partials, the same again, and `FEW` of them; and stored partials."""
+    """Return seconds to merge new partials, the same again, and few; and the number stored."""
     hours, epochs, times = (
         number // ENTITIES,
         iter(range(10_000)),
@@ -64,7 +64,7 @@ def measure(store, number, rounds):
         times["few"].append(seconds(store, next(epochs), partials(FEW, rounds * hours - 1)))
     began = time.perf_counter()
     stored = len(store.read(COUNT))
-    return {name: statistics.median(each) for name, each in times.items()} | {
+    return {name: statistics.median(seconds) for name, seconds in times.items()} | {
         "read": time.perf_counter() - began,
         "stored": stored,
     }

@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 SITE = TARGET / "faults-site"
 TIME_LIMIT_S = 120
-"""A test that hangs without its rule fails as well; loom and the tests' time-outs end most first."""
+"""A test that hangs without its rule fails as well; loom and the tests' time-outs end most."""
 
 TRIES = 3
-"""Runs in which a test may pass without its rule: real threads can be lucky, but not three times."""
+"""Runs of a test without its rule: real threads can be lucky, but not three times in a row."""
 
 
 class Outcome(NamedTuple):
