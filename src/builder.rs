@@ -55,8 +55,8 @@ impl<T: Item> Builder<T> {
         self
     }
 
-    /// One consumer per drain thread, made by `factory` from the thread's index, so that they
-    /// really run in parallel.
+    /// One consumer per drain thread, made by `factory` from the thread's index, so that they run
+    /// in parallel.
     #[must_use]
     pub fn consumer_per_thread(
         mut self,
@@ -66,15 +66,15 @@ impl<T: Item> Builder<T> {
         self
     }
 
-    /// The world that the handlers live in.
+    /// The environment that the handlers need, such as an interpreter.
     #[must_use]
     pub fn host(mut self, host: impl Host<T>) -> Self {
         self.host = Arc::new(host);
         self
     }
 
-    /// Drains on a pool that several queues share, and that `threads` sizes when the first of them
-    /// starts. It ends with the last one. The queue has one drain task there, whatever
+    /// Drains on a pool that several queues share. `threads` sets its size when the first of them
+    /// starts, and it ends with the last. The queue has one drain task there, whatever
     /// [`Config::threads`] says, and is not balanced.
     #[must_use]
     pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
@@ -132,7 +132,7 @@ impl<T: Item> Builder<T> {
         Ok(queue)
     }
 
-    /// The queue's share in the pool that it asked for.
+    /// The queue's share in the pool that it requested, if it requested one.
     fn take_share(&mut self) -> Result<Option<Arc<PoolRef>>, ConfigError> {
         let Some((pool, threads)) = self.shared_scheduler.take() else { return Ok(None) };
         let size = threads.resolve(available_cores());
@@ -140,7 +140,8 @@ impl<T: Item> Builder<T> {
             .map_err(|cause| ConfigError(pooled::no_threads(&pool, size, &cause)))?;
         if let Some(known) = other {
             self.host.log(&format!(
-                "queue {}: the shared scheduler {pool:?} exists with {known} threads; the {size} asked for now are ignored",
+                "queue {}: the shared scheduler {pool:?} exists with {known} threads; the {size} \
+                 asked for now are ignored",
                 self.name
             ));
         }

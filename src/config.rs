@@ -1,4 +1,4 @@
-//! Policies: what a queue is asked for, and the pure functions that turn it into numbers.
+//! Policies: what a queue is asked for, and the pure functions that turn them into numbers.
 
 use crate::error::ConfigError;
 use crate::sync::Duration;
@@ -7,19 +7,19 @@ pub(crate) mod drain_balancer;
 
 pub use drain_balancer::{Assign, DrainBalancer};
 
-/// The most drain threads, partitions and items per partition that a queue may ask for. Far beyond
-/// use; a slip of the keyboard becomes an error and not an exhausted machine.
+/// The most drain threads, partitions and items per partition that a queue may ask for. They are
+/// far beyond any use: a typing error fails with a message and does not exhaust the machine.
 const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 const MAX_BUFFER_SIZE: usize = 100_000_000;
 
-/// Times beyond this are as good as for ever, and safe to add to a moment.
+/// Longer times are capped to this one, which is safe to add to an instant.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// How many drain threads a queue has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ThreadPolicy {
-    /// So many, whatever the machine.
+    /// This many, whatever the machine.
     Fixed(usize),
     /// `base + multiplier × cores`, rounded half up.
     Cores {
@@ -46,7 +46,8 @@ impl ThreadPolicy {
     pub fn cores(base: usize, multiplier: f64) -> Result<Self, ConfigError> {
         if !(multiplier.is_finite() && multiplier > 0.0) {
             return Err(ConfigError(format!(
-                "threads: the multiplier of cores is {multiplier}; give a finite number above 0, for instance 1.0"
+                "threads: the multiplier of cores is {multiplier}; give a finite number above 0, for \
+                 instance 1.0"
             )));
         }
         Ok(Self::Cores { base, multiplier })
@@ -74,9 +75,9 @@ pub fn available_cores() -> usize {
 /// How many partitions a queue has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionPolicy {
-    /// So many.
+    /// This many.
     Fixed(usize),
-    /// So many per drain thread.
+    /// This many per drain thread.
     ThreadMultiply(usize),
     /// Grows with the handlers: one each up to `multiplier` per thread, then one for every two.
     Adaptive {
@@ -112,13 +113,14 @@ impl PartitionPolicy {
             .map(|multiplier| Self::Adaptive { multiplier })
     }
 
-    /// The number of partitions for `threads` drain threads and handlers that weigh `handlers` in
-    /// all.
+    /// The number of partitions for `threads` drain threads and handlers with a total weight of
+    /// `handlers`.
     ///
     /// With 8 threads and the multiplier 25: 0 handlers → 8, 100 → 100, 500 → 200 + 300 / 2 = 350.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn resolve(self, threads: usize, handlers: f64) -> usize {
-        // Weights like 0.1 do not add up exactly; the tolerance keeps thirty of them at 3.
+        // Weights like 0.1 do not add up exactly; with the tolerance, thirty of them still count as
+        // 3.
         const WEIGHT_TOLERANCE: f64 = 1e-9;
         match self {
             Self::Fixed(count) => count,
@@ -149,10 +151,10 @@ fn within(name: &str, value: usize, limit: usize) -> Result<usize, ConfigError> 
 /// What a full partition does to its producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BufferStrategy {
-    /// While no item is lost, producers wait.
+    /// Producers wait, so no item is lost.
     #[default]
     Blocking,
-    /// While producers never wait, items are refused, and counted.
+    /// Producers never wait; items are refused, and counted.
     IfPossible,
 }
 
@@ -162,24 +164,24 @@ pub enum Selector {
     /// The partition of its type: order per type and producer.
     #[default]
     ByType,
-    /// Each next item to the next partition: an even spread, order per partition only.
+    /// Partitions in turn: an even spread, order per partition only.
     RoundRobin,
     /// The caller names the partition with each item.
     Given,
 }
 
-/// How often a batch whose handler failed is tried, and how long it waits in between.
+/// How often a failed batch is tried, and how long it waits between two tries.
 ///
 /// The partition waits meanwhile, so the order is kept. The batch counts once, as consumed or as
-/// failed. A shutdown ends the wait in progress and the later ones: the tries that are left follow
-/// at once.
+/// failed. A shutdown ends the wait in progress and skips the later ones: the remaining tries
+/// follow immediately.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryPolicy {
     /// All tries, the first included.
     pub attempts: u32,
     /// The wait before the second try.
     pub backoff: Duration,
-    /// Each wait is so many times the one before.
+    /// Each wait is the previous one times this factor.
     pub factor: f64,
     /// The longest wait.
     pub max_backoff: Duration,
@@ -208,7 +210,8 @@ impl RetryPolicy {
     fn validate(&self) -> Result<(), ConfigError> {
         if self.attempts == 0 {
             return Err(ConfigError(
-                "retry: attempts is 0; give at least 1, which is no retry".to_owned(),
+                "retry: attempts is 0; give at least 1, for a single try without a retry"
+                    .to_owned(),
             ));
         }
         if !(self.factor.is_finite() && self.factor >= 1.0) {
@@ -243,10 +246,10 @@ pub struct Config {
     pub max_idle: Duration,
     /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
     pub max_batch_items: usize,
-    /// What a failing batch gets. Default: one try.
+    /// How a failed batch is retried. Default: not at all.
     pub retry: Option<RetryPolicy>,
-    /// What spreads partitions over drain threads by measured load. Without effect on one drain
-    /// thread. Default: nothing, partitions stay where they are.
+    /// What spreads partitions over drain threads by measured load. It has no effect with one drain
+    /// thread. Default: `None`, partitions stay where they are.
     pub balancer: Option<DrainBalancer>,
     /// Time between two runs of the balancer; zero: only on
     /// [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
@@ -272,7 +275,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types do not.
+    /// Checks what the types cannot.
     ///
     /// # Errors
     /// `buffer_size` or `max_batch_items` is 0, or `max_idle` is below `min_idle`.
@@ -282,7 +285,8 @@ impl Config {
         self.retry.as_ref().map_or(Ok(()), RetryPolicy::validate)?;
         if self.max_idle < self.min_idle {
             return Err(ConfigError(format!(
-                "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower min_idle_ms",
+                "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower \
+                 min_idle_ms",
                 millis(self.max_idle),
                 millis(self.min_idle)
             )));
@@ -290,7 +294,7 @@ impl Config {
         Ok(())
     }
 
-    /// The same settings with times that a clock can add to now.
+    /// The same settings, with times that can be added to any instant.
     pub(crate) fn with_bounded_times(mut self) -> Self {
         let times = [&mut self.min_idle, &mut self.max_idle, &mut self.rebalance_interval];
         let waits =
@@ -308,8 +312,8 @@ impl Config {
 
     /// Drain threads and partitions on a machine with `cores` cores, before any handler.
     ///
-    /// A thread without a partition would have nothing to do: threads are reduced to the
-    /// partitions, and the warning that says so comes back.
+    /// A thread without a partition would have nothing to do: the threads are reduced to the number
+    /// of partitions, and the third value is a warning that says so.
     pub fn resolve(&self, cores: usize) -> (usize, usize, Option<String>) {
         let threads = self.threads.resolve(cores);
         let partitions = self.partitions.resolve(threads, 0.0);
@@ -332,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adaptive_grows_as_the_table_says() {
+    fn adaptive_grows_with_the_handlers() {
         let adaptive = PartitionPolicy::adaptive(25).unwrap();
         for (handlers, partitions) in
             [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)]
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_value_and_remedy() {
+    fn invalid_settings_are_refused_with_value_and_remedy() {
         let bad = |config: Config| config.validate().unwrap_err().to_string();
         assert_eq!(
             bad(Config { buffer_size: 0, ..Config::default() }),

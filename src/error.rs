@@ -1,4 +1,4 @@
-//! Errors. A call that takes an item gives it back when it fails; a message holds value, limit and
+//! Errors. A call that takes an item returns it when it fails; a message holds value, limit and
 //! remedy.
 
 use std::fmt;
@@ -68,14 +68,14 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
             Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
             Self::TimedOut { partition, buffer_size, .. } => write!(
                 f,
-                "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the time-out: \
-                 raise buffer_size or the time-out, or use BufferStrategy.IF_POSSIBLE"
+                "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the \
+                 time-out: raise buffer_size or the time-out, or use BufferStrategy.IF_POSSIBLE"
             ),
             Self::Reentrant { partition, buffer_size, .. } => write!(
                 f,
-                "partition {partition} is full ({buffer_size}/{buffer_size}) and this handler runs on the drain thread \
-                 that would have to empty it: raise buffer_size, use BufferStrategy.IF_POSSIBLE, or produce into \
-                 another queue"
+                "partition {partition} is full ({buffer_size}/{buffer_size}) and this handler runs \
+                 on the drain thread that would have to empty it: raise buffer_size, use \
+                 BufferStrategy.IF_POSSIBLE, or produce into another queue"
             ),
             Self::Interrupted(_, cause) => write!(f, "the wait for space was interrupted: {cause}"),
         }

@@ -25,9 +25,9 @@ impl From<TypeKey> for HandledType {
 
 /// What a queue may hold.
 ///
-/// An item may stand for several, as a block of rows does: it weighs so many, and goes in by
-/// [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by weight. A
-/// batch is then limited by the buffer's size, and not by `max_batch_items`.
+/// An item may stand for several, as a block of rows does: that number is its weight, and it goes
+/// in by [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by
+/// weight. A batch is then limited by the buffer's size and not by `max_batch_items`.
 pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;
@@ -49,7 +49,7 @@ pub trait Item: Send + Sized + 'static {
     }
 }
 
-/// What items weigh together.
+/// The total weight of `items`.
 pub(crate) fn weight_of<T: Item>(items: &[T]) -> usize {
     items.iter().map(Item::weight).sum()
 }

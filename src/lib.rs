@@ -15,7 +15,7 @@
 //! *Cycle*: take, dispatch, quiescent point. *Quiescent point*: nothing is in hand. *Batch*: the
 //! items of one type that one cycle took. *Entry token*: the right to enter a handler. *Owner*: the
 //! drain thread that may take from a partition. *Plan*: the wanted owners. *Move*: one partition
-//! that changes its owner. *Handoff*: how it does, by a revoke and an assign. *Scheduler*: the
+//! that changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Scheduler*: the
 //! threads that drain, a queue's own or a pool's.
 //!
 //! # Promises
@@ -25,14 +25,14 @@
 //!   exactly once.
 //! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition; also
 //!   while partitions move.
-//! * **P4 live**: every partition has an owner or gets one back; a producer that waits is woken by
-//!   space, time-out, close; balancing works while all drain threads are busy; a handler that hangs
-//!   holds up its own thread's partitions only.
+//! * **P4 live**: every partition has an owner or gets one back; a waiting producer is woken by
+//!   space, time-out or close; balancing works while all drain threads are busy; a handler that
+//!   hangs holds up its own thread's partitions only.
 //! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight
 //!   per drain thread.
-//! * **P6 handoff**: a revoked partition has its new owner at the old one's next quiescent point:
-//!   at once when it rests or sleeps, else when its cycle ends. Nobody waits for it, and nothing
-//!   else stops.
+//! * **P6 handoff**: a revoked partition has its new owner at the old owner's next quiescent point:
+//!   immediately if that thread rests or sleeps, else when its cycle ends. No thread waits for the
+//!   move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
 //!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
 //! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and
@@ -43,16 +43,16 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `builder`, `queue` | [`Builder`], [`BatchQueue`]: start, produce, flush, shutdown |
-//! | `config`, `error` | what is asked for; what can go wrong |
+//! | `builder`, `queue`, `weak_queue` | start, produce, flush, shutdown |
+//! | `item`, `config`, `error` | what a queue holds; what is asked for; what can go wrong |
 //! | `flow` | the data plane, in the order in which an item meets its files |
-//! | `control::ownership` | who may take from a partition, and how that changes; the protocol is in its README |
+//! | `control::ownership` | who may take from a partition; the protocol is in its README |
 //! | `control::balance` | from measured loads to wanted owners; one control thread per process |
-//! | `control::scheduler` | dedicated threads, shared pools, sleep and wake; the pool's protocol is in its README |
-//! | `control::{grow, retire, close}` | new types and handlers; handlers on their way out; the end |
-//! | `observe` | counts, snapshots, and what is logged once per minute |
-//! | `shared` | what the threads of one queue share, with who writes what |
-//! | `thread_context` | what a thread knows of itself: the queue that it drains, the handler that it is inside |
+//! | `control::scheduler` | dedicated threads, shared pools, sleep; the protocol is in its README |
+//! | `control::{register, retire, close}` | new types, retired handlers, the end |
+//! | `observe`, `snapshot` | counts and statistics; how they are read |
+//! | `shared` | the components that the threads of one queue share |
+//! | `thread_context` | the queue that a thread drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |

@@ -21,7 +21,7 @@ use crate::weak_queue::WeakQueue;
 /// type's handler.
 ///
 /// Dropping it closes it without waiting: what was accepted is still delivered, and the drain
-/// threads end by themselves. Call [`shutdown`](Self::shutdown) to wait for that.
+/// threads end afterwards. Call [`shutdown`](Self::shutdown) to wait for that.
 ///
 /// ```
 /// use batchqueue::{BatchQueue, Batch, Config, HandlerRef, Item, TypeKey};
@@ -54,7 +54,7 @@ impl<T: Item> BatchQueue<T> {
         &self.shared.name
     }
 
-    /// Whether everybody may put items in.
+    /// Whether every thread may put items in.
     pub fn is_running(&self) -> bool {
         self.shared.control.lock().access == Access::Open
     }
@@ -64,12 +64,13 @@ impl<T: Item> BatchQueue<T> {
         self.shared.ending.running().is_empty()
     }
 
-    /// Sends the items of one type to a handler, from now on and in place of the one it had. Under
-    /// an adaptive policy the partitions may grow; a type keeps its partition for the queue's life.
+    /// Sends the items of one type to a handler, from now on and in place of its previous handler.
+    /// Under an adaptive policy the partitions may grow; a type keeps its partition for the queue's
+    /// life.
     ///
-    /// A handler that is replaced gets what was taken out before, and then `on_close`, unless it
-    /// serves another type of this queue. When the call returns, no thread is inside it; on a drain
-    /// thread the call does not wait for that.
+    /// A replaced handler receives what was taken out before, and then `on_close`, unless it serves
+    /// another type of this queue. When the call returns, no thread is inside it; on a drain thread
+    /// the call does not wait for that.
     ///
     /// # Errors
     /// The queue is shut down.
@@ -81,13 +82,13 @@ impl<T: Item> BatchQueue<T> {
         self.add_handler_with(item_type, vec![handler], &mut Wait)
     }
 
-    /// [`add_handler`](Self::add_handler) for a hot type: one handler for each of as many
-    /// partitions, and items spread evenly over them. The order holds per partition only.
+    /// [`add_handler`](Self::add_handler) for a hot type: as many partitions as handlers, one
+    /// handler for each, and items spread evenly over them. The order holds per partition only.
     ///
     /// # Errors
-    /// As [`add_handler`](Self::add_handler); also there are no handlers or more of them than
-    /// partitions, the type has another number of partitions for life, or the selector is not by
-    /// type.
+    /// As [`add_handler`](Self::add_handler); also if `handlers` is empty or longer than the number
+    /// of partitions, if the type has another number of partitions for life, or if the selector is
+    /// not by type.
     pub fn add_handlers(
         &self,
         item_type: impl Into<HandledType>,
@@ -99,8 +100,8 @@ impl<T: Item> BatchQueue<T> {
     /// [`add_handlers`](Self::add_handlers) with a say in how to wait.
     ///
     /// # Errors
-    /// As [`add_handlers`](Self::add_handlers); also `pause` ended the wait: the new handler is in
-    /// place, and the old one goes by itself.
+    /// As [`add_handlers`](Self::add_handlers); also if `pause` ended the wait: the new handler is
+    /// in place, and the old one retires in the background.
     pub fn add_handler_with<P: Pause>(
         &self,
         item_type: impl Into<HandledType>,
@@ -111,12 +112,12 @@ impl<T: Item> BatchQueue<T> {
         wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
     }
 
-    /// Takes a type's handler away: what comes for the type from now on is unhandled. `false`: it
-    /// had none, or the queue is shut down.
+    /// Removes a type's handler: items of the type are unhandled from now on. Returns `false` if it
+    /// had none, or if the queue is shut down.
     ///
-    /// The handler gets what was taken out before, and then `on_close`, unless it serves another
-    /// type of this queue. When the call returns, no thread is inside it; on a drain thread the
-    /// call does not wait for that.
+    /// The handler receives what was taken out before, and then `on_close`, unless it serves
+    /// another type of this queue. When the call returns, no thread is inside it; on a drain thread
+    /// the call does not wait for that.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, &mut Wait) {
             Ok(removed) => removed,
@@ -127,7 +128,8 @@ impl<T: Item> BatchQueue<T> {
     /// [`remove_handler`](Self::remove_handler) with a say in how to wait.
     ///
     /// # Errors
-    /// `pause` ended the wait. The type has no handler any more, and the old one goes by itself.
+    /// `pause` ended the wait. The type has no handler any more, and the old one retires in the
+    /// background.
     pub fn remove_handler_with<P: Pause>(
         &self,
         key: TypeKey,
@@ -140,21 +142,22 @@ impl<T: Item> BatchQueue<T> {
 
     /// Puts one item in, waiting for space if the strategy says so.
     ///
-    /// Cost without a wait: one look at the route, one lock, one append.
+    /// Cost without a wait: one lookup in the route, one lock, one append.
     ///
     /// # Errors
-    /// The item was refused and comes back: the partition is full, the queue is shut down, or the
+    /// The item was refused and is returned: the partition is full, the queue is shut down, or the
     /// caller is a handler of this queue that would wait for itself.
     pub fn produce(&self, item: T) -> Result<(), ProduceError<T>> {
         self.produce_with(item, None, None, &mut Wait)
     }
 
-    /// [`produce`](Self::produce) with a partition given by the caller, a deadline, and a say in
-    /// how to wait. The item counts as one: what weighs more goes in by
+    /// [`produce`](Self::produce) with a partition chosen by the caller, a deadline, and a say in
+    /// how to wait. The item counts as one: heavier items go in by
     /// [`produce_weighted`](Self::produce_weighted).
     ///
     /// # Errors
-    /// As [`produce`](Self::produce); also the deadline has passed, or `pause` ended the wait.
+    /// As [`produce`](Self::produce); also if the deadline has passed, or if `pause` ended the
+    /// wait.
     ///
     /// # Panics
     /// `partition` is not below [`partition_count`](Self::partition_count).
@@ -168,11 +171,11 @@ impl<T: Item> BatchQueue<T> {
         self.shared.produce(item, partition, deadline, pause)
     }
 
-    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. What
-    /// was refused comes back: all of it, or the rest.
+    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. Returns
+    /// what was refused: all of it, or the rest.
     ///
     /// With [`Blocking`](crate::BufferStrategy::Blocking) a piece is at least half a buffer; with
-    /// [`IfPossible`](crate::BufferStrategy::IfPossible) whatever finds room goes in.
+    /// [`IfPossible`](crate::BufferStrategy::IfPossible) a piece as large as the room goes in.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with).
@@ -200,11 +203,11 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
-    /// [`Late`](crate::PendingItem). Where `is_awaited` says that others wait for the item's partition, it
-    /// is late at once, so that it does not overtake them.
+    /// [`PendingItem`](crate::PendingItem). If `is_awaited` says that others wait for the item's
+    /// partition, the item is pending immediately, so that it does not overtake them.
     ///
     /// # Errors
-    /// The item is late, or it was refused as by [`produce`](Self::produce).
+    /// The item is pending, or it was refused as by [`produce`](Self::produce).
     ///
     /// # Panics
     /// `partition` is not below [`partition_count`](Self::partition_count).
@@ -217,8 +220,8 @@ impl<T: Item> BatchQueue<T> {
         self.shared.try_produce(item, partition, is_awaited)
     }
 
-    /// Puts items in without waiting, in order, up to the first that is late or refused. The rest
-    /// stays in `items`.
+    /// Puts items in without waiting, in order, up to the first that is pending or refused. The
+    /// rest stays in `items`.
     ///
     /// # Errors
     /// As [`try_produce`](Self::try_produce), for that item.
@@ -229,7 +232,8 @@ impl<T: Item> BatchQueue<T> {
         self.shared.try_produce_many(items)
     }
 
-    /// How many items find room in a partition now; `buffer_size` when it takes none any more.
+    /// How many items find room in a partition now. Returns `buffer_size` if it takes no more
+    /// items, so that a caller that waits for room tries again.
     ///
     /// # Panics
     /// `partition` is not below [`partition_count`](Self::partition_count).
@@ -237,11 +241,11 @@ impl<T: Item> BatchQueue<T> {
         self.shared.route.partition(partition).room()
     }
 
-    /// Waits until all items accepted before the call are handled. `false`: the deadline passed, or
-    /// a shutdown abandoned some of them.
+    /// Waits until all items accepted before the call are handled. Returns `false` if the deadline
+    /// passed, or if a shutdown abandoned some of them.
     ///
     /// # Errors
-    /// Called from a drain thread, which would wait for itself; or `pause` ended the wait.
+    /// The caller is a drain thread, which would wait for itself; or `pause` ended the wait.
     pub fn flush<P: Pause>(
         &self,
         deadline: Option<Instant>,
@@ -263,7 +267,8 @@ impl<T: Item> BatchQueue<T> {
         shared.threads.wake_all();
         loop {
             if reached() || expired() {
-                // After an expiry positions go on over what was abandoned, so the count decides.
+                // After an expiry the positions advance over what was abandoned, so the count
+                // decides.
                 return Ok(shared.control.lock().abandoned == 0);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -282,8 +287,8 @@ impl<T: Item> BatchQueue<T> {
     /// whose wanted owner changed; 0 without a balancer. They move at the next quiescent point of
     /// their owners.
     ///
-    /// On a drain thread it only asks for a run, and inside a balancer it does nothing; both
-    /// return 0.
+    /// On a drain thread it only requests a run, and inside a balancer it does nothing; both return
+    /// 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
             self.shared.rebalance_soon();
@@ -292,7 +297,7 @@ impl<T: Item> BatchQueue<T> {
         self.shared.rebalance()
     }
 
-    /// Closes the queue to everybody but drain threads, which still finish what their own queues
+    /// Closes the queue to all threads but drain threads, which still finish what their own queues
     /// hold.
     pub fn close_to_outside(&self) {
         self.shared.restrict(Access::DrainThreads);
@@ -308,7 +313,7 @@ impl<T: Item> BatchQueue<T> {
     /// returns the number of abandoned items: 0 unless the deadline passed. A second caller waits
     /// for the same end.
     ///
-    /// On a drain thread of this queue it closes and returns at once.
+    /// On a drain thread of this queue it closes and returns immediately.
     pub fn shutdown(&self, deadline: Option<Instant>) -> u64 {
         match self.shutdown_with(deadline, &mut Wait) {
             Ok(abandoned) => abandoned,
@@ -319,7 +324,7 @@ impl<T: Item> BatchQueue<T> {
     /// [`shutdown`](Self::shutdown) with a say in how to wait.
     ///
     /// # Errors
-    /// `pause` ended the wait. The queue is closed and goes on delivering; call again to wait for
+    /// `pause` ended the wait. The queue is closed and continues to deliver; call again to wait for
     /// it.
     pub fn shutdown_with<P: Pause>(
         &self,
@@ -328,7 +333,7 @@ impl<T: Item> BatchQueue<T> {
     ) -> Result<u64, P::Interrupt> {
         let abandoned = self.shared.shutdown(deadline, pause)?;
         if self.shared.ending.running().is_empty() {
-            // They have ended: the joins do not wait. A panic was reported when it happened.
+            // The threads have ended: the joins do not wait. A panic was reported when it happened.
             for thread in std::mem::take(&mut *self.joins.lock()) {
                 drop(thread.join());
             }
@@ -336,8 +341,9 @@ impl<T: Item> BatchQueue<T> {
         Ok(abandoned)
     }
 
-    /// A reference that keeps nothing alive, for whoever closes all queues at the end of a process.
-    /// It still finds a queue that was dropped while its drain threads have items to deliver.
+    /// A reference that keeps nothing alive, for code that closes all queues at the end of a
+    /// process. It still finds a queue that was dropped while its drain threads have items to
+    /// deliver.
     pub fn downgrade(&self) -> WeakQueue<T> {
         WeakQueue::of(&self.shared)
     }
@@ -347,7 +353,7 @@ impl<T: Item> BatchQueue<T> {
         self.shared.stats()
     }
 
-    /// Partitions now; they may grow with `add_handler`.
+    /// The number of partitions; `add_handler` may raise it.
     pub fn partition_count(&self) -> usize {
         self.shared.route.partition_count()
     }

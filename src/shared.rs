@@ -37,10 +37,9 @@ use crate::sync::{Arc, AtomicUsize, Instant, Mutex};
 pub(crate) struct Control {
     pub(crate) growth: Growth,
     pub(crate) handoffs: PendingHandoffs,
-    /// Who may put items in; past `Open` the queue does not grow any more, and no partition is
-    /// revoked.
+    /// Who may put items in; past `Open` the queue does not grow, and no partition is revoked.
     pub(crate) access: Access,
-    /// Items that a shutdown left behind when its time ran out.
+    /// Items that an expired shutdown left behind.
     pub(crate) abandoned: u64,
 }
 
@@ -50,11 +49,11 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) consumption: Consumption<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: ThreadSlots,
-    /// The pool that the queue's one drain task runs on; `None`: it has threads of its own.
+    /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
     pub(crate) retirements: Retirements<T>,
-    /// `None`: no balancer, or only one drain thread.
+    /// `None` without a balancer, or with only one drain thread.
     pub(crate) balancing: Option<Balancing>,
     pub(crate) started: Instant,
     pub(crate) control: Mutex<Control>,

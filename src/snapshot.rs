@@ -1,4 +1,4 @@
-//! How a snapshot is read from a running queue.
+//! How statistics are read from a running queue.
 
 use rustc_hash::FxHashMap;
 
@@ -10,12 +10,12 @@ use crate::shared::Shared;
 use crate::sync::Instant;
 
 impl<T: Item> Shared<T> {
-    /// What a thread is inside of, for people.
+    /// What a thread is inside of, for logs and statistics.
     pub(crate) fn name_of(&self, calling: &Calling) -> String {
         match (calling, &self.consumption) {
             (Calling::Named(name), _) => name.to_string(),
             (Calling::Type(number), Consumption::ByHandler) => self.route.name_of(*number),
-            // A consumer's number is its place among them.
+            // A consumer's number is its position among the consumers.
             (Calling::Type(_), Consumption::OneConsumer(consumer)) => consumer.name.to_string(),
             (Calling::Type(number), Consumption::PerThread(consumers)) => {
                 consumers[*number].name.to_string()

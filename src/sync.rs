@@ -2,7 +2,7 @@
 //!
 //! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg
 //! loom` on the twins in [`model`], so that the protocols run unchanged in loom's scheduler. The
-//! twins have no clock: a wait with a time-out ends when it is told to, or when a test says so, so
+//! twins have no clock: a wait with a time-out ends when it is notified, or when a test ends it, so
 //! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
 
 #[cfg(not(loom))]
@@ -41,12 +41,12 @@ impl<V: Default> Forgettable<V> {
             if let Some(value) = self.0.load_full() {
                 return value;
             }
-            // Whoever stores first wins; the others find the winner's value in the next round.
+            // The first thread to store wins; the others find its value in the next round.
             self.0.compare_and_swap(&None::<Arc<V>>, Some(Arc::default()));
         }
     }
 
-    /// Leaks the current value, and returns it for a last mark.
+    /// Leaks the current value and returns it, so that the caller can mark it.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn forget(&self) -> Option<Arc<V>> {
         let old = self.0.swap(None);
@@ -68,7 +68,7 @@ mod real {
 
     use super::{Duration, Instant};
 
-    /// Starts a named thread. The name is cut by the system at 15 bytes where it shows one.
+    /// Starts a named thread. The system shows the first 15 bytes of the name.
     pub(crate) fn spawn(
         name: String,
         body: impl FnOnce() + Send + 'static,
@@ -76,7 +76,8 @@ mod real {
         std::thread::Builder::new().name(name).spawn(body)
     }
 
-    /// A value that many threads read and one, under the control lock, replaces.
+    /// A value that many threads read and that one thread at a time, under the control lock,
+    /// replaces.
     #[derive(Debug)]
     pub(crate) struct Published<V>(ArcSwap<V>);
 
@@ -112,8 +113,8 @@ mod real {
         }
     }
 
-    /// A list that one thread at a time, under the control lock, adds to, and everybody reads: no
-    /// lock, no read-modify-write, and what is in it never moves.
+    /// A list that one thread at a time, under the control lock, adds to and that all threads read:
+    /// no lock, no read-modify-write, and its elements never move.
     #[derive(Debug)]
     pub(crate) struct AppendOnly<V>(boxcar::Vec<V>);
 
@@ -149,7 +150,7 @@ mod real {
             Self(Instant::now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
         }
 
-        /// `None`: it is due.
+        /// Returns `None` if it is due.
         pub(crate) fn time_left(self) -> Option<Duration> {
             self.0.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         }
@@ -168,7 +169,7 @@ mod real {
             Self { sender, receiver }
         }
 
-        /// Hands the segment back when the channel is full.
+        /// Returns the segment if the channel is full.
         pub(crate) fn try_send(&self, segment: S) -> Result<(), S> {
             self.sender.try_send(segment).map_err(crossbeam_channel::TrySendError::into_inner)
         }

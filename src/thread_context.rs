@@ -1,6 +1,6 @@
-//! What a thread knows of itself: the queue that it drains, and the handler that it is inside.
+//! The context of a thread: the queue that it drains, and the handler that it is inside.
 //!
-//! Queues and entry tokens are known by their addresses: nothing here keeps them alive.
+//! Queues and entry tokens are identified by their addresses: nothing here keeps them alive.
 
 use std::cell::Cell;
 
@@ -80,8 +80,8 @@ impl ThreadContext {
         Self { drains: DRAINS.with(Cell::get), holds: HOLDS.with(Cell::get) }
     }
 
-    /// While the result lives, the calling thread passes for that drain thread. The drain thread
-    /// must be inside its handler.
+    /// While the result lives, the calling thread acts as that drain thread, which must be inside
+    /// its handler.
     pub(crate) fn assume(self) -> AssumedContext {
         let before = Self::of_this_thread();
         self.set();
@@ -94,7 +94,7 @@ impl ThreadContext {
     }
 }
 
-/// While it lives, this thread passes for another.
+/// While it lives, this thread acts as another.
 #[cfg(feature = "python")]
 #[derive(Debug)]
 pub(crate) struct AssumedContext(ThreadContext);

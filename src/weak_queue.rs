@@ -6,7 +6,7 @@ use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Weak};
 
-/// A queue that may be gone.
+/// A reference to a queue that may be gone.
 #[derive(Debug)]
 pub struct WeakQueue<T: Item>(Weak<Shared<T>>);
 
@@ -15,7 +15,7 @@ impl<T: Item> WeakQueue<T> {
         Self(Arc::downgrade(shared))
     }
 
-    /// Whether neither the queue nor one of its drain threads exists any more.
+    /// Whether neither the queue nor any of its drain threads exists any more.
     pub fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }

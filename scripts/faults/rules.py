@@ -93,7 +93,7 @@ RULES: dict[str, list[str]] = {
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
     "RefuseReentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
     "TakeOnlyWhenOwned": [
-        "loom:control::ownership::loom_rules::loom_next_owner_looks_while_the_owner_is_inside",
+        "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
         "it:p6_handoff::when_the_running_cycle_ends_and_not_before",
         "it:model::random_actions_keep_every_promise",
     ],

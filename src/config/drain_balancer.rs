@@ -71,7 +71,8 @@ impl DrainBalancer {
     pub fn with_skip_ratio(self, skip_ratio: f64) -> Result<Self, ConfigError> {
         if !(skip_ratio.is_finite() && skip_ratio >= 1.0) {
             return Err(ConfigError(format!(
-                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, for instance \
+                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, for \
+                 instance \
                  {SKIP_RATIO}"
             )));
         }
@@ -79,7 +80,8 @@ impl DrainBalancer {
             Self::ThroughputWeighted { .. } => Ok(Self::ThroughputWeighted { skip_ratio }),
             Self::CostWeighted { .. } => Ok(Self::CostWeighted { skip_ratio }),
             Self::Custom(_) => Err(ConfigError(format!(
-                "DrainBalancer.custom has no skip_ratio (given: {skip_ratio}); return None from assign to skip"
+                "DrainBalancer.custom has no skip_ratio (given: {skip_ratio}); return None from \
+                 assign to skip"
             ))),
         }
     }

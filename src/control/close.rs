@@ -1,5 +1,4 @@
-//! Close and expiry: how a queue comes to its end. The steps are rules 13 and 14 of
-//! `ownership/README.md`.
+//! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
 use crate::control::shutdown_waits::WaitForEnd;
@@ -13,7 +12,7 @@ use crate::sync::{Arc, Instant, panicking};
 use crate::thread_context::drained_queue;
 
 impl<T: Item> Shared<T> {
-    /// Narrows who may put items in. No growth from here.
+    /// Narrows who may put items in. The queue does not grow from here on.
     pub(crate) fn restrict(&self, access: Access) -> bool {
         let mut control = self.control.lock();
         if control.access >= access {
@@ -30,7 +29,7 @@ impl<T: Item> Shared<T> {
         true
     }
 
-    /// Closes for everybody and sends the drain threads to their end. Idempotent; does not wait.
+    /// Closes for all threads and lets the drain threads end. Idempotent; does not wait.
     pub(crate) fn close(&self) {
         if self.restrict(Access::Closed) {
             self.ending.publish_closing();
@@ -49,8 +48,8 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
         self.close();
-        // On a drain thread it waits where that can end: not for its own queue, nor for one that
-        // needs the handler which it is inside, nor for one that waits for its own.
+        // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
+        // that needs the handler which it is inside, nor for a queue that waits for its own.
         let waits =
             drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
         let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
@@ -68,7 +67,8 @@ impl<T: Item> Shared<T> {
         Ok(self.control.lock().abandoned)
     }
 
-    /// The time is over: what is not settled by now counts as abandoned, whatever becomes of it.
+    /// The time is over: what is not settled by now counts as abandoned, whatever happens to it
+    /// later.
     pub(crate) fn expire(&self) -> u64 {
         let mut control = self.control.lock();
         if self.ending.is_expired_under_lock() {
@@ -99,18 +99,19 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// Closes the queue when a drain thread unwinds. Handlers are caught; what is left is an item's own
-/// code, like its drop or its type. The partitions of that thread have no owner any more, so the
-/// queue closes and counts what is left as abandoned.
+/// Closes the queue when a drain thread unwinds. Panics of handlers are caught; what remains is an
+/// item's code, like its drop or its type. The partitions of that thread have no owner any more, so
+/// the queue closes and counts what is left as abandoned.
 pub(crate) struct CloseOnPanic<T: Item>(pub(crate) Arc<Shared<T>>);
 
 impl<T: Item> Drop for CloseOnPanic<T> {
     fn drop(&mut self) {
         if panicking() {
             let name = &self.0.name;
-            self.0
-                .host
-                .log(&format!("queue {name}: a drain thread panicked outside of its handlers; the queue shuts down"));
+            self.0.host.log(&format!(
+                "queue {name}: a drain thread panicked outside of its handlers; the queue shuts \
+                 down"
+            ));
             self.0.close();
             self.0.expire();
         }

@@ -3,8 +3,8 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `closing` | closer, once, after every gate is closed | drain threads |
-//! | `unfinished` | closer (set, under the control lock), drain threads (count down) | drain threads |
-//! | `expired` | a shutdown whose time ran out, once, under the control lock | drain threads |
+//! | `unfinished` | closer (set), drain threads (count down) | drain threads |
+//! | `expired` | an expiring shutdown, once, under the control lock | drain threads |
 //! | `closed` | closer (notify) | drain threads between two tries of a batch |
 //! | `to_close` | drain threads at their end | the same |
 //! | `running` | the last act of each drain thread | shutdowns |
@@ -39,7 +39,7 @@ impl<T> Ending<T> {
     }
 
     // ---- close
-    // ------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------
 
     /// Under the control lock, before the gates close and before [`publish_closing`](Self::publish_closing).
     pub(crate) fn set_unfinished(&self, partitions: usize) {
@@ -89,11 +89,12 @@ impl<T> Ending<T> {
     }
 
     // ---- the end
-    // ------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------
 
     /// Counts a partition out that is closed and empty. Returns whether it was the last.
     pub(crate) fn finish_partition(&self) -> bool {
-        // AcqRel: whoever counts the last one down has seen what the others did before theirs.
+        // AcqRel: the thread that counts the last partition down has seen what the others did
+        // before theirs.
         self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
@@ -125,7 +126,7 @@ impl<T> Ending<T> {
     }
 
     // ---- expiry
-    // ------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------
 
     /// Whether a shutdown ran out of time.
     pub(crate) fn is_expired(&self) -> bool {

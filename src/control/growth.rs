@@ -6,7 +6,7 @@
 use crate::config::{Config, PartitionPolicy, Selector};
 use crate::flow::route::{Route, TypeHandlers};
 
-/// What growth remembers, under the control lock.
+/// What growth keeps, under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     /// Of all types that were ever registered, so that partitions only grow.
@@ -17,7 +17,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Counts what the handlers of a type need, now and before, and marks its partitions.
+    /// Counts the types whose handlers need the host, and marks the partitions that need none.
     pub(super) fn count_hosted<T>(
         &mut self,
         route: &Route<T>,
@@ -34,8 +34,7 @@ impl Growth {
         }
     }
 
-    /// Partitions for a type that is new and is spread over `spread` of them; adds some if the
-    /// policy says so.
+    /// Chooses `spread` partitions for a new type; adds partitions if the policy says so.
     pub(super) fn place<T>(
         &mut self,
         route: &Route<T>,
@@ -57,8 +56,8 @@ impl Growth {
         let mut chosen: Vec<usize> = Vec::with_capacity(spread);
         let mut used_threads = vec![0_usize; threads];
         for _ in 0..spread {
-            // The fewest types; then a thread that has none of this type yet, so that its instances
-            // run in parallel.
+            // First a thread that has no partition of this type yet, so that its instances run in
+            // parallel; then the fewest types.
             let free = (0..self.types_per_partition.len()).filter(|index| !chosen.contains(index));
             let thread = |index: usize| route.owner(index).load().wanted();
             let best = free.min_by_key(|&index| {
@@ -68,7 +67,7 @@ impl Growth {
             used_threads[thread(best)] += 1;
             self.types_per_partition[best] += 1;
             if self.types_per_partition[best] > 1 {
-                // Before any producer finds the type.
+                // Marked before any producer finds the type.
                 route.partition(best).mix();
             }
             chosen.push(best);

@@ -7,7 +7,8 @@ use crate::sync::{Arc, Mutex};
 use crate::testing::loom::{Latch, Number, ONE, Seen, TWO, config, model};
 use crate::{Batch, BatchQueue, HandlerRef};
 
-/// A close finds more than a take takes (rule 14): a partition is finished when it is empty.
+/// A close finds more items than one take may take (rule 14): a partition is finished when it is
+/// empty.
 #[test]
 fn loom_close_while_a_take_stops_at_its_budget() {
     model(2, || {
@@ -22,7 +23,7 @@ fn loom_close_while_a_take_stops_at_its_budget() {
     });
 }
 
-/// Shutdown against a producer (rules 13 and 14): accepted is handled, the rest is refused.
+/// Shutdown against a producer (rules 13 and 14): what is accepted is handled, the rest is refused.
 #[test]
 fn loom_close_while_a_producer_puts() {
     model(2, || {
@@ -34,15 +35,15 @@ fn loom_close_while_a_producer_puts() {
             thread::spawn(move || queue.produce(Number(ONE, 1)).is_ok())
         };
         queue.shutdown(None);
-        // Before the join: what was accepted is handled when the shutdown returns, whoever is still
-        // running.
+        // Before the join: what was accepted is handled when the shutdown returns, whichever
+        // threads still run.
         let handled = seen.numbers().len();
         let accepted = producer.join().unwrap();
         assert_eq!(handled, usize::from(accepted));
     });
 }
 
-/// The same where the open segment holds an item already, so that the put has nothing to look at.
+/// The same where the open segment already holds an item, so that the put skips its checks.
 #[test]
 fn loom_close_while_a_producer_adds_to_a_segment() {
     model(2, || {
@@ -61,8 +62,8 @@ fn loom_close_while_a_producer_adds_to_a_segment() {
     });
 }
 
-/// A handler puts an item into its own queue while that closes, into the partition of another
-/// thread that is about to end: accepted, it is handled; refused, the handler knows.
+/// A handler enqueues an item into its own closing queue, into the partition of another thread that
+/// is about to end: if accepted, it is handled; if refused, the handler is informed.
 #[test]
 fn loom_close_while_a_handler_produces() {
     model(1, || {
@@ -94,7 +95,8 @@ fn loom_close_while_a_handler_produces() {
     });
 }
 
-/// Shutdown against growth (rule 11): a type that comes too late is refused, and so are its items.
+/// Shutdown against growth (rule 11): a type that is added too late is refused, and so are its
+/// items.
 #[test]
 fn loom_close_while_a_type_is_added() {
     model(2, || {
@@ -117,7 +119,8 @@ fn loom_close_while_a_type_is_added() {
     });
 }
 
-/// Shutdown against a producer that waits in a full partition: it is told, and nobody hangs.
+/// Shutdown against a producer that waits for a full partition: it is notified, and no thread
+/// hangs.
 #[test]
 fn loom_close_while_a_producer_waits() {
     model(2, || {
@@ -141,7 +144,8 @@ fn loom_close_while_a_producer_waits() {
             let queue = queue.clone();
             thread::spawn(move || queue.produce(Number(ONE, 3)).is_ok())
         };
-        // The handler is inside and the partition full: only the close can end the producer's wait.
+        // The handler is running and the partition is full: only the close can end the producer's
+        // wait.
         queue.close();
         assert!(!producer.join().unwrap());
         release.open();

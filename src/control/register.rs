@@ -31,8 +31,8 @@ fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigE
 }
 
 impl<T: Item> Shared<T> {
-    /// Gives a type its handler, or its handlers, one for each of as many partitions. Where it had
-    /// some before: what to wait for until no thread can be inside them.
+    /// Gives a type its handler, or its handlers, one for each of as many partitions. Returns the
+    /// end of the previous handlers' retirement, if there were any.
     pub(crate) fn register<E>(
         &self,
         item_type: &HandledType,
@@ -52,8 +52,9 @@ impl<T: Item> Shared<T> {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
                 return Err(AddHandlerError::Config(ConfigError(format!(
-                    "{} has {partitions} of the queue's partitions for life, so it cannot be spread over {instances}; \
-                     give {partitions}, or call add_handler_factory before any other handler of the type",
+                    "{} has {partitions} of the queue's partitions for life, so it cannot be spread \
+                     over {instances}; give {partitions}, or call add_handler_factory before any \
+                     other handler of the type",
                     item_type.name
                 ))));
             }
@@ -81,8 +82,8 @@ impl<T: Item> Shared<T> {
         Ok(None)
     }
 
-    /// Only for a switched-off rule: what has moved is on its way for ever, and nobody is asked to
-    /// hand it over.
+    /// Only for a switched-off rule: moved partitions stay on their way, and no thread is asked to
+    /// hand them over.
     fn forget_moves(&self, control: &mut Control) {
         control.handoffs = PendingHandoffs::default();
         for partition in 0..self.route.partition_count() {
@@ -100,7 +101,8 @@ impl<T: Item> Shared<T> {
             return Ok(());
         } else if self.config.selector != Selector::ByType {
             format!(
-                "{name} cannot have a factory: only the selector by_type has partitions of one type; use add_handler"
+                "{name} cannot have a factory: only the selector by_type has partitions of one \
+                 type; use add_handler"
             )
         } else if let (PartitionPolicy::Fixed(_) | PartitionPolicy::ThreadMultiply(_), count) =
             (self.config.partitions, self.route.partition_count())
@@ -116,15 +118,14 @@ impl<T: Item> Shared<T> {
         Err(ConfigError(problem))
     }
 
-    /// Takes a type's handler away. `None`: it had none. Else what to wait for until no thread can
-    /// be inside it.
+    /// Removes a type's handler. Returns the end of its retirement, or `None` if it had no handler.
     pub(crate) fn unregister(&self, key: TypeKey) -> Option<Arc<Retired>> {
         let mut control = self.control.lock();
         let known = self.route.find(key)?;
         let before = known.registered()?;
         if control.access == Access::Closed {
-            // The drain threads are on their way out, and they close every handler that is still
-            // there.
+            // The drain threads are about to end, and they close every handler that is still
+            // registered.
             return None;
         }
         control.growth.count_hosted(&self.route, &known.partitions, Some(&before), None);

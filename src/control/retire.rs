@@ -1,9 +1,9 @@
-//! Retirement: what becomes of a handler that was replaced or removed (rule 12 of
+//! Retirement: what happens to a handler that was replaced or removed (rule 12 of
 //! `ownership/README.md`).
 //!
-//! A drain thread may be inside it, or hold a batch for it, when its type already goes elsewhere.
-//! Each thread that can be in that position passes a quiescent point first; the last of them calls
-//! `on_close` and ends the retirement. No other thread waits, unless it asked to.
+//! A drain thread may be inside it, or hold a batch for it, when its type already has another
+//! handler. Each thread that can be in that position passes a quiescent point first; the last of
+//! them calls `on_close` and ends the retirement. Only a caller that asks to waits for that.
 
 use crate::config::Selector;
 use crate::control::ownership::Owner;
@@ -17,7 +17,8 @@ use crate::shared::Shared;
 use crate::sync::{Arc, Ordering, fence};
 
 impl<T: Item> Shared<T> {
-    /// After the type was published without `registered`, under the control lock.
+    /// Begins the retirement of `registered`, after the type was published without it. Under the
+    /// control lock.
     pub(crate) fn retire(
         &self,
         registered: Arc<TypeHandlers<T>>,
@@ -33,8 +34,8 @@ impl<T: Item> Shared<T> {
             .map(|idle| idle.home)
             .collect();
         self.route.drop_idle_handlers(&gone);
-        // SeqCst: pairs with the fence of a take, between its look at the owner word and its look
-        // at the handler. A thread that becomes the owner after this looks at the word finds the
+        // SeqCst: pairs with the fence of a take, between its read of the owner word and its lookup
+        // of the handler. A thread that becomes the owner after the word is read below finds the
         // handler gone.
         fence(Ordering::SeqCst);
         // With another selector than by type, items of one type may be in the hands of any drain

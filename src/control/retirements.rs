@@ -3,8 +3,8 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `list` | whoever retires (under the control lock), threads that pass | the same |
-//! | `pending` | the same, under `list`'s lock | drain threads at their quiescent point and before they sleep |
+//! | `list` | control side, threads that pass | the same |
+//! | `pending` | the same, under `list`'s lock | drain threads |
 
 use crate::flow::handler::HandlerRef;
 use crate::flow::pause::{Pause, slice};
@@ -12,7 +12,7 @@ use crate::flow::route::TypeHandlers;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, wait_for};
 
-/// Says when a retirement has ended.
+/// The end of a retirement, for callers that wait for it.
 #[derive(Debug)]
 pub(crate) struct Retired {
     ended: Mutex<bool>,
@@ -28,7 +28,7 @@ impl Retired {
         *self.ended.lock()
     }
 
-    /// Waits for the end. Not on a drain thread, which might have to pass for it.
+    /// Waits for the end. Not called on a drain thread, which might have to pass first.
     pub(crate) fn wait_for_end<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
         while !self.is_ended() && !rule_off(Rule::WaitForRetired) {
             pause.pause(&mut |limit| self.wait(slice(limit, None)))?;
@@ -49,12 +49,12 @@ impl Retired {
     }
 }
 
-/// One handler, or one factory's handlers, on the way out.
+/// A retired handler, or the retired handlers of one factory.
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
     /// The drain threads that have not passed a quiescent point since.
     waiting: Vec<usize>,
-    /// The instances whose last call is next; known when nobody is waited for any more.
+    /// The instances whose last call is next; known when every thread has passed.
     pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
 }
@@ -64,7 +64,7 @@ impl<T> Retirement<T> {
         self.registered.handlers.iter().any(|instance| instance.is(handler))
     }
 
-    /// After `on_close`, when nothing of it is held any more.
+    /// After `on_close`. Drops the handlers before it notifies the callers that wait.
     pub(crate) fn end(self) {
         let Self { registered, to_close, retired, .. } = self;
         drop((registered, to_close));
@@ -82,14 +82,15 @@ impl<T> Retirements<T> {
         Self { list: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
     }
 
-    /// Whether `thread` has to pass for somebody. The caller has fenced.
+    /// Whether a retirement waits for `thread` to pass. The caller has fenced.
     pub(crate) fn wait_for(&self, thread: usize) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
         self.pending.load(Ordering::Relaxed) > 0
             && self.list.lock().iter().any(|retirement| retirement.waiting.contains(&thread))
     }
 
-    /// At a quiescent point of `thread`. Whether some retirement waits for nobody any more.
+    /// At a quiescent point of `thread`. Returns whether every thread has passed for some
+    /// retirement.
     pub(super) fn pass(&self, thread: usize) -> bool {
         // Relaxed: as in `wait_for`.
         if self.pending.load(Ordering::Relaxed) == 0 {
@@ -112,7 +113,7 @@ impl<T> Retirements<T> {
     ) -> (Arc<Retired>, Vec<usize>) {
         let retired = Arc::new(Retired::new());
         let mut list = self.list.lock();
-        // Of an instance that lost another type just now: its batches may still be in hand
+        // An instance may have lost another type just now: its batches may still be in hand
         // elsewhere.
         let related = list
             .iter()
@@ -139,7 +140,7 @@ impl<T> Retirements<T> {
         let (mut ended, left): (Vec<_>, Vec<_>) =
             list.drain(..).partition(|retirement| retirement.waiting.is_empty());
         *list = left;
-        // Relaxed: who has to see it takes the lock.
+        // Relaxed: a thread that has to see it takes the lock.
         self.pending.store(list.len(), Ordering::Relaxed);
         let mut closed: Vec<HandlerRef<T>> = Vec::new();
         for retirement in &mut ended {
@@ -155,8 +156,8 @@ impl<T> Retirements<T> {
         ended
     }
 
-    /// The queue's time ran out: nobody has to wait any longer, because no handler is entered from
-    /// now on.
+    /// The queue's time ran out: no caller has to wait any longer, because no handler is entered
+    /// from now on.
     pub(crate) fn end_all(&self) {
         for retirement in &*self.list.lock() {
             retirement.retired.end();

@@ -1,6 +1,5 @@
-//! Which queue waits for the end of which: a drain thread that shuts another queue down waits for
-//! it, and two that do so to each other would wait for ever. The one that comes second does not
-//! wait.
+//! Which queue waits for the end of which. A drain thread that shuts another queue down waits for
+//! it, and two that do so to each other would wait for ever: the second does not wait.
 
 use crate::sync::{Forgettable, Mutex};
 
@@ -15,7 +14,8 @@ struct Waits(Mutex<Vec<(usize, usize)>>);
 pub(crate) struct WaitForEnd(usize, usize);
 
 impl WaitForEnd {
-    /// `None`: `of` waits for `waiter` already, perhaps through others, so that neither would end.
+    /// Returns `None` if `of` already waits for `waiter`, perhaps through others, so that neither
+    /// would end.
     pub(crate) fn begin(waiter: usize, of: usize) -> Option<Self> {
         let all = WAITS.get();
         let mut waits = all.0.lock();
@@ -41,14 +41,15 @@ impl Drop for WaitForEnd {
     fn drop(&mut self) {
         let all = WAITS.get();
         let mut waits = all.0.lock();
-        if let Some(place) = waits.iter().position(|&(waiter, of)| (waiter, of) == (self.0, self.1))
+        if let Some(position) =
+            waits.iter().position(|&(waiter, of)| (waiter, of) == (self.0, self.1))
         {
-            waits.swap_remove(place);
+            waits.swap_remove(position);
         }
     }
 }
 
-/// In a forked child: no drain thread is here, and the lock may be held for ever.
+/// In a forked child: no drain thread exists here, and the lock may be held for ever.
 #[cfg(feature = "python")]
 pub(crate) fn forget() {
     WAITS.forget();
@@ -59,8 +60,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_circle_is_not_closed() {
-        // Addresses that no queue has: they are odd.
+    fn a_wait_that_would_close_a_circle_is_refused() {
+        // Queues have even addresses, so these odd ones are free.
         let first = WaitForEnd::begin(11, 13);
         let second = WaitForEnd::begin(13, 15);
         assert!(first.is_some() && second.is_some());

@@ -41,17 +41,17 @@ impl ThreadSlot {
     }
 
     // ---- called by the control side
-    // ------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------
 
     /// After a partition was revoked from the thread.
     pub(crate) fn ask_to_hand_over(&self) {
-        // Release: pairs with the AcqRel swap in `take_handoff_request`; who sees the mark finds
-        // the word.
+        // Release: pairs with the AcqRel swap in `take_handoff_request`; a thread that sees the
+        // mark finds the word.
         self.asked_to_hand_over.store(true, Ordering::Release);
     }
 
     // ---- called by the drain thread itself
-    // ------------------------------------------------------------------------------------------
+    // -----------------------------------------------------------------------------------------
 
     /// Whether the thread was asked to hand a partition over. Relaxed: the caller has fenced, or a
     /// mark that is missed now is seen before sleep.
@@ -67,8 +67,8 @@ impl ThreadSlot {
 
     /// At a quiescent point.
     pub(crate) fn count_cycle(&self) {
-        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to who
-        // sees the number.
+        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to a
+        // thread that sees the number.
         self.cycles.store(self.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
@@ -85,8 +85,8 @@ impl ThreadSlot {
         self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
     }
 
-    // ---- called by whoever reads statistics
-    // ------------------------------------------------------------------------------------------
+    // ---- called by statistics
+    // -----------------------------------------------------------------------------------------
 
     pub(crate) fn figures(&self) -> ThreadFigures {
         ThreadFigures {

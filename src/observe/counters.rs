@@ -1,8 +1,8 @@
 //! The counts of dispatched items, kept per drain thread and per handler.
 //!
-//! They change once per dispatch and not per item, so a quick lock is the cheapest way to let a
-//! snapshot see them whole, and to let a shutdown that ran out of time draw the line between
-//! *handled* and *abandoned*.
+//! They change once per dispatch and not per item, so a quick lock is the cheapest way to give a
+//! snapshot a consistent view, and to give an expired shutdown a cut-off between *handled* and
+//! *abandoned*.
 
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
@@ -34,7 +34,7 @@ pub(crate) struct PartitionCounts {
 /// A call into a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Calling {
-    /// For a type, by its number; no name is looked up on the path of a batch.
+    /// For a type, by its number: no name is looked up on the path of a batch.
     Type(usize),
     Named(Arc<str>),
 }
@@ -46,11 +46,11 @@ pub(crate) struct ThreadCounts {
     pub(crate) unhandled: u64,
     /// What the thread is inside of, and since when.
     pub(crate) calling: Option<(Calling, Instant)>,
-    /// After this, nothing the thread settles counts: it was counted as abandoned.
+    /// Past the cut-off: what the thread settles now was counted as abandoned.
     expired: bool,
 }
 
-/// What one drain thread says about itself at one moment.
+/// What one drain thread reports about itself at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadFigures {
     pub(crate) counts: ThreadCounts,
@@ -68,8 +68,8 @@ impl ThreadTally {
         Self(QuickMutex::new(ThreadCounts::default()))
     }
 
-    /// ThreadContext the thread as inside a handler. `false`: the time is over, the handler must not be
-    /// entered.
+    /// Marks the thread as inside a handler. Returns `false` if the time is over: the handler must
+    /// not be entered.
     pub(crate) fn begin_call(&self, calling: Calling, now: Instant) -> bool {
         let mut counts = self.0.lock();
         if counts.expired {
@@ -79,12 +79,12 @@ impl ThreadTally {
         true
     }
 
-    /// ThreadContext the thread as inside a call that carries no items, or as out of it.
+    /// Marks the thread as inside a call that carries no items, or as outside.
     pub(crate) fn side_call(&self, calling: Option<(Calling, Instant)>) {
         self.0.lock().calling = calling;
     }
 
-    /// Counts a group. `false`: it had been counted as abandoned before.
+    /// Counts a group. Returns `false` if it was counted as abandoned before.
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();
         counts.calling = None;
@@ -99,7 +99,8 @@ impl ThreadTally {
         true
     }
 
-    /// Draws the line: what is not settled by now is abandoned. Returns what was settled.
+    /// Sets the cut-off: what is not settled by now is abandoned. Returns the number of settled
+    /// items.
     pub(crate) fn expire(&self) -> u64 {
         let mut counts = self.0.lock();
         counts.expired = true;

@@ -1,4 +1,5 @@
-//! What a queue says about itself: counts, snapshots, and log lines that do not flood.
+//! What a queue reports about itself: counts, statistics, and log lines that do not flood. The
+//! parts of a queue hand their counts in; nothing here imports them.
 
 mod counters;
 mod stats;

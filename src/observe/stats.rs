@@ -1,4 +1,4 @@
-//! Snapshots of a queue.
+//! Statistics: a snapshot of a queue.
 
 use super::counters::{Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures};
 use crate::item::TypeKey;
@@ -13,7 +13,7 @@ use crate::sync::{Duration, Instant};
 pub struct Stats {
     /// Items per partition.
     pub buffer_size: usize,
-    /// Puts that were begun; a `put` of many counts those that were tried.
+    /// Puts that were begun; a put of many items counts those that were tried.
     pub attempts: u64,
     /// Items put in.
     pub produced: u64,
@@ -25,7 +25,7 @@ pub struct Stats {
     pub failed: u64,
     /// Items without a handler.
     pub unhandled: u64,
-    /// Items that a shutdown left behind when its time ran out.
+    /// Items that an expired shutdown left behind.
     pub abandoned: u64,
     /// Items in partitions.
     pub queued: u64,
@@ -33,12 +33,12 @@ pub struct Stats {
     pub in_flight: u64,
     /// Runs of the balancer, skipped and refused plans included.
     pub rebalances: u64,
-    /// Partitions that it gave to another drain thread, those included that were taken back.
+    /// Partitions that it gave to another drain thread, including those that were taken back.
     pub moves: u64,
     /// Largest load of a drain thread over the smallest, in the interval before the last run; 1
     /// before the first.
     pub load_ratio: f64,
-    /// The longest time from the decision to move a partition to its new owner.
+    /// The longest time from the decision to move a partition until its new owner had it.
     pub longest_handoff: Duration,
     /// The partitions, by index.
     pub partitions: Vec<PartitionStats>,
@@ -75,7 +75,8 @@ impl Stats {
         }
     }
 
-    /// Adds the next drain thread; `now` and `name_of` say whether and where it is stuck.
+    /// Adds the next drain thread; `now` decides whether it is stuck, and `name_of` names the
+    /// handler.
     pub(crate) fn add_thread(
         &mut self,
         figures: &ThreadFigures,

@@ -1,4 +1,4 @@
-//! Log lines once per subject and minute, with the number of items since the last one.
+//! Log lines at most once per subject and minute, with the number of items since the last line.
 
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -23,8 +23,8 @@ impl<K: Eq + Hash> Throttle<K> {
         Self(Mutex::new(FxHashMap::default()))
     }
 
-    /// Notes `items` more about `subject`. `Some`: a line is due, and this is the number since the
-    /// last one.
+    /// Adds `items` to what is known of `subject`. Returns the number since the last line if a line
+    /// is due.
     pub(crate) fn note(&self, subject: K, items: u64, now: Instant) -> Option<u64> {
         match self.0.lock().entry(subject) {
             Entry::Vacant(first) => {

@@ -1,13 +1,13 @@
 //! Locks and condition variables: those of `std`, or loom's, without poison. What a panic does to
 //! the state behind a lock is settled where the panic is caught.
 //!
-//! Not `parking_lot`'s, which keeps all waiting threads of a process in one table: a child of a
-//! fork inherits the table with threads that are not there, on stacks that its own threads get, and
-//! crashes at the next wait (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use
-//! them for locks that are taken while attached to the interpreter, on which nobody can be waiting
-//! when it forks.
+//! `parking_lot` is not used here: it keeps all waiting threads of a process in one table. A forked
+//! child inherits the table with threads that do not exist there, on stacks that its own threads
+//! get, and crashes at the next wait (<https://github.com/Amanieu/parking_lot/issues/515>). The
+//! bindings use it for locks that are taken while attached to the interpreter: no thread can be
+//! waiting for those at a fork.
 //!
-//! Nor do they hand a lock on in turn.
+//! These locks are not fair.
 
 use std::sync::PoisonError;
 
@@ -22,7 +22,7 @@ use super::Duration;
 
 pub(crate) use locks::MutexGuard;
 
-/// Looks at a taken lock before the system is asked to wait.
+/// Attempts at a contended lock before the thread sleeps.
 #[cfg(not(loom))]
 const YIELDS: usize = 8;
 
@@ -51,10 +51,9 @@ impl<V> Mutex<V> {
         }
     }
 
-    /// Whoever holds a busy lock of this crate lets go after a few statements, unless it has lost
-    /// its core: so this gives way some times before it asks the system to wait, as `parking_lot`
-    /// does. The lock of `std` spins for longer than the lock is held, and then puts the thread to
-    /// sleep.
+    /// The holder of a contended lock of this crate releases it after a few statements, unless it
+    /// was preempted: so this yields a few times before it sleeps, as `parking_lot` does. The lock
+    /// of `std` spins for longer than the lock is held, and then puts the thread to sleep.
     #[cold]
     #[cfg(not(loom))]
     fn lock_contended(&self) -> MutexGuard<'_, V> {
@@ -104,7 +103,7 @@ impl Condvar {
     }
 }
 
-/// Waits on `condvar` for at most `limit`; `None` is no limit. May return early.
+/// Waits on `condvar` for at most `limit`, or without a limit if it is `None`. May return early.
 #[cfg(not(loom))]
 pub(crate) fn wait_for<'a, V>(
     condvar: &Condvar,

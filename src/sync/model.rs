@@ -19,7 +19,7 @@ pub(crate) fn spawn(
     Ok(loom::thread::spawn(body))
 }
 
-/// None: the model has no time, and what a thread does must not depend on the clock.
+/// Always zero: the model has no time, and what a thread does must not depend on the clock.
 pub(crate) fn time_since(_start: Instant) -> Duration {
     Duration::ZERO
 }
@@ -62,7 +62,8 @@ impl<V> Published<V> {
 
     pub(crate) fn publish(&self, value: V) {
         let newest = {
-            // Not across a step of the model: loom would run another thread into this lock.
+            // Released before the next step of the model: loom would run another thread into this
+            // lock.
             let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
             versions.push(std::sync::Arc::new(value));
             versions.len() - 1
@@ -111,8 +112,8 @@ impl<V> SetOnce<V> {
     }
 }
 
-/// The list as loom does not see it: a few places that are filled once. What is in them is shared
-/// memory of the model.
+/// The list, invisible to loom: a few places that are filled once. Their contents are shared memory
+/// of the model.
 #[derive(Debug)]
 pub(crate) struct AppendOnly<V> {
     places: Box<[std::sync::OnceLock<V>]>,
@@ -120,7 +121,7 @@ pub(crate) struct AppendOnly<V> {
 }
 
 impl<V> AppendOnly<V> {
-    /// As many as a model has of anything.
+    /// No model has more of anything.
     const PLACES: usize = 8;
 
     pub(crate) fn new() -> Self {
@@ -181,7 +182,7 @@ pub(crate) fn parker() -> (Parker, Unparker) {
     (Parker(shared.clone()), Unparker(shared))
 }
 
-/// A park of this length ends by itself, unlike all others.
+/// A park of this length times out, unlike all others.
 pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
 
 impl Parker {

@@ -1,16 +1,16 @@
-//! A lock that is let go by a plain store, for what is held over a few statements, or over one run
-//! of items.
+//! A lock that is released by a plain store, for what is held over a few statements, or over one
+//! run of items.
 //!
-//! The lock of `std` is let go by an exchange, because it must learn whether a thread sleeps on it.
-//! On x86 an exchange waits until all stores before it have left the core, for a put the one into
-//! the segment, whose cache line the other core had: more than half the time of a put. A plain
-//! store lets the thread go on to its next lock meanwhile.
+//! The lock of `std` is released by an exchange, because it must learn whether a thread sleeps on
+//! it. On x86 an exchange waits until all earlier stores have left the core. For a put that is the
+//! store into the segment, whose cache line the other core had: more than half the time of a put.
+//! After a plain store the thread continues to its next lock meanwhile.
 //!
-//! The price: nobody is told that the lock is free, and it is not handed on in turn: among many
-//! producers of one full partition some get on faster than others. Who finds it taken gives way
-//! some times, since the holder has mostly lost its core, and then looks again after each [`NAP`],
-//! which the system may make twice as long; that also lets a holder of a lower priority go on. What
-//! waits for more than that waits for a [`Condvar`](super::Condvar).
+//! The price: no thread is notified when the lock is released, and it is not fair: among many
+//! producers of one full partition some progress faster than others. A thread that finds it taken
+//! yields a few times, since the holder was probably preempted, and then tries again after each
+//! [`NAP`], which the system may make twice as long; that also gives a holder of a lower priority
+//! time to continue. Longer waits use a [`Condvar`](super::Condvar).
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
@@ -18,7 +18,7 @@ use super::Duration;
 
 pub(crate) type QuickGuard<'a, V> = SpinMutexGuard<'a, V>;
 
-/// Looks at a taken lock, giving way between them, before the thread naps.
+/// Attempts at a contended lock, each after a yield, before the thread naps.
 const YIELDS: usize = 64;
 
 const NAP: Duration = Duration::from_micros(50);
@@ -51,7 +51,7 @@ impl<V> QuickMutex<V> {
                 std::thread::sleep(NAP);
             }
             looks += 1;
-            // The look before the try leaves the cache line with the holder.
+            // The load before the attempt leaves the cache line with the holder.
             if !self.0.is_locked()
                 && let Some(guard) = self.0.try_lock()
             {
@@ -76,7 +76,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..TIMES {
                         let mut held = count.lock();
-                        // Two steps, so that a second thread inside would lose some.
+                        // Two steps, so that a second thread inside would lose an increment.
                         let seen = *held;
                         std::hint::black_box(&held);
                         *held = seen + 1;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_while_the_holder_sleeps_gets_in_after_it() {
+    fn a_waiter_enters_after_a_holder_that_sleeps() {
         let order = QuickMutex::new(Vec::new());
         let (comes, came) = channel();
         thread::scope(|scope| {
@@ -98,7 +98,7 @@ mod tests {
                 order.lock().push("second");
             });
             came.recv().unwrap();
-            // Long enough that the other one naps.
+            // Long enough for the other thread to nap.
             thread::sleep(NAP * 100);
             held.push("first");
         });
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_inside_lets_go() {
+    fn a_panic_inside_releases_the_lock() {
         let lock = QuickMutex::new(1);
         let ended = thread::scope(|scope| {
             scope

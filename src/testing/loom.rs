@@ -1,10 +1,10 @@
 //! What the loom tests share: items, handlers that note what they see, latches, and the model.
 //!
 //! The tests stand beside their protocols and run the real queue with its real drain threads
-//! through every interleaving up to a bound; run them with `make loom`. Sleeps do not end by
-//! themselves in the model (see `sync`), so a lost wake-up is a deadlock that loom reports. Each
-//! test names the race; the number beside `model` says how many times a thread may be interrupted
-//! at a point where it could have continued, chosen so that a test ends within a minute.
+//! through every interleaving up to a bound; run them with `make loom`. Sleeps never time out in
+//! the model (see `sync`), so a lost wake-up is a deadlock that loom reports. Each test names the
+//! race; the number beside `model` says how many times a thread may be interrupted at a point where
+//! it could have continued, chosen so that a test ends within a minute.
 
 use loom::cell::UnsafeCell;
 
@@ -24,7 +24,8 @@ impl Item for Number {
     }
 }
 
-/// What the handlers saw, in order. loom reports two threads in `inside` at once.
+/// What the handlers saw, in order. loom reports it if two threads are in `inside` at the same
+/// time.
 pub(crate) struct Seen {
     pub(crate) inside: UnsafeCell<()>,
     numbers: Mutex<Vec<u32>>,
@@ -37,7 +38,7 @@ impl Default for Seen {
     }
 }
 
-// SAFETY: test code; the cell is there so that loom reports what a data race would be.
+// SAFETY: test code; the cell exists so that loom reports what would be a data race.
 unsafe impl Sync for Seen {}
 
 impl Seen {
@@ -60,7 +61,7 @@ impl Seen {
         self.numbers.lock().clone()
     }
 
-    /// Waits until the handlers have seen `count` numbers, without a word to the queue.
+    /// Waits until the handlers have seen `count` numbers, without a call to the queue.
     pub(crate) fn wait_for(&self, count: usize) {
         let mut numbers = self.numbers.lock();
         while numbers.len() < count {
@@ -108,7 +109,7 @@ pub(crate) fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static)
     builder.check(body);
 }
 
-/// One instance, two types, two partitions, two drain threads.
+/// Two drain threads, each with a partition of another type, meet at one handler instance.
 pub(crate) fn two_owners_meet(
     queue: &BatchQueue<Number>,
     handler: &HandlerRef<Number>,

@@ -7,8 +7,8 @@
 //!      └──── take back (control) ───┘      └─┘ aim elsewhere (control)
 //! ```
 //!
-//! Nobody waits for anybody. The fence between the two owners is the program order of the first: it
-//! hands the partition over when it has nothing in hand, and not before.
+//! No thread waits for another. The fence between the two owners is the program order of the first:
+//! it hands the partition over when it has nothing in hand, and not before.
 
 use crate::control::ownership::Owner;
 use crate::flow::gate::Access;
@@ -32,8 +32,8 @@ impl QuiescentPoint {
 }
 
 impl<T: Item> Shared<T> {
-    /// Revokes a partition so that `to` gets it. `false`: it is `to`'s already, or the queue is
-    /// closing.
+    /// Revokes a partition so that `to` gets it. Returns `false` if `to` has it already, or if the
+    /// queue is closing.
     ///
     /// Under the control lock, of which `control` is the proof.
     pub(crate) fn hand_over(&self, control: &mut Control, partition: usize, to: usize) -> bool {
@@ -46,12 +46,13 @@ impl<T: Item> Shared<T> {
         let revoked = loop {
             let next = match seen {
                 _ if seen.wanted() == to => return false,
-                // On its way already: let it stay, or aim it elsewhere.
+                // Already on its way: let it stay, or aim it elsewhere.
                 Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
                 Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
             };
             if matches!(seen, Owner::Owned(_)) {
-                // Aimed elsewhere, it has been under way since it was first revoked.
+                // A partition that is aimed elsewhere has been under way since it was first
+                // revoked.
                 self.route
                     .partition(partition)
                     .note_revoked(now.saturating_duration_since(self.started));
@@ -110,44 +111,47 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Gives back what a thread did not hand over in time: it is the one inside, so nobody else can
+    /// Gives back what a thread did not hand over in time: that thread is inside, so no other can
     /// be. Returns a line to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
-        let mut late = Vec::new();
+        let mut overdue = Vec::new();
         control.handoffs.retain(now, |partition, is_overdue| {
             let word = self.route.owner(partition);
             let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
             if !is_overdue || rule_off(Rule::TakeBack) {
                 return true;
             }
-            // Else it was handed over just now, or there is a new handoff with a time of its own.
+            // If this fails, it was handed over just now, or a new handoff has its own time.
             if word.exchange(seen, Owner::Owned(from)).is_ok() {
                 self.announce_owner(partition, from);
-                late.push(from);
+                overdue.push(from);
             }
             false
         });
-        late.sort_unstable();
-        let said = |thread: usize| {
+        overdue.sort_unstable();
+        let is_due = |thread: usize| {
             let log = self.balancing.as_ref().map(|balancing| &balancing.overdue_log);
             log.is_none_or(|log| log.note(thread, 1, now).is_some())
         };
-        late.chunk_by(PartialEq::eq)
-            .filter(|partitions| said(partitions[0]))
+        overdue
+            .chunk_by(PartialEq::eq)
+            .filter(|partitions| is_due(partitions[0]))
             .map(|partitions| {
                 let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
                 let inside = self.threads[thread].tally.counts().calling;
-                let inside = inside
-                    .map_or_else(|| "busy".to_owned(), |(calling, _)| format!("inside {}", self.name_of(&calling)));
+                let inside = inside.map_or_else(
+                    || "busy".to_owned(),
+                    |(calling, _)| format!("inside {}", self.name_of(&calling)),
+                );
                 format!(
-                    "queue {queue}: drain thread {thread} has been {inside} for over a second and keeps {count} \
-                     partitions that were to move"
+                    "queue {queue}: drain thread {thread} has been {inside} for over a second and \
+                     keeps {count} partitions that were to move"
                 )
             })
             .collect()
     }
 
-    /// After a change of the owner word: the thread that may take now hears of what waits there.
+    /// After a change of the owner word: wakes the thread that may take now, if items wait there.
     fn announce_owner(&self, partition: usize, owner: usize) {
         if rule_off(Rule::AssignWake) {
             return;

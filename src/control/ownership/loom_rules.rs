@@ -1,7 +1,7 @@
 //! One rule of the handoff each, in the smallest model that goes red without it.
 //!
-//! Where a thread must be somewhere for the race to begin, a latch holds it there: that costs loom
-//! no preemption, so that the few that a bound allows are left for the race itself.
+//! Where a race needs a thread at a certain point, a latch holds it there: that costs loom no
+//! preemption, so the few that a bound allows are left for the race itself.
 
 use std::convert::Infallible;
 
@@ -17,14 +17,14 @@ use crate::sync::Arc;
 use crate::testing::loom::{Latch, Number, ONE, Seen, TWO, config, model};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 
-/// A consumer, or a handler, is inside from the first of these to the second.
+/// A handler opens the first latch when it is entered, and waits for the second.
 type Hold = (Arc<Latch>, Arc<Latch>);
 
 fn hold() -> Hold {
     (Arc::new(Latch::default()), Arc::new(Latch::default()))
 }
 
-/// loom reports it if anybody else is in `seen.inside` meanwhile.
+/// loom reports it if another thread is in `seen.inside` meanwhile.
 fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
     let (seen, entered, release) = (seen.clone(), entered.clone(), release.clone());
     HandlerRef::new(move |batch: &mut Batch<Number>| {
@@ -55,7 +55,7 @@ fn hand_over(queue: &BatchQueue<Number>, to: usize) {
     assert!(queue.shared.hand_over(&mut queue.shared.control.lock(), 0, to));
 }
 
-/// Rule 8: two that change the word from the same value are not both told that they did.
+/// Rule 8: of two threads that change the word from the same value, only one succeeds.
 #[test]
 fn loom_two_changes_of_one_owner_word() {
     model(2, || {
@@ -73,7 +73,7 @@ fn loom_two_changes_of_one_owner_word() {
 
 /// Rule 3: the next owner takes nothing while the thread before it is inside.
 #[test]
-fn loom_next_owner_looks_while_the_owner_is_inside() {
+fn loom_next_owner_checks_while_the_owner_is_inside() {
     model(1, || {
         let (seen, hold) = (Arc::new(Seen::default()), hold());
         let queue = queue(&seen, held(&seen, &hold));
@@ -106,8 +106,8 @@ fn loom_new_owner_overtakes_the_old_one() {
     });
 }
 
-/// Rule 9: a move whose owner has not looked yet, or sleeps. Nothing but the move's own wake-ups
-/// brings the item.
+/// Rule 9: a move whose owner has not checked yet, or sleeps. Only the move's own wake-ups deliver
+/// the item.
 #[test]
 fn loom_move_while_the_owner_goes_to_sleep() {
     model(1, || {
@@ -120,7 +120,7 @@ fn loom_move_while_the_owner_goes_to_sleep() {
     });
 }
 
-/// Rule 12: a removal comes back when the handler is left, and not before.
+/// Rule 12: a removal returns when the handler is left, and not before.
 #[test]
 fn loom_remove_while_the_handler_is_entered() {
     model(2, || {
@@ -136,8 +136,8 @@ fn loom_remove_while_the_handler_is_entered() {
     });
 }
 
-/// Rule 12 after one move and during the next: the thread inside counts, which has looked the
-/// handler up and may be about to enter it, wherever the partition goes.
+/// Rule 12 after one move and during the next: the thread inside counts. It has looked the handler
+/// up and may be about to enter it, wherever the partition goes.
 #[test]
 fn loom_remove_while_the_partition_moves_on() {
     model(1, || {
@@ -152,7 +152,7 @@ fn loom_remove_while_the_partition_moves_on() {
         queue.produce(Number(TWO, 1)).unwrap();
         queue.produce(Number(ONE, 2)).unwrap();
         hold.0.wait();
-        // The second thread is inside, and the partition on its way back to the first.
+        // The second thread is inside, and the partition is on its way back to the first.
         hand_over(&queue, 0);
         hold.1.open();
         assert!(queue.remove_handler(ONE));
@@ -161,7 +161,7 @@ fn loom_remove_while_the_partition_moves_on() {
     });
 }
 
-/// Has something to log after its thread's first cycle, and nothing to do.
+/// Logs a line after its thread's first cycle, and does nothing else.
 struct Talkative;
 
 impl Handler<Number> for Talkative {
@@ -178,7 +178,7 @@ impl Handler<Number> for Talkative {
     }
 }
 
-/// Holds whoever logs, which a drain thread does between its quiescent point and its sleep.
+/// Holds a thread that logs, as a drain thread does between its quiescent point and its sleep.
 struct BlockedLog {
     logs: Arc<Latch>,
     release: Arc<Latch>,
@@ -235,10 +235,10 @@ impl Handler<Number> for Idle {
 }
 
 /// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list
-/// that it read before. One cycle of each drain thread is enough; the first one's is run by the
-/// thread that removes.
+/// that it read before. One cycle of each drain thread is enough; that of the first thread is run
+/// by the thread that removes.
 #[test]
-fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
+fn loom_remove_while_the_next_owner_lists_idle_handlers() {
     model(4, || {
         let (removed, kept) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
@@ -254,7 +254,7 @@ fn loom_remove_while_the_next_owner_looks_for_idle_handlers() {
         let next = thread::spawn(move || {
             next.cycle();
         });
-        // A revoke by hand: `hand_over` reads the word first, and then loom does not try the
+        // A revoke without `hand_over`: that reads the word first, and then loom does not try the
         // exchange between two reads of the other thread.
         shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
         shared.threads[0].ask_to_hand_over();

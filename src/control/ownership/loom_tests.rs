@@ -1,11 +1,11 @@
 //! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition
 //! between them.
 //!
-//! Each drain thread has a consumer of its own, so that no entry token keeps two threads apart:
-//! that only one is inside a partition is the owner word's doing alone, and loom reports two
-//! threads in `Seen::inside` at once. Bounds: one preemption, for at two a model with two drain
-//! threads and a third party runs for many minutes; two where there is one drain thread. The races
-//! of the single rules that lie deeper are in `loom_rules`.
+//! Each drain thread has its own consumer, so that no entry token keeps two threads apart: the
+//! owner word alone keeps a second thread out of a partition, and loom reports two threads in
+//! `Seen::inside`. Bounds: one preemption, because with two a model of two drain threads and a
+//! third party runs for many minutes; two where there is one drain thread. The races of single
+//! rules that lie deeper are in `loom_rules`.
 
 use loom::thread;
 
@@ -52,8 +52,8 @@ fn loom_move_while_the_owner_dispatches() {
     });
 }
 
-/// The same between two threads that rest: neither the revocation nor the pressure of the item
-/// waits for the end of a rest.
+/// The same between two resting threads: neither the revocation nor the pressure of the item waits
+/// for the end of a rest.
 #[test]
 fn loom_move_while_the_owners_rest() {
     model(1, || {
@@ -74,7 +74,7 @@ fn loom_move_while_the_owners_rest() {
     });
 }
 
-/// An item comes while its partition moves between two threads that sleep.
+/// An item arrives while its partition moves between two sleeping threads.
 #[test]
 fn loom_move_while_a_producer_puts() {
     model(1, || {
@@ -91,9 +91,9 @@ fn loom_move_while_a_producer_puts() {
     });
 }
 
-/// Aimed elsewhere before it arrived: back to the thread that is inside, or never left.
+/// Aimed elsewhere before it arrived: back to the thread inside, or the move never began.
 #[test]
-fn loom_move_back_at_once() {
+fn loom_move_back_immediately() {
     model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
@@ -124,7 +124,7 @@ fn loom_take_back_while_the_owner_hands_over() {
     });
 }
 
-/// Several moves at once, in opposite directions.
+/// Two concurrent moves, in opposite directions.
 #[test]
 fn loom_two_partitions_change_places() {
     model(1, || {
@@ -153,7 +153,7 @@ fn loom_flush_while_a_partition_moves() {
     });
 }
 
-/// A close with a move under way: the partition is finished once, by whoever is inside.
+/// A close with a move under way: the partition is finished once, by the thread inside.
 #[test]
 fn loom_close_while_a_partition_moves() {
     model(1, || {
@@ -166,7 +166,7 @@ fn loom_close_while_a_partition_moves() {
     });
 }
 
-/// Growth, a move and a close at once.
+/// Concurrent growth, move and close.
 #[test]
 fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
     model(1, || {
@@ -197,7 +197,7 @@ fn loom_remove_while_the_owner_dispatches() {
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         assert!(queue.remove_handler(ONE));
-        // loom reports it if a drain thread is inside, or comes in later without an order.
+        // loom reports it if a drain thread is inside, or enters later without an ordering.
         seen.inside.with_mut(|_| ());
         queue.shutdown(None);
     });

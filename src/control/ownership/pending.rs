@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sync::{Duration, Instant};
 
-/// A partition whose old owner does not come back for so long stays with it.
+/// A partition that its old owner does not hand over within this time stays with that owner.
 const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// Handoffs that have begun, under the control lock.

@@ -58,8 +58,8 @@ impl Owner {
 /// revoked and bits 32 to 62 name the next owner.
 ///
 /// Written by the control side (revoke, take back) and by the thread inside (assign), every time by
-/// a compare-exchange from the exact value read. Read by producers (whom to wake) and by drain
-/// threads (may I take).
+/// a compare-exchange from the exact value read. Read by producers (which thread to wake) and by
+/// drain threads (whether to take).
 #[derive(Debug)]
 pub(crate) struct OwnerWord(AtomicU64);
 
@@ -69,12 +69,13 @@ impl OwnerWord {
     }
 
     pub(crate) fn load(&self) -> Owner {
-        // Acquire: pairs with the AcqRel in `exchange`. Who reads `Owned(me)` continues from what
-        // the thread before it left: `taken`, `completed`, and all that its handlers wrote.
+        // Acquire: pairs with the AcqRel in `exchange`. A thread that reads `Owned(me)` continues
+        // from what the previous owner left: `taken`, `completed`, and all that its handlers wrote.
         Owner::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Changes `seen` into `next`; `Err`: somebody was faster, and this is what the word is now.
+    /// Changes `seen` into `next`. Returns the current word as an error if another thread changed
+    /// it first.
     pub(crate) fn exchange(&self, seen: Owner, next: Owner) -> Result<(), Owner> {
         if rule_off(Rule::CompareExchange) {
             let now = self.load();
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_says_what_was_written() {
+    fn an_owner_word_reads_back_what_was_written() {
         for owner in [
             Owner::Owned(0),
             Owner::Owned(1023),

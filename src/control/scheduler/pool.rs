@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     running: Arc<RunningThreads>,
     size: usize,
     state: Mutex<State>,
-    /// For workers that wait. Waiters once per task that comes into the queue, and by
+    /// For workers that wait. Notified once per task that enters the queue, and by
     /// [`Pool::pass_on`].
     work: Condvar,
 }

@@ -68,7 +68,7 @@ def run(options: DemoOptions) -> bool:
             line_interval_s=0,
             console=console,
         )
-        # In a terminal `follow` shows a bar from the start, elsewhere only lines of finished epochs.
+        # In a terminal `follow` shows a bar from the start, elsewhere a line per finished epoch.
         shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
         with shown:
             seconds = run_stream(spark, files, job, options.checkpoint, follow)
