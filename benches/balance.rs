@@ -1,8 +1,8 @@
-//! What balancing is worth where handlers wait: the workload *headline*, see `workload`, with
-//! handlers that sleep 20 µs per item, once per batch, and types registered in shuffled order, so
-//! that the static owners are uneven.
+//! What balancing gains when handlers wait: the workload *headline*, see `workload`, with handlers
+//! that sleep 20 µs per item, once per batch, and types registered in shuffled order, so that
+//! static owners are uneven.
 //!
-//! Three runs side by side: four bare threads that sleep as long as the same number of items needs
+//! Three runs are compared: four bare threads that sleep as long as the same number of items takes
 //! (the ideal), static owners, and `throughput_weighted` every half second. Prints items per
 //! second, the share of the ideal, and the load ratio of each interval. Run with `cargo bench
 //! --bench balance`; it takes about a minute.
@@ -19,11 +19,11 @@ use workload::{
 };
 
 const PER_ITEM: Duration = Duration::from_micros(20);
-/// Twelve seconds: the half second before the first run of the balancer and the end, where threads
-/// finish one by one, have a small part in it.
+/// Enough for twelve seconds, so that the half second before the balancer's first run and the end,
+/// when threads finish one by one, hardly matter.
 const ITEMS: usize = 2_400_000;
 const INTERVAL: Duration = Duration::from_millis(500);
-/// About the size of the batches that the queue forms here.
+/// About the size of the batches that the queue forms in this bench.
 const BARE_BATCH: u32 = 1_000;
 
 fn queue(balancer: Option<DrainBalancer>) -> BatchQueue<Metric> {
@@ -40,7 +40,7 @@ fn queue(balancer: Option<DrainBalancer>) -> BatchQueue<Metric> {
     queue
 }
 
-/// Items per second of threads that do nothing but sleep.
+/// Items per second of threads that only sleep.
 #[allow(clippy::cast_precision_loss)]
 fn bare_sleepers() -> f64 {
     let each = u32::try_from(ITEMS / DRAIN_THREADS).expect("a few million items");
@@ -57,7 +57,7 @@ fn bare_sleepers() -> f64 {
     ITEMS as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Items per second, and the load ratio at each look.
+/// Returns items per second, the load ratio of each interval, and the number of moves.
 #[allow(clippy::cast_precision_loss)]
 fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
     let (queue, slots) = (Arc::new(queue), Arc::new(slots()));
@@ -73,8 +73,9 @@ fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
             let items: Vec<u64> =
                 queue.stats().drain_threads.iter().map(|thread| thread.items).collect();
             let done = items.iter().zip(&before).map(|(now, before)| (now - before) as f64);
-            let (least, most) = done
-                .fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
+            let (least, most) = done.fold((f64::MAX, 0.0_f64), |(least, most), items| {
+                (least.min(items), most.max(items))
+            });
             ratios.push(most / least.max(1.0));
             before = items;
         }
@@ -87,14 +88,16 @@ fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
     (rate, watcher.join().expect("a watcher that does not panic"), moves)
 }
 
-/// Runs and says how it went: the share of the ideal, and the ratios of the whole intervals.
+/// Runs and prints the result. Returns the share of the ideal, and the ratios of the full
+/// intervals.
 fn show(name: &str, balancer: Option<DrainBalancer>, ideal: f64) -> (f64, Vec<f64>) {
     let (rate, mut ratios, moves) = run(queue(balancer));
-    // The last interval is a part of one, in which the producers stop.
+    // The last interval is partial: the producers stop in it.
     ratios.pop();
     let shown: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
     println!(
-        "{name:<22} {rate:>9.0} items/s, {:.3} of bare, {moves} moves, items per thread, max/min of each {INTERVAL:?}: {}",
+        "{name:<22} {rate:>9.0} items/s, {:.3} of bare, {moves} moves, items per thread, max/min \
+         of each {INTERVAL:?}: {}",
         rate / ideal,
         shown.join(" ")
     );
@@ -116,10 +119,13 @@ fn main() {
     Line {
         row: "1",
         workload: "headline, handlers sleep 20 µs per item",
-        wanted: "static ratio at least 1.3; rebalanced: at least 0.97 of bare sleepers, ratio at most 1.15 from the third interval",
+        wanted: "static ratio at least 1.3; rebalanced: at least 0.97 of bare sleepers, ratio at \
+                 most 1.15 from the third interval",
     }
     .print(
         uneven >= 1.3 && moved >= 0.97 && even <= 1.15,
-        &format!("static {fixed:.3} at ratio {uneven:.2}; rebalanced {moved:.3}, ratio at most {even:.2}"),
+        &format!(
+            "static {fixed:.3} at ratio {uneven:.2}; rebalanced {moved:.3}, ratio at most {even:.2}"
+        ),
     );
 }

@@ -1,9 +1,9 @@
-//! What is left for handlers that compute: the workload *headline*, see `workload`, with 500
-//! dependent multiply-add steps per item.
+//! The share of processor time left to handlers that compute: the workload *headline*, see
+//! `workload`, with 500 dependent multiply-add steps per item.
 //!
-//! Beside it the same steps in bare threads, one per core, all at once. The two take turns; prints
-//! the medians and the queue's share of the bare rate. Run with `cargo bench --bench busy`; it
-//! takes about half a minute.
+//! For comparison, the same steps run in bare threads, one per core. The two alternate; the bench
+//! prints the medians and the queue's share of the bare rate. Run with `cargo bench --bench busy`;
+//! it takes about half a minute.
 
 mod workload;
 
@@ -18,8 +18,8 @@ const STEPS: u32 = 500;
 const ITEMS: usize = 1_600_000;
 const ROUNDS: usize = 7;
 
-/// Each step needs the one before. The addend is opaque, else the compiler folds the loop into a
-/// formula.
+/// Each step depends on the previous one. The addend is opaque; otherwise the compiler would fold
+/// the loop into a formula.
 fn compute(value: u64) -> u64 {
     let addend = black_box(1_442_695_040_888_963_407);
     (0..STEPS)

@@ -1,10 +1,10 @@
-//! How long a partition is on its way while every drain thread is busy: the workload *headline*,
-//! see `workload`, with handlers that sleep 20 µs per item. A balancer moves one partition after
-//! the other to the next thread.
+//! How long a handoff takes while every drain thread is busy: the workload *headline*, see
+//! `workload`, with handlers that sleep 20 µs per item. A balancer moves one partition after the
+//! other to the next thread.
 //!
-//! A handoff waits for the end of the old owner's cycle and for nothing else, so it is held against
-//! the longest cycle, watched from outside. Run with `cargo bench --bench handoff`; it takes about
-//! 20 seconds.
+//! A handoff waits only for the end of the old owner's cycle, so it is compared with the longest
+//! cycle, as observed from outside. Run with `cargo bench --bench handoff`; it takes about 20
+//! seconds.
 
 mod workload;
 
@@ -20,7 +20,7 @@ use workload::{
 const PER_ITEM: Duration = Duration::from_micros(20);
 const ITEMS: usize = 160_000;
 const ROUNDS: usize = 20;
-/// Between two moves.
+/// The pause between two moves.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Moves the next partition to the next thread at each call.
@@ -88,7 +88,7 @@ fn round(slots: &Arc<Vec<usize>>) -> Round {
         })
     };
     produce_all(&queue, slots, ITEMS);
-    // Here, with all partitions still busy; what follows only empties them.
+    // Read while all partitions are still busy; the flush only empties them.
     let stats = queue.stats();
     assert_eq!(queue.flush(None, &mut Wait), Ok(true));
     assert_eq!(queue.shutdown(None), 0);
@@ -125,7 +125,8 @@ fn main() {
     .print(
         met == ROUNDS && refused == 0,
         &format!(
-            "{met} of {ROUNDS} rounds; longest of {moves} {handoff:.1?}, longest cycle {cycle:.1?}; {refused} refused"
+            "{met} of {ROUNDS} rounds; longest of {moves} {handoff:.1?}, longest cycle \
+             {cycle:.1?}; {refused} refused"
         ),
     );
 }

@@ -1,7 +1,7 @@
-//! Produce to handler, no-op handler: what the queue itself costs.
+//! From `produce` to a no-op handler: the cost of the queue itself.
 //!
-//! The workload *headline*, see `workload`. One round puts all items in, one `produce` each, and
-//! waits until all are handled; the queue is made before. Run with `cargo bench --bench headline`;
+//! The workload *headline*, see `workload`. A round produces all items, one `produce` each, and
+//! waits until all are handled; the queue exists before. Run with `cargo bench --bench headline`;
 //! criterion prints items per second as `elem/s`.
 
 mod workload;
@@ -47,7 +47,8 @@ fn headline(criterion: &mut Criterion) {
     group.finish();
     let cores = batchqueue::available_cores();
     println!(
-        "{PRODUCERS} producers, {DRAIN_THREADS} drain threads, {TYPES} types, {ITEMS} items a round, {cores} cores"
+        "{PRODUCERS} producers, {DRAIN_THREADS} drain threads, {TYPES} types, {ITEMS} items a \
+         round, {cores} cores"
     );
     assert_eq!(queue.shutdown(None), 0);
 }

@@ -1,6 +1,6 @@
-//! What a queue allocates: 1,000 types with 20,000 items of room each, never used; then all
-//! partitions filled and drained. The allocator's figure, of live bytes. Run with `cargo bench
-//! --bench memory`.
+//! What a queue allocates: 1,000 types with room for 20,000 items each, never used; then all
+//! partitions filled and drained. The figure is the allocator's count of live bytes. Run with
+//! `cargo bench --bench memory`.
 
 mod workload;
 
@@ -20,7 +20,8 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter has no part in it.
+// SAFETY: every call is forwarded unchanged to the system's allocator; the counter does not affect
+// it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -43,7 +44,7 @@ fn megabytes_since(before: usize) -> f64 {
     LIVE.load(Ordering::Relaxed).saturating_sub(before) as f64 / 1e6
 }
 
-/// Resident size of the process, where the system tells it.
+/// The resident size of the process, where the system reports it.
 fn resident() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or("VmRSS: unknown").to_owned()

@@ -1,10 +1,10 @@
-//! A balancer that follows the load and then leaves it alone: the workload *headline*, see
+//! A balancer that follows a shift of the load and then stays put: the workload *headline*, see
 //! `workload`, with handlers that sleep 20 µs per item and `throughput_weighted` every half second.
 //!
-//! First the tiers as they are; then the hot spot moves, each type having the weight of the type
-//! that stood opposite in the list; then the same weights with up to 3 % of noise, drawn anew every
-//! half second. Prints, by half seconds, the load ratio of the balancer's last interval and the
-//! moves. Run with `cargo bench --bench shift`; it takes half a minute.
+//! First the original tiers; then the hot spot shifts: the list of weights is reversed; then the
+//! new weights with up to 3 % of noise, redrawn every half second. Prints, for each half second,
+//! the load ratio of the balancer's last interval and the moves. Run with `cargo bench --bench
+//! shift`; it takes half a minute.
 
 mod workload;
 
@@ -17,11 +17,11 @@ use workload::{Lcg, Line, Metric, PRODUCERS, TIERS, TYPES, headline_config, is_t
 
 const PER_ITEM: Duration = Duration::from_micros(20);
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Intervals before the hot spot moves, after it, and with noise.
+/// The number of intervals before the shift, after it, and with noise.
 const BEFORE: usize = 8;
 const AFTER: usize = 12;
 const NOISY: usize = 24;
-/// Slots per unit of weight, so that 3 % of noise show also in the light types.
+/// Slots per unit of weight: enough for 3 % of noise to show even in light types.
 const GRAIN: usize = 100;
 
 fn slots(weights: impl Iterator<Item = usize>, lcg: &mut Lcg) -> Vec<usize> {
@@ -31,7 +31,7 @@ fn slots(weights: impl Iterator<Item = usize>, lcg: &mut Lcg) -> Vec<usize> {
     slots
 }
 
-/// What the producers put in, interval by interval.
+/// The types that the producers produce, for each interval.
 fn phases() -> Vec<Vec<usize>> {
     let mut lcg = Lcg(42);
     let mut weights: Vec<usize> = TIERS
@@ -109,8 +109,9 @@ fn main() {
             part.map(|number| format!("{:.2} ({})", ratios[number], moves[number])).collect();
         println!("{name}: {}", shown.join(" "));
     }
-    // The hot spot moves somewhere inside an interval of the balancer; the next one is the first
-    // that has only the new load, at whose end partitions move; the one after it is the second.
+    // The hot spot shifts somewhere inside an interval of the balancer. The next interval is the
+    // first full one with the new load, and partitions move at its end; the one after it is the
+    // second.
     let worst = ratios[BEFORE + 2..].iter().copied().fold(0.0_f64, f64::max);
     let in_noise: u64 = moves[BEFORE + AFTER..].iter().sum();
     Line {

@@ -1,6 +1,5 @@
-//! What a queue with many types and little traffic costs, and how long an item waits: 2,000 types,
-//! 8 drain threads, idle 1 to 50 ms, 1,000 and then 20 items a second, evenly spaced, types in
-//! turn.
+//! The cost of a queue with many types and little traffic, and the latency of an item: 2,000 types,
+//! 8 drain threads, idle 1 to 50 ms, 1,000 and then 20 evenly spaced items per second.
 //!
 //! Prints the drain threads' processor time in cores, and the time from `produce` to the handler.
 //! Run with `cargo bench --bench sparse`; it takes about 20 seconds.
@@ -37,12 +36,12 @@ fn run(
     for number in 0..items {
         let due = began + Duration::from_secs(1) / per_second * number;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        // A step that meets every type and no two neighbours after each other.
+        // A stride that visits every type, and never two adjacent types in a row.
         let kind = number as usize * 7 % TYPES;
         queue.produce(Metric { kind, value: nanos(start) }).expect("a running queue");
     }
     assert_eq!(queue.flush(None, &mut Wait), Ok(true));
-    // The threads note their processor time when they find nothing to do.
+    // Drain threads update their processor time when they have nothing to do.
     std::thread::sleep(Duration::from_millis(200));
     let cores =
         drain_cpu(queue).saturating_sub(cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
@@ -50,7 +49,8 @@ fn run(
     waited.sort_unstable();
     let at = |share: usize| Duration::from_nanos(waited[(waited.len() - 1) * share / 100]);
     println!(
-        "{per_second:>5} items/s: drain threads {cores:.4} cores; p50 {:.2?}, p99 {:.2?}, longest {:.2?}",
+        "{per_second:>5} items/s: drain threads {cores:.4} cores; p50 {:.2?}, p99 {:.2?}, longest \
+         {:.2?}",
         at(50),
         at(99),
         at(100)
@@ -73,12 +73,12 @@ fn main() {
     let (waited, start) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     for kind in 0..TYPES {
         let waited = waited.clone();
-        let note = move |batch: &mut Batch<Metric>| {
+        let record = move |batch: &mut Batch<Metric>| {
             let now = nanos(start);
             let mut waited = waited.lock().expect("no panic under the lock");
             waited.extend(batch.drain().map(|metric| now.saturating_sub(metric.value)));
         };
-        queue.add_handler(TypeKey(kind), HandlerRef::new(note)).expect("a new type");
+        queue.add_handler(TypeKey(kind), HandlerRef::new(record)).expect("a new type");
     }
     let (cores, p99) = run(&queue, &waited, start, 1_000, 10_000);
     let (_, p99_of_few) = run(&queue, &waited, start, 20, 200);

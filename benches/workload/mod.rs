@@ -1,10 +1,10 @@
-//! The workloads that several benches share.
+//! The workload shared by several benches, and their helpers.
 //!
 //! *Headline*: 16 producers, 100 types (20 of weight 24, 30 of 8, 20 of 4, 30 of 1: 830 slots,
 //! shuffled; producer `p` starts at slot `p · 830 / 16`), 4 drain threads, adaptive partitions,
 //! 2,000 items per partition, BLOCKING, idle 1 to 50 ms.
 
-#![allow(dead_code)] // Each bench uses its part.
+#![allow(dead_code)] // Each bench uses a part of it.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub const PRODUCERS: usize = 16;
 pub const TIERS: [(usize, usize); 4] = [(20, 24), (30, 8), (20, 4), (30, 1)];
 pub const TYPES: usize = 100;
 
-/// 16 bytes, like a pointer with its type.
+/// 16 bytes, the size of a pointer and its type.
 #[derive(Debug)]
 pub struct Metric {
     pub kind: usize,
@@ -47,7 +47,7 @@ impl Lcg {
     }
 }
 
-/// Shuffles, always in the same way.
+/// Shuffles with a fixed seed.
 pub fn shuffle<T>(list: &mut [T]) {
     Lcg(42).shuffle(list);
 }
@@ -72,7 +72,8 @@ pub fn headline_config() -> Config {
     }
 }
 
-/// Puts `items` in, one `produce` each, from all producers at once. The moment of the first put.
+/// Produces `items` items, one `produce` each, from all producers concurrently. Returns the time of
+/// the first put.
 pub fn produce_all(
     queue: &Arc<BatchQueue<Metric>>,
     slots: &Arc<Vec<usize>>,
@@ -85,7 +86,8 @@ pub fn produce_all(
             std::thread::spawn(move || {
                 let mut slot = producer * slots.len() / PRODUCERS;
                 start_line.wait();
-                // Its own clock: the thread that waits for all of them may get a core late.
+                // Each producer reads the clock itself: the thread that waits for them may be
+                // scheduled late.
                 let start = Instant::now();
                 for value in 0..(items / PRODUCERS) as u64 {
                     queue.produce(Metric { kind: slots[slot], value }).expect("a running queue");
@@ -101,7 +103,7 @@ pub fn produce_all(
     starts.min().expect("there are producers")
 }
 
-/// What criterion's benches are told by `cargo test` as well.
+/// Whether the bench runs under `cargo test`, which passes `--test`.
 pub fn is_test_run() -> bool {
     std::env::args().any(|word| word == "--test")
 }
@@ -111,8 +113,8 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// One line of the table in `docs/figures/benchmarks.md`, which `make report` collects from what the
-/// benches print.
+/// One row of the table in `docs/figures/benchmarks.md`, which `make report` collects from the
+/// output of the benches.
 pub struct Line {
     pub row: &'static str,
     pub workload: &'static str,

@@ -10,9 +10,9 @@ A test is named by its kind and its place:
 RULES: dict[str, list[str]] = {
     "EntryToken": [
         "loom:flow::loom_tests::loom_two_owners_meet_at_one_handler",
-        "it:p1_exclusive::one_instance_for_many_types_on_many_threads",
-        "it:p1_exclusive::one_instance_on_two_queues",
-        "it:p1_exclusive::one_consumer_for_a_round_robin_queue",
+        "it:p1_exclusive::an_instance_for_many_types_is_entered_by_one_thread_at_a_time",
+        "it:p1_exclusive::an_instance_on_two_queues_is_entered_by_one_thread_at_a_time",
+        "it:p1_exclusive::a_consumer_of_a_round_robin_queue_is_entered_by_one_thread_at_a_time",
         "it:p1_factory::an_instance_that_serves_all_partitions_is_entered_by_one_thread_at_a_time",
         "it:regressions::r07_on_idle_does_not_overlap_consume_with_a_custom_selector",
         "it:model::random_actions_keep_every_promise",
@@ -32,10 +32,10 @@ RULES: dict[str, list[str]] = {
     ],
     "KeepPressure": [
         "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
-        "it:p4_live::pressure_that_met_a_thread_awake_keeps_it_from_resting",
+        "it:p4_live::pressure_on_an_awake_thread_keeps_it_from_resting",
     ],
-    "NotifyBehindWeighted": ["it:weighted::a_producer_that_waits_behind_one_heavy_item_gets_on"],
-    "SmallerPieces": ["it:weighted::lighter_producers_do_not_keep_a_heavy_item_out"],
+    "NotifyBehindWeighted": ["it:weighted::a_producer_waiting_behind_one_weighted_item_is_woken"],
+    "SmallerPieces": ["it:weighted::lighter_producers_do_not_starve_a_weighted_item"],
     "TryNextGate": ["loom:flow::bulk::loom_tests::loom_two_producers_of_many_meet_at_two_gates"],
     "PutFence": [
         "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
@@ -66,35 +66,35 @@ RULES: dict[str, list[str]] = {
     "NotifyClosed": [
         "loom:control::loom_tests::loom_close_while_a_producer_waits",
         "loom:flow::pending::loom_tests::loom_close_while_a_loop_listens",
-        "it:p4_live::a_close_wakes_producers_that_wait",
-        "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
+        "it:p4_live::a_close_wakes_waiting_producers",
+        "it:regressions::r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers",
     ],
     "ClosedFlag": [
         "loom:control::loom_tests::loom_close_while_a_producer_puts",
         "loom:control::loom_tests::loom_close_while_a_handler_produces",
-        "it:p2_no_loss::refused_items_are_counted_and_come_back",
+        "it:p2_no_loss::refused_items_are_counted_and_returned",
     ],
     "FinalCheck": [
         "loom:control::loom_tests::loom_close_while_a_take_stops_at_its_budget",
         "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
-        "it:regressions::r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits",
+        "it:regressions::r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers",
     ],
     "Bound": [
         "it:p5_bounded::exactly_buffer_size_items_fit",
         "py:core/promises/test_p5_bounded.py",
     ],
     "CountRefused": [
-        "it:p2_no_loss::refused_items_are_counted_and_come_back",
+        "it:p2_no_loss::refused_items_are_counted_and_returned",
         "py:core/promises/test_p2_refusals.py",
     ],
-    "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
+    "CountFailed": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_is_handled"],
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
-    "CutOff": ["it:p2_no_loss::a_shutdown_out_of_time_says_what_it_abandoned"],
-    "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_goes_on"],
-    "RefuseReentrant": ["it:p9_clean_ends::a_handler_that_would_wait_for_itself_is_refused"],
+    "CutOff": ["it:p2_no_loss::a_shutdown_out_of_time_returns_the_number_of_abandoned_items"],
+    "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_is_handled"],
+    "RefuseReentrant": ["it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"],
     "TakeOnlyWhenOwned": [
         "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
-        "it:p6_handoff::when_the_running_cycle_ends_and_not_before",
+        "it:p6_handoff::a_running_owner_hands_over_when_its_cycle_ends_and_not_before",
         "it:model::random_actions_keep_every_promise",
     ],
     "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
@@ -104,19 +104,19 @@ RULES: dict[str, list[str]] = {
     ],
     "RevokeWake": [
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
-        "it:p6_handoff::at_once_when_the_owner_rests",
-        "it:p6_handoff::at_once_when_the_owner_sleeps",
+        "it:p6_handoff::a_resting_owner_hands_over_immediately",
+        "it:p6_handoff::a_sleeping_owner_hands_over_immediately",
     ],
     "AssignWake": [
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
         "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
     ],
     "TakeBack": [
-        "it:p6_handoff::a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once"
+        "it:p6_handoff::a_handoff_from_a_hanging_owner_is_cancelled_and_items_are_handled_once"
     ],
     "WaitForRetired": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_handler_is_entered",
-        "it:p9_retirement::a_removal_waits_for_the_batch_in_hand",
+        "it:p9_retirement::a_removal_waits_for_the_batch_in_flight",
         "it:model::random_actions_keep_every_promise",
     ],
     "NoGrowthWhileClosing": ["loom:control::loom_tests::loom_close_while_a_type_is_added"],
@@ -125,7 +125,7 @@ RULES: dict[str, list[str]] = {
     ],
     "CloseEndsBackOff": [
         "loom:flow::host_loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
-        "it:p2_retry::another_thread_may_enter_the_handler_between_two_tries",
+        "it:p2_retry::another_thread_can_enter_the_handler_between_attempts",
     ],
     "LeaveHostForToken": [
         "loom:flow::host_loom_tests::loom_attached_owners_meet_at_one_handler",
@@ -136,8 +136,8 @@ RULES: dict[str, list[str]] = {
         "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
     ],
     "HandoffUnderLoad": [
-        "it:regressions_of_moves::r02_a_handoff_under_load_ends_and_drops_nothing",
-        "it:p6_handoff::moves_of_saturated_partitions_end_and_refuse_nothing",
+        "it:regressions_of_moves::r02_a_handoff_under_load_completes_and_drops_nothing",
+        "it:p6_handoff::moves_of_saturated_partitions_complete_and_refuse_nothing",
     ],
     "RebalanceWhenSaturated": [
         "it:regressions_of_moves::r03_the_balancer_runs_while_all_drain_threads_are_busy"
@@ -145,13 +145,13 @@ RULES: dict[str, list[str]] = {
     "ShutdownFromHandlerReturns": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
     "TypesKeepPartitions": ["it:regressions::r06_growth_moves_no_type"],
     "ValidatePlan": [
-        "it:regressions_of_moves::r08_a_plan_with_a_thread_that_does_not_exist_is_refused"
+        "it:regressions_of_moves::r08_a_plan_with_a_missing_thread_is_refused"
     ],
     "IgnoreNoise": ["it:regressions_of_moves::r09_noise_moves_nothing"],
-    "UsageCountsInFlight": ["it:regressions::r10_items_in_hand_count_as_used"],
-    "StatsNeverWait": ["it:regressions::r11_a_snapshot_waits_for_nobody"],
+    "UsageCountsInFlight": ["it:regressions::r10_items_in_flight_count_as_used"],
+    "StatsNeverWait": ["it:regressions::r11_a_snapshot_never_waits"],
     "SpreadForConsumers": [
-        "it:regressions::r12_one_class_of_items_keeps_four_consumers_busy_at_once"
+        "it:regressions::r12_one_type_keeps_four_consumers_busy_concurrently"
     ],
     "RememberNotification": [
         "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
@@ -168,7 +168,7 @@ RULES: dict[str, list[str]] = {
         "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
     "CompensateForLoop": [
-        "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_has_another_in_its_place"
+        "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"
     ],
     "ExitGuard": ["py:core/promises/test_p9_exit.py"],
     "ForkGeneration": ["py:core/promises/test_p9_fork.py"],

@@ -1,8 +1,8 @@
-//! Buffers of columns that come back when the last slice of the column is dropped.
+//! A pool of column buffers. A buffer returns to it when the last slice of its column is dropped.
 //!
-//! A copy of a column takes some hundred KiB, which one thread fills and another drops. The
-//! allocator gives such memory back to the system and gets it again page by page, which costs as
-//! much as the copy.
+//! A copied column takes a few hundred KiB, allocated by one thread and freed by another. The
+//! allocator returns memory of that size to the system and faults it in again page by page, which
+//! costs as much as the copy.
 
 use std::fmt;
 
@@ -10,23 +10,23 @@ use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, ScalarBuffer};
 
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that wait for their next use: what six batches need of five columns with as many rows as
-/// are split at once.
-const MOST_BYTES: usize = 16 << 20;
+/// The most bytes kept for reuse: enough for six batches of five columns, each of a full chunk of
+/// rows.
+const MAX_BYTES: usize = 16 << 20;
 
-/// Sizes are powers of two, and these are their logarithms. The allocator does as well for smaller
-/// ones.
-const SIZES: std::ops::RangeInclusive<u32> = 14..=20;
+/// The size classes, as binary logarithms: every size is a power of two. The allocator handles
+/// smaller buffers just as well.
+const SIZE_CLASSES: std::ops::RangeInclusive<u32> = 14..=20;
 
-/// The buffers of one user; clones share them.
+/// A pool of buffers. Clones share the pool.
 #[derive(Clone, Default)]
-pub struct Buffers(Arc<Mutex<Kept>>);
+pub struct Buffers(Arc<Mutex<FreeLists>>);
 
 #[derive(Default)]
-struct Kept {
-    /// The one that came last is used next: some of it may still be in a cache.
-    by_size: [Vec<MutableBuffer>; (*SIZES.end() - *SIZES.start() + 1) as usize],
-    /// Of all that are kept.
+struct FreeLists {
+    /// The buffer that returned last is used first: part of it may still be in a cache.
+    by_size: [Vec<MutableBuffer>; (*SIZE_CLASSES.end() - *SIZE_CLASSES.start() + 1) as usize],
+    /// The total of all kept buffers.
     bytes: usize,
 }
 
@@ -37,87 +37,89 @@ impl fmt::Debug for Buffers {
 }
 
 impl Buffers {
-    /// A buffer with `len` values; what they are is whatever was there.
-    pub(super) fn values<N: ArrowNativeType>(&self, len: usize) -> Values<N> {
+    /// A buffer of `len` values with unspecified contents.
+    pub(super) fn values<N: ArrowNativeType>(&self, len: usize) -> PooledValues<N> {
         let bytes = len * size_of::<N>();
         let size = bytes.next_power_of_two();
-        let memory = match place_of(size) {
-            Some(place) => {
-                self.0.lock().take(place).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size))
+        let memory = match class_of(size) {
+            Some(class) => {
+                self.0.lock().take(class).unwrap_or_else(|| MutableBuffer::from_len_zeroed(size))
             }
             None => MutableBuffer::from_len_zeroed(bytes),
         };
-        Values {
-            buffer: Lent { memory, bytes, home: self.clone() },
+        PooledValues {
+            buffer: PooledBuffer { memory, bytes, pool: self.clone() },
             native: std::marker::PhantomData,
         }
     }
 
     fn keep(&self, memory: MutableBuffer) {
-        let Some(place) = place_of(memory.len()) else { return };
-        // They go back to the allocator behind the lock.
+        let Some(class) = class_of(memory.len()) else { return };
+        // Freed after the lock is released.
         let mut too_many = Vec::new();
         let mut kept = self.0.lock();
-        while kept.bytes + memory.len() > MOST_BYTES {
-            let Some(other) = kept.take_other(place) else { return };
+        while kept.bytes + memory.len() > MAX_BYTES {
+            let Some(other) = kept.take_other(class) else { return };
             too_many.push(other);
         }
         kept.bytes += memory.len();
-        kept.by_size[place].push(memory);
+        kept.by_size[class].push(memory);
     }
 }
 
-impl Kept {
-    fn take(&mut self, place: usize) -> Option<MutableBuffer> {
-        let memory = self.by_size[place].pop()?;
+impl FreeLists {
+    fn take(&mut self, class: usize) -> Option<MutableBuffer> {
+        let memory = self.by_size[class].pop()?;
         self.bytes -= memory.len();
         Some(memory)
     }
 
-    /// One of the size that most of the others have: it may be that of batches long ago.
-    fn take_other(&mut self, place: usize) -> Option<MutableBuffer> {
-        let bytes = |&other: &usize| self.by_size[other].len() << (*SIZES.start() as usize + other);
-        let fullest = (0..self.by_size.len()).filter(|&other| other != place).max_by_key(bytes)?;
+    /// Takes a buffer from the other class that holds the most bytes: it may belong to batches long
+    /// gone.
+    fn take_other(&mut self, class: usize) -> Option<MutableBuffer> {
+        let bytes =
+            |&other: &usize| self.by_size[other].len() << (*SIZE_CLASSES.start() as usize + other);
+        let fullest = (0..self.by_size.len()).filter(|&other| other != class).max_by_key(bytes)?;
         self.take(fullest)
     }
 }
 
-/// Where buffers of this size are kept, if they are.
-fn place_of(bytes: usize) -> Option<usize> {
+/// The size class of a buffer. Returns `None` if buffers of this size are not kept.
+fn class_of(bytes: usize) -> Option<usize> {
     let size = bytes
         .is_power_of_two()
         .then(|| bytes.trailing_zeros())
-        .filter(|size| SIZES.contains(size))?;
-    Some((size - SIZES.start()) as usize)
+        .filter(|size| SIZE_CLASSES.contains(size))?;
+    Some((size - SIZE_CLASSES.start()) as usize)
 }
 
-/// A buffer, until it goes home.
-struct Lent {
+/// A buffer in use. Dropping it returns the memory to the pool.
+struct PooledBuffer {
     memory: MutableBuffer,
-    /// Those in use, from its beginning.
+    /// How many bytes are in use, from the start.
     bytes: usize,
-    home: Buffers,
+    pool: Buffers,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.memory[..self.bytes]
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        self.home.keep(std::mem::replace(&mut self.memory, MutableBuffer::new(0)));
+        self.pool.keep(std::mem::replace(&mut self.memory, MutableBuffer::new(0)));
     }
 }
 
-/// Values to be written, and then to be read by many.
-pub(super) struct Values<N> {
-    buffer: Lent,
+/// PooledValues that are written once, then frozen and shared.
+pub(super) struct PooledValues<N> {
+    buffer: PooledBuffer,
     native: std::marker::PhantomData<N>,
 }
 
-impl<N: ArrowNativeType> Values<N> {
+impl<N: ArrowNativeType> PooledValues<N> {
     pub(super) fn as_mut(&mut self) -> &mut [N] {
         let len = self.buffer.bytes / size_of::<N>();
         &mut self.buffer.memory.typed_data_mut()[..len]
@@ -136,8 +138,8 @@ impl<N: ArrowNativeType> Values<N> {
 mod tests {
     use super::*;
 
-    const SMALLEST: usize = 1 << *SIZES.start();
-    const LARGEST: usize = 1 << *SIZES.end();
+    const SMALLEST: usize = 1 << *SIZE_CLASSES.start();
+    const LARGEST: usize = 1 << *SIZE_CLASSES.end();
 
     fn kept(buffers: &Buffers) -> usize {
         buffers.0.lock().by_size.iter().map(Vec::len).sum()
@@ -151,7 +153,7 @@ mod tests {
         let column = values.freeze();
         let part = column.slice(3, 5);
         drop(column);
-        assert_eq!(kept(&buffers), 0, "it is in use");
+        assert_eq!(kept(&buffers), 0, "the buffer is still in use");
         assert_eq!(*part, [7; 5]);
         let address = part.as_ptr();
         drop(part);
@@ -161,20 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_pool_is_bounded() {
         let buffers = Buffers::default();
         let many = |count: usize, bytes: usize| {
             (0..count).map(|_| buffers.values::<u8>(bytes)).collect::<Vec<_>>()
         };
         drop(many(3, SMALLEST));
         assert_eq!((kept(&buffers), buffers.0.lock().bytes), (3, 3 * SMALLEST));
-        // Those of another size make room.
-        drop(many(MOST_BYTES / LARGEST + 2, LARGEST));
-        assert_eq!((kept(&buffers), buffers.0.lock().bytes), (MOST_BYTES / LARGEST, MOST_BYTES));
+        // Buffers of another size class make room.
+        drop(many(MAX_BYTES / LARGEST + 2, LARGEST));
+        assert_eq!((kept(&buffers), buffers.0.lock().bytes), (MAX_BYTES / LARGEST, MAX_BYTES));
         drop(many(1, SMALLEST));
-        assert_eq!(kept(&buffers), MOST_BYTES / LARGEST);
-        assert_eq!(buffers.0.lock().bytes, MOST_BYTES - LARGEST + SMALLEST);
-        *buffers.0.lock() = Kept::default();
+        assert_eq!(kept(&buffers), MAX_BYTES / LARGEST);
+        assert_eq!(buffers.0.lock().bytes, MAX_BYTES - LARGEST + SMALLEST);
+        *buffers.0.lock() = FreeLists::default();
         for size in [0, 1, SMALLEST / 2, LARGEST + 1] {
             let values = buffers.values::<u8>(size);
             assert_eq!(values.as_slice().len(), size);

@@ -1,5 +1,5 @@
-//! Gathers the rows of a batch in another order. Columns of numbers and texts go into buffers that
-//! are used again; the rest is arrow-select's.
+//! Gathers the rows of a batch in a given order. Columns of numbers and strings are copied into
+//! pooled buffers; every other type goes through arrow-select.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use arrow_select::take::take;
 
 use super::buffers::Buffers;
 
-/// The rows of `batch` that `indices` names, in that order.
+/// Returns the rows of `batch` listed in `indices`, in that order.
 ///
-/// In column number `repeated`, all rows in one of the ranges `runs` of the result have the value
-/// of its first.
+/// In the column with index `repeated`, all rows of a range in `runs` (row ranges of the result)
+/// hold the same value.
 pub(super) fn gather(
     batch: &RecordBatch,
     indices: &[u32],
@@ -37,13 +37,13 @@ pub(super) fn gather(
     RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_, _>>()?, &rows)
 }
 
-/// Bytes of a text that are copied at once.
+/// Strings up to this many bytes are copied as one fixed-size block.
 const SHORT: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Gatherer<'a> {
     indices: &'a [u32],
-    /// Rows of the result with one value, in order; the rows between them have any.
+    /// Row ranges of the result that hold a single value, in order. Rows between them may hold any.
     runs: &'a [Range<usize>],
     buffers: &'a Buffers,
 }
@@ -68,7 +68,8 @@ impl Gatherer<'_> {
         take(column, &UInt32Array::from(self.indices.to_vec()), None)
     }
 
-    /// All rows of the result, in order: those with one value, and those between them.
+    /// Covers all rows of the result in order: each run with the row its value comes from, and the
+    /// rows between runs with `None`.
     fn pieces(self) -> impl Iterator<Item = (Range<usize>, Option<u32>)> {
         let mut end = 0;
         let rest = self.runs.last().map_or(0, |last| last.end)..self.indices.len();
@@ -109,7 +110,7 @@ impl Gatherer<'_> {
         let (starts, data) = (column.value_offsets(), column.value_data());
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
         let of_row = |row: u32| match nulls {
-            // Whatever stands there is no text.
+            // The bytes behind a null are not a string.
             Some(nulls) if nulls.is_null(row as usize) => 0..0,
             _ => starts[row as usize].as_usize()..starts[row as usize + 1].as_usize(),
         };
@@ -138,8 +139,8 @@ impl Gatherer<'_> {
             for &row in &self.indices[rows] {
                 let from = of_row(row);
                 let len = from.len();
-                // A short text as a piece of fixed size, with what stands behind it; the next one
-                // is written over that.
+                // A short string is copied as a fixed-size block, including the bytes that follow
+                // it; the next string overwrites the excess.
                 match (
                     data[from.start..].first_chunk::<SHORT>(),
                     to[end..].first_chunk_mut::<SHORT>(),
@@ -165,7 +166,7 @@ impl Gatherer<'_> {
     }
 }
 
-/// Fills `to` with copies of `text`, in steps that double.
+/// Fills `to` with copies of `text`, doubling the copied length at each step.
 fn repeat(text: &[u8], to: &mut [u8]) {
     let mut done = text.len().min(to.len());
     to[..done].copy_from_slice(&text[..done]);
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A column of every kind that is gathered here, and of some that are not.
+    /// A column of every type that is gathered here, and of some that go through arrow-select.
     fn columns(rows: &[Option<u16>]) -> Vec<ArrayRef> {
         let texts: Vec<Option<String>> = rows
             .iter()
@@ -221,26 +222,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_take_makes_of_it(
+        fn gathering_equals_take(
             rows in prop::collection::vec(prop::option::of(0..1_000_u16), 1..200),
             places in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
             from in any::<prop::sample::Index>(),
         ) {
-            // A slice, so that nothing begins at 0.
+            // A slice, so that no offset starts at 0.
             let start = from.index(rows.len());
-            let columns = columns(&rows).into_iter().map(|column| column.slice(start, rows.len() - start));
-            let batch = RecordBatch::try_from_iter(columns.enumerate().map(|(index, one)| (index.to_string(), one))).unwrap();
-            let indices: Vec<u32> =
-                places.iter().map(|place| u32::try_from(place.index(batch.num_rows())).unwrap()).collect();
-            let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices.clone())).unwrap();
+            let columns =
+                columns(&rows).into_iter().map(|column| column.slice(start, rows.len() - start));
+            let batch = RecordBatch::try_from_iter(
+                columns.enumerate().map(|(index, column)| (index.to_string(), column)),
+            )
+            .unwrap();
+            let indices: Vec<u32> = places
+                .iter()
+                .map(|place| u32::try_from(place.index(batch.num_rows())).unwrap())
+                .collect();
+            let taken =
+                arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices.clone()))
+                    .unwrap();
             let gathered = gather(&batch, &indices, 0, &[], &Buffers::default()).unwrap();
             prop_assert_eq!(gathered, taken);
         }
 
         #[test]
-        fn a_column_with_runs_is_what_take_makes_of_it(
+        fn gathering_runs_equals_take(
             rows in prop::collection::vec(prop::option::of(0..1_000_u16), 1..200),
-            pieces in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, any::<bool>()), 0..20),
+            pieces in prop::collection::vec(
+                (any::<prop::sample::Index>(), 0..40_usize, any::<bool>()),
+                0..20,
+            ),
         ) {
             let (mut indices, mut runs) = (Vec::new(), Vec::new());
             for (place, count, is_run) in pieces {
@@ -254,7 +266,11 @@ mod tests {
             for column in columns(&rows) {
                 let batch = RecordBatch::try_from_iter([("column", column)]).unwrap();
                 let gathered = gather(&batch, &indices, 0, &runs, &Buffers::default()).unwrap();
-                let taken = arrow_select::take::take_record_batch(&batch, &UInt32Array::from(indices.clone())).unwrap();
+                let taken = arrow_select::take::take_record_batch(
+                    &batch,
+                    &UInt32Array::from(indices.clone()),
+                )
+                .unwrap();
                 prop_assert_eq!(gathered, taken);
             }
         }

@@ -1,4 +1,4 @@
-//! Which tag each row of a column has.
+//! TagGroups the rows of a column by tag.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowDictionaryKeyType, ArrowPrimitiveType};
@@ -11,19 +11,19 @@ use arrow_schema::DataType;
 use arrow_select::take::{TakeOptions, take};
 use rustc_hash::FxHashMap;
 
-use super::Tags;
-use super::buffers::{Buffers, Values};
-use super::split::SplitError;
+use super::buffers::{Buffers, PooledValues};
+use super::error::SplitError;
+use super::tags::Tags;
 use crate::item::TypeKey;
 
-/// The groups of the rows of one column, in the order in which they were met.
-pub(super) struct Groups {
+/// The rows of one column grouped by tag, groups numbered in order of first appearance.
+pub(super) struct TagGroups {
     pub(super) keys: Vec<TypeKey>,
-    /// For each row the number of its group.
-    of_row: Values<u32>,
+    /// The group of each row.
+    of_row: PooledValues<u32>,
 }
 
-impl Groups {
+impl TagGroups {
     pub(super) fn of(
         column: &dyn Array,
         tags: &Tags,
@@ -55,7 +55,7 @@ impl Finder<'_> {
             DataType::LargeUtf8 => self.texts(column.as_string::<i64>(), of_row, signature_in),
             DataType::Utf8View => self.texts(column.as_string_view(), of_row, signature_of_view),
             DataType::Dictionary(_, _) => return downcast_dictionary_array! {
-                // Not only the type of its values, when those are no tags.
+                // Name the dictionary's type in the error, not only the type of its values.
                 column => self.dictionary(column, of_row).map_err(|error| match error {
                     SplitError::Column(_) => SplitError::Column(column.data_type().to_string()),
                     broken @ SplitError::Arrow(_) => broken,
@@ -67,7 +67,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// The group of a key.
+    /// Returns the group of a key, creating it on first use.
     fn group(&mut self, key: TypeKey) -> u32 {
         let (keys, next) = (&mut self.keys, self.by_key.len());
         *self.by_key.entry(key).or_insert_with(|| {
@@ -89,7 +89,7 @@ impl Finder<'_> {
         &'t A: ArrayAccessor<Item = &'t str>,
     {
         let (mut short, mut long) =
-            (Met::new(Signature::default(), Signature::hash), FxHashMap::default());
+            (GroupTable::new(Signature::default(), Signature::hash), FxHashMap::default());
         self.rows(&column, of_row, |finder, row| {
             let mut find = |text| finder.group(finder.tags.key(text));
             match signature(column, row) {
@@ -103,11 +103,12 @@ impl Finder<'_> {
     where
         N::Native: Eq + ToString,
     {
-        let mut met =
-            Met::new(N::Native::default(), |value: N::Native| spread(value.as_usize() as u64));
+        let mut table = GroupTable::new(N::Native::default(), |value: N::Native| {
+            spread(value.as_usize() as u64)
+        });
         self.rows(&column, of_row, |finder, row| {
             let value = column.value(row);
-            met.group(value, || finder.group(finder.tags.key(&value.to_string())))
+            table.group(value, || finder.group(finder.tags.key(&value.to_string())))
         });
     }
 
@@ -123,8 +124,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks each value of the dictionary up once. Nobody has looked at the indices before: they
-    /// may be another library's.
+    /// Looks up each value of the dictionary once. The indices are checked here: they may come from
+    /// another library and were not validated before.
     fn dictionary<K: ArrowDictionaryKeyType>(
         &mut self,
         column: &DictionaryArray<K>,
@@ -132,13 +133,13 @@ impl Finder<'_> {
     ) -> Result<(), SplitError> {
         let (indices, values) = (column.keys(), column.values());
         if values.len() > column.len() {
-            // Most of its values have no row here.
+            // Most of the values are not referenced by any row.
             let options = TakeOptions { check_bounds: true };
             let of_rows = take(values, indices, Some(options)).map_err(SplitError::Arrow)?;
             return self.column(&of_rows, of_row);
         }
-        // The groups of the values, each met in the order of the values.
-        let of_values = Groups::of(values, self.tags, self.buffers)?;
+        // TagGroups numbered in the order of the dictionary's values.
+        let of_values = TagGroups::of(values, self.tags, self.buffers)?;
         let of_value = of_values.of_row();
         let mut groups: Vec<Option<u32>> = vec![None; of_values.keys.len()];
         for (row, group) in of_row.iter_mut().enumerate() {
@@ -160,60 +161,56 @@ impl Finder<'_> {
     }
 }
 
-/// The groups of the values that were met: a hash table with linear probing, in which nearly each
-/// is where it is looked for first.
-struct Met<V, H> {
-    places: Vec<(V, u32)>,
+/// Maps values to groups: a hash table with linear probing, sparse enough that nearly every value
+/// is in its first slot.
+struct GroupTable<V, H> {
+    slots: Vec<(V, u32)>,
     values: usize,
-    /// Leaves as many bits of a hash as an index has.
+    /// Shifts a hash down to the bits of a slot index.
     shift: u32,
     hash: H,
 }
 
-impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> Met<V, H> {
-    const FIRST_PLACES: usize = 2_048;
+impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> GroupTable<V, H> {
+    const FIRST_SLOTS: usize = 2_048;
 
-    /// No group has this number: the place is empty, whatever value is there.
+    /// Marks an empty slot, whatever its value. No group has this number.
     const NONE: u32 = u32::MAX;
 
     fn new(any: V, hash: H) -> Self {
-        Self::with_places(Self::FIRST_PLACES, any, hash)
+        Self::with_slots(Self::FIRST_SLOTS, any, hash)
     }
 
-    fn with_places(places: usize, any: V, hash: H) -> Self {
+    fn with_slots(slots: usize, any: V, hash: H) -> Self {
         Self {
-            places: vec![(any, Self::NONE); places],
+            slots: vec![(any, Self::NONE); slots],
             values: 0,
-            shift: u64::BITS - places.trailing_zeros(),
+            shift: u64::BITS - slots.trailing_zeros(),
             hash,
         }
     }
 
     #[inline]
     fn group(&mut self, value: V, find: impl FnOnce() -> u32) -> u32 {
-        #[allow(clippy::cast_possible_truncation)] // it is below the number of places
+        #[allow(clippy::cast_possible_truncation)] // below the number of slots
         let first = ((self.hash)(value) >> self.shift) as usize;
-        let (here, group) = self.places[first];
-        if here == value && group != Self::NONE {
-            group
-        } else {
-            self.group_behind(first, value, find)
-        }
+        let (here, group) = self.slots[first];
+        if here == value && group != Self::NONE { group } else { self.probe(first, value, find) }
     }
 
     #[inline(never)]
-    fn group_behind(&mut self, first: usize, value: V, find: impl FnOnce() -> u32) -> u32 {
-        let (mut place, mask) = (first, self.places.len() - 1);
-        while self.places[place].1 != Self::NONE {
-            if self.places[place].0 == value {
-                return self.places[place].1;
+    fn probe(&mut self, first: usize, value: V, find: impl FnOnce() -> u32) -> u32 {
+        let (mut slot, mask) = (first, self.slots.len() - 1);
+        while self.slots[slot].1 != Self::NONE {
+            if self.slots[slot].0 == value {
+                return self.slots[slot].1;
             }
-            place = (place + 1) & mask;
+            slot = (slot + 1) & mask;
         }
         let group = find();
-        self.places[place] = (value, group);
+        self.slots[slot] = (value, group);
         self.values += 1;
-        if self.values * 4 > self.places.len() {
+        if self.values * 4 > self.slots.len() {
             self.grow();
         }
         group
@@ -221,15 +218,15 @@ impl<V: Copy + Eq, H: Fn(V) -> u64 + Copy> Met<V, H> {
 
     #[cold]
     fn grow(&mut self) {
-        let mut larger = Self::with_places(self.places.len() * 4, self.places[0].0, self.hash);
-        for &(value, group) in self.places.iter().filter(|place| place.1 != Self::NONE) {
+        let mut larger = Self::with_slots(self.slots.len() * 4, self.slots[0].0, self.hash);
+        for &(value, group) in self.slots.iter().filter(|slot| slot.1 != Self::NONE) {
             larger.group(value, || group);
         }
         *self = larger;
     }
 }
 
-/// A text of up to fifteen bytes, whole, with zeros behind it, and in the last byte its length.
+/// A string of up to fifteen bytes, padded with zeros, with its length in the last byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Signature {
     low: u64,
@@ -239,7 +236,7 @@ struct Signature {
 impl Signature {
     const BYTES: usize = 16;
 
-    /// By length: the bytes of the text in both halves.
+    /// For each length, the masks that keep the string's bytes in the two halves.
     const MASKS: [(u64, u64); Self::BYTES] = {
         let mut masks = [(0, 0); Self::BYTES];
         let mut len = 1;
@@ -251,12 +248,11 @@ impl Signature {
         masks
     };
 
-    /// Of the first `len` of these bytes, if they are not too many.
+    /// The signature of the first `len` bytes. Returns `None` if the string is too long.
     #[inline]
     fn of(bytes: &[u8], len: usize) -> Option<Self> {
         let masks = Self::MASKS.get(len)?;
-        // A piece of fixed size, of which the rest is then cut off: the length decides about no
-        // jump.
+        // Load a fixed-size block and mask off the rest, so that no branch depends on the length.
         let both = bytes
             .first_chunk()
             .map_or_else(|| padded(&bytes[..len]), |&chunk| u128::from_le_bytes(chunk));
@@ -270,8 +266,8 @@ impl Signature {
         Self { low: low & masks.0, high: high & masks.1 | (len as u64) << 56 }
     }
 
-    /// Folded multiplication, as in wyhash: every byte has a say in every bit, where tags differ in
-    /// a few digits only.
+    /// Folded multiplication, as in wyhash: every byte affects every bit, even where tags differ in
+    /// only a few digits.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // both halves
     fn hash(self) -> u64 {
@@ -281,7 +277,7 @@ impl Signature {
     }
 }
 
-/// At the end of a column.
+/// Loads a string at the end of a column, where no full block is left to read.
 #[cold]
 fn padded(bytes: &[u8]) -> u128 {
     let mut chunk = [0; Signature::BYTES];
@@ -290,7 +286,7 @@ fn padded(bytes: &[u8]) -> u128 {
 }
 
 #[inline(always)]
-#[allow(clippy::inline_always)] // else it comes back through memory, which takes as long as the rest
+#[allow(clippy::inline_always)] // otherwise the result passes through memory: twice the cost
 fn signature_in<O: OffsetSizeTrait>(
     column: &GenericStringArray<O>,
     row: usize,
@@ -300,24 +296,24 @@ fn signature_in<O: OffsetSizeTrait>(
     Signature::of(&column.value_data()[start..], end - start)
 }
 
-/// Bytes of a text that stand in its view, behind their number (Arrow columnar format,
+/// The longest string that is stored inline in its view, after the length (Arrow columnar format,
 /// variable-size binary views).
-const IN_VIEW: usize = 12;
+const INLINE_BYTES: usize = 12;
 
 #[inline]
 fn signature_of_view(column: &StringViewArray, row: usize) -> Option<Signature> {
     let view = column.views()[row];
-    #[allow(clippy::cast_possible_truncation)] // its first quarter is the length
+    #[allow(clippy::cast_possible_truncation)] // the low 32 bits are the length
     let len = view as u32 as usize;
-    if len <= IN_VIEW {
+    if len <= INLINE_BYTES {
         Some(Signature::cut(view >> u32::BITS, len, &Signature::MASKS[len]))
     } else {
         None
     }
 }
 
-/// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits depend on
-/// all.
+/// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits depend on all
+/// input bits.
 #[inline]
 pub(super) fn spread(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -334,30 +330,45 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn signatures_are_equal_where_the_texts_are(one in "[ab\\x00]{0,18}", other in "[ab\\x00]{0,18}", behind in "[ab]{0,20}") {
-            let both = StringArray::from(vec![one.clone(), other.clone(), behind]);
+        fn signatures_are_equal_iff_the_strings_are(
+            text in "[ab\\x00]{0,18}",
+            other in "[ab\\x00]{0,18}",
+            behind in "[ab]{0,20}",
+        ) {
+            let both = StringArray::from(vec![text.clone(), other.clone(), behind]);
             let views: StringViewArray = both.iter().collect();
-            let long = |text: &str, most: usize| text.len() > most;
+            let long = |value: &str, most: usize| value.len() > most;
             for (first, second, most) in [
                 (signature_in(&both, 0), signature_in(&both, 1), Signature::BYTES - 1),
-                (signature_of_view(&views, 0), signature_of_view(&views, 1), IN_VIEW),
+                (signature_of_view(&views, 0), signature_of_view(&views, 1), INLINE_BYTES),
             ] {
-                prop_assert_eq!((first.is_none(), second.is_none()), (long(&one, most), long(&other, most)));
+                prop_assert_eq!(
+                    (first.is_none(), second.is_none()),
+                    (long(&text, most), long(&other, most))
+                );
                 if first.is_some() && second.is_some() {
-                    prop_assert_eq!(first == second, one == other);
+                    prop_assert_eq!(first == second, text == other);
                 }
             }
         }
 
         #[test]
-        fn each_value_keeps_its_group(values in prop::collection::vec(0..900_u64, 0..1_000), few in any::<bool>()) {
-            // With few of the bits, most values stand behind others.
-            let mut met = Met::with_places(4, 0, |value: u64| if few { value >> 9 << 60 } else { spread(value) });
+        fn each_value_keeps_its_group(
+            values in prop::collection::vec(0..900_u64, 0..1_000),
+            few in any::<bool>(),
+        ) {
+            // With few hash bits, most values collide.
+            let mut table =
+                GroupTable::with_slots(
+                    4,
+                    0,
+                    |value: u64| if few { value >> 9 << 60 } else { spread(value) },
+                );
             let mut wanted = std::collections::HashMap::new();
             for value in values {
                 let next = u32::try_from(wanted.len()).unwrap();
                 let group = *wanted.entry(value).or_insert(next);
-                prop_assert_eq!(met.group(value, || next), group);
+                prop_assert_eq!(table.group(value, || next), group);
             }
         }
     }

@@ -1,17 +1,19 @@
-//! Columnar data: record batches are split by the values of one column, their tags, into pieces for
-//! the handlers of those.
+//! Columnar data: a record batch is split by the values of one column, its tags, into one piece per
+//! handler.
 //!
-//! [`Tags`] gives each tag that has a handler its [`TypeKey`](crate::TypeKey); [`split`] finds the
-//! pieces of a batch; [`Buffers`] keeps memory for its copies. [`aggregate`] groups rows and keeps
-//! sums of them.
+//! [`Tags`] maps each tag that has a handler to its [`TypeKey`](crate::TypeKey); [`split`] splits a
+//! batch into pieces; [`Buffers`] recycles the memory of the copies. [`aggregate`] is grouped
+//! aggregation of record batches.
 
 pub mod aggregate;
 mod buffers;
+mod error;
 mod gather;
 mod grouping;
 mod split;
 mod tags;
 
 pub use buffers::Buffers;
-pub use split::{CHUNK_ROWS, Piece, Pieces, SplitError, split};
+pub use error::SplitError;
+pub use split::{CHUNK_ROWS, Piece, Pieces, split};
 pub use tags::Tags;

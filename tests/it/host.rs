@@ -1,5 +1,5 @@
-//! Handlers with and without the host: who enters it, and that the counts, the order and the end do
-//! not depend on that.
+//! Handlers that need the host and handlers that do not: who enters it, and that counts, order and
+//! shutdown do not depend on it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -15,10 +15,9 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A host that only one thing can be said of: whether a thread is inside, and how often one went
-/// in.
+/// A host that marks the threads inside it and counts how often it was entered.
 #[derive(Debug, Clone, Default)]
-struct Counting(Arc<AtomicUsize>);
+struct CountingHost(Arc<AtomicUsize>);
 
 fn marked<R>(inside: bool, body: impl FnOnce() -> R) -> R {
     let before = INSIDE.replace(inside);
@@ -27,7 +26,7 @@ fn marked<R>(inside: bool, body: impl FnOnce() -> R) -> R {
     result
 }
 
-impl Host<Sent> for Counting {
+impl Host<Sent> for CountingHost {
     fn enter(&self, body: &mut dyn FnMut()) {
         self.0.fetch_add(1, SeqCst);
         marked(true, body);
@@ -42,7 +41,7 @@ impl Host<Sent> for Counting {
     }
 }
 
-/// Collects what it is given, and sees where it is.
+/// Collects its items and asserts that it runs where it should.
 #[derive(Debug, Clone, Default)]
 struct Placed {
     seen: Collector,
@@ -66,12 +65,12 @@ fn placed(needs_host: bool) -> (Placed, HandlerRef<Sent>) {
 }
 
 fn start(config: Config) -> (BatchQueue<Sent>, Arc<AtomicUsize>) {
-    let host = Counting::default();
+    let host = CountingHost::default();
     (BatchQueue::builder("host", config).host(host.clone()).start().unwrap(), host.0)
 }
 
 #[test]
-fn a_queue_whose_handlers_need_no_host_enters_it_for_nothing_but_the_end() {
+fn a_queue_whose_handlers_need_no_host_enters_it_only_to_end() {
     let (queue, entered) = start(config(2));
     let handlers: Vec<_> = (0..4).map(|_| placed(false)).collect();
     for (kind, (_, handler)) in handlers.iter().enumerate() {
@@ -103,7 +102,7 @@ fn handlers_of_both_kinds_run_where_they_belong_in_any_partition() {
         queue.add_handler(key(0), first.1).unwrap();
         queue.add_handler(key(1), second.1).unwrap();
         for number in 0..9_000 {
-            // The third type is nobody's.
+            // The third type has no handler.
             queue.produce(sent(number % 3, 0, number)).unwrap();
         }
         shut_down(&queue);
@@ -115,7 +114,7 @@ fn handlers_of_both_kinds_run_where_they_belong_in_any_partition() {
 }
 
 #[test]
-fn a_handler_that_is_replaced_by_one_of_the_other_kind() {
+fn a_handler_can_be_replaced_by_one_of_the_other_kind() {
     let (queue, entered) = start(config(1));
     let (with, without) = (placed(true), placed(false));
     let mut put = 0;
@@ -136,10 +135,10 @@ fn a_handler_that_is_replaced_by_one_of_the_other_kind() {
     assert_eq!((queue.stats().failed, queue.stats().unhandled), (0, 1));
 }
 
-/// Between two busy ones of the other kind, on one thread, one of these two was passed over in
-/// every cycle.
+/// Regression: on one thread, a partition between two busy ones of the other kind was passed over
+/// in every cycle.
 #[test]
-fn a_partition_between_two_of_the_other_kind_gets_its_turn() {
+fn a_partition_between_two_of_the_other_kind_is_served() {
     for needs_host in [false, true] {
         let (queue, _) = start(config(1));
         let (queue, stop) = (Arc::new(queue), Arc::new(AtomicBool::new(false)));
@@ -158,14 +157,14 @@ fn a_partition_between_two_of_the_other_kind_gets_its_turn() {
         });
         for number in 0..10 {
             queue.produce(sent(1 + 2 * (number % 2), 0, number)).unwrap();
-            wait_until("its turn", || between.seen.items().len() > number);
+            wait_until("the item in between to be handled", || between.seen.items().len() > number);
         }
         stop.store(true, SeqCst);
         shut_down(&queue);
     }
 }
 
-/// Puts its next item in before its batch ends, so that its partition is always ready.
+/// Produces its next item before its batch ends, so that its partition is always ready.
 struct Busy {
     queue: Weak<BatchQueue<Sent>>,
     stop: Arc<AtomicBool>,

@@ -1,5 +1,5 @@
-//! The promises, from outside, with real threads. One module per promise; `regressions` has one
-//! test for each failure of the original; `model` drives random actions.
+//! Tests of the promises through the public API, with real threads. Each promise has its modules;
+//! `regressions` has one test for each failure of the original; `model` drives random actions.
 
 mod host;
 mod support;

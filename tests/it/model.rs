@@ -1,9 +1,10 @@
-//! Random actions of several threads against the real queue, and a model of it that is no more than
-//! lists of what was accepted and of what each handler got.
+//! Random actions of several threads against the real queue and a model of it, which is just lists
+//! of the accepted items and of the items each handler received.
 //!
-//! Every run has a seed, which decides the queue's settings and each actor's steps; the system
-//! decides the rest. A run of one seed: `BATCHQUEUE_MODEL_SEED=<seed> BATCHQUEUE_MODEL_ACTIONS=1`.
-//! As many actions as you like: `BATCHQUEUE_MODEL_ACTIONS=10000000`, or `make soak`.
+//! Every run has a seed, which determines the queue's settings and each actor's steps; the system's
+//! scheduling does the rest. To run a single seed: `BATCHQUEUE_MODEL_SEED=<seed>
+//! BATCHQUEUE_MODEL_ACTIONS=1`. To run more actions: `BATCHQUEUE_MODEL_ACTIONS=10000000`, or `make
+//! soak`.
 
 mod actor;
 mod check;
@@ -30,7 +31,7 @@ use world::World;
 
 const ACTIONS_IN_CI: usize = 200_000;
 const STEPS: usize = 250;
-/// Runs at the same time, so that queues meet on their shared pools and at the control thread.
+/// Concurrent runs, so that queues share pools and the control thread.
 const LANES: usize = 2;
 
 fn from_environment(name: &str, otherwise: usize) -> usize {
@@ -61,21 +62,22 @@ fn start(world: &Arc<World>, random: &mut Random) -> Arc<BatchQueue<Sent>> {
     queue
 }
 
-/// Three threads end the queue at the same time, and agree on what was left behind.
+/// Three threads shut the queue down concurrently, and agree on the number of abandoned items.
 fn end(world: &World, queue: &BatchQueue<Sent>, random: &mut Random) {
     let in_time = Instant::now() + PATIENCE;
     let out_of_time = Instant::now() + Duration::from_micros(random.next() % 500);
     std::thread::scope(|scope| {
         let shutdowns: Vec<_> = (0..3)
-            .map(|place| {
+            .map(|index| {
                 let deadline =
-                    if world.may_run_out_of_time() && place == 0 { out_of_time } else { in_time };
+                    if world.may_run_out_of_time() && index == 0 { out_of_time } else { in_time };
                 scope.spawn(move || queue.shutdown(Some(deadline)))
             })
             .collect();
-        let abandoned: Vec<u64> = shutdowns.into_iter().map(|one| one.join().unwrap()).collect();
+        let abandoned: Vec<u64> =
+            shutdowns.into_iter().map(|shutdown| shutdown.join().unwrap()).collect();
         let counted = queue.stats().abandoned;
-        if abandoned.iter().any(|one| *one != counted) {
+        if abandoned.iter().any(|number| *number != counted) {
             world.violation(format!("shutdowns returned {abandoned:?}, and {counted} are counted"));
         }
     });
@@ -87,7 +89,7 @@ fn run(seed: u64) -> [usize; ACTIONS.len()] {
     let world = Arc::new(World::new(Settings::of(&mut random)));
     let queue = start(&world, &mut random);
     let shutdown_by =
-        (world.settings.end == End::Amid).then(|| (random.below(ACTORS), random.below(STEPS)));
+        (world.settings.end == End::MidRun).then(|| (random.below(ACTORS), random.below(STEPS)));
     let done = std::thread::scope(|scope| {
         let actors: Vec<_> = (0..ACTORS)
             .map(|index| {
@@ -98,12 +100,12 @@ fn run(seed: u64) -> [usize; ACTIONS.len()] {
             })
             .collect();
         let done: Vec<_> = actors.into_iter().map(|actor| actor.join().unwrap()).collect();
-        std::array::from_fn(|action| done.iter().map(|one| one[action]).sum())
+        std::array::from_fn(|action| done.iter().map(|counts| counts[action]).sum())
     });
     end(&world, &queue, &mut random);
     check(&world, &queue);
     for probe in world.probes.lock().unwrap().drain(..) {
-        probe.let_go();
+        probe.release();
     }
     done
 }
@@ -124,7 +126,7 @@ fn random_actions_keep_every_promise() {
                     let done =
                         catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|panic| {
                             eprintln!(
-                                "again: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1"
+                                "to reproduce: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1"
                             );
                             resume_unwind(panic)
                         });
@@ -142,8 +144,8 @@ fn random_actions_keep_every_promise() {
     if wanted >= ACTIONS_IN_CI {
         assert!(
             counts[Action::Produce as usize] * 2 <= total,
-            "more than half are single produces: {counts:?}"
+            "more than half of the actions are single produces: {counts:?}"
         );
-        assert!(counts.iter().all(|count| *count > 0), "some action never came: {counts:?}");
+        assert!(counts.iter().all(|count| *count > 0), "some action never occurred: {counts:?}");
     }
 }

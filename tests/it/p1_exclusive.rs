@@ -1,4 +1,4 @@
-//! P1: two calls into one handler instance never overlap.
+//! P1: calls of one handler instance never overlap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -8,7 +8,7 @@ use batchqueue::{Batch, BatchQueue, EntryToken, Failure, Handler, HandlerRef, Se
 
 use crate::support::{Sent, assert_conserved, config, key, sent, shut_down, start};
 
-/// Counts the calls that found another one inside.
+/// Counts the calls that overlap another one.
 #[derive(Default)]
 struct Guarded {
     inside: AtomicUsize,
@@ -22,7 +22,7 @@ impl Guarded {
             self.overlaps.fetch_add(1, SeqCst);
         }
         self.calls.fetch_add(1, SeqCst);
-        // Long enough for another thread to come in, if it can.
+        // Give another thread the chance to enter.
         std::thread::yield_now();
         self.inside.fetch_sub(1, SeqCst);
     }
@@ -69,7 +69,7 @@ fn drive(queue: &BatchQueue<Sent>, kinds: usize) {
 }
 
 #[test]
-fn one_instance_for_many_types_on_many_threads() {
+fn an_instance_for_many_types_is_entered_by_one_thread_at_a_time() {
     let guarded = Arc::new(Guarded::default());
     let queue =
         start(batchqueue::Config { min_idle: Duration::ZERO, max_batch_items: 16, ..config(4) });
@@ -80,12 +80,12 @@ fn one_instance_for_many_types_on_many_threads() {
     drive(&queue, 8);
     shut_down(&queue);
     assert_eq!(guarded.overlaps.load(SeqCst), 0);
-    assert!(guarded.calls.load(SeqCst) > 100, "too few calls to tell");
+    assert!(guarded.calls.load(SeqCst) > 100, "too few calls to be meaningful");
     assert_conserved(&queue.stats());
 }
 
 #[test]
-fn one_instance_on_two_queues() {
+fn an_instance_on_two_queues_is_entered_by_one_thread_at_a_time() {
     let guarded = Arc::new(Guarded::default());
     let token = Arc::new(EntryToken::default());
     let queues: Vec<_> = (0..2)
@@ -110,7 +110,7 @@ fn one_instance_on_two_queues() {
 }
 
 #[test]
-fn one_consumer_for_a_round_robin_queue() {
+fn a_consumer_of_a_round_robin_queue_is_entered_by_one_thread_at_a_time() {
     let guarded = Arc::new(Guarded::default());
     let config =
         batchqueue::Config { selector: Selector::RoundRobin, max_batch_items: 16, ..config(4) };
@@ -125,7 +125,7 @@ fn one_consumer_for_a_round_robin_queue() {
 }
 
 #[test]
-fn consumers_per_thread_do_work_at_the_same_time() {
+fn consumers_per_thread_run_concurrently() {
     use crate::support::Latch;
     let (first, second) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let latches = [first.clone(), second.clone()];

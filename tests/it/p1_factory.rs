@@ -1,4 +1,4 @@
-//! P1: parallelism for one type is asked for, with one handler instance for each of several
+//! P1: parallelism for one type is explicit, with one handler instance for each of several
 //! partitions.
 
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ fn factory(count: usize) -> (Vec<Collector>, Vec<HandlerRef<Sent>>) {
     (collectors, handlers)
 }
 
-/// Each instance stays inside until all of them are: they only come out if they are inside
-/// together.
+/// Each instance stays inside until all of them are, so the test passes only if they run
+/// concurrently.
 #[test]
-fn the_instances_of_a_type_are_inside_at_once() {
+fn the_instances_of_a_type_run_concurrently() {
     let queue = start(config(4));
     let latches: Vec<Arc<Latch>> = (0..4).map(|_| Arc::default()).collect();
     let instance = |number: usize| {
@@ -43,12 +43,12 @@ fn the_instances_of_a_type_are_inside_at_once() {
 }
 
 #[test]
-fn the_items_are_spread_evenly_and_each_instance_sees_them_in_order() {
-    for many_at_once in [false, true] {
+fn items_are_spread_evenly_and_each_instance_sees_them_in_order() {
+    for produce_many in [false, true] {
         let (queue, (collectors, handlers)) = (start(config(2)), factory(5));
         queue.add_handlers(key(0), handlers).unwrap();
         let items: Vec<Sent> = (0..6_400).map(|number| sent(0, 0, number)).collect();
-        if many_at_once {
+        if produce_many {
             queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
         } else {
             for item in items {
@@ -65,7 +65,7 @@ fn the_items_are_spread_evenly_and_each_instance_sees_them_in_order() {
 }
 
 #[test]
-fn the_instances_live_on_different_threads_where_there_are_enough() {
+fn instances_are_placed_on_different_threads_if_there_are_enough() {
     let queue = start(config(3));
     for kind in 1..3 {
         queue.add_handler(key(kind), Collector::default().handler()).unwrap();
@@ -75,8 +75,8 @@ fn the_instances_live_on_different_threads_where_there_are_enough() {
     let mut owners: Vec<usize> = stats
         .partitions
         .iter()
-        .filter(|one| one.types.contains(&key(0)))
-        .map(|one| one.owner)
+        .filter(|partition| partition.types.contains(&key(0)))
+        .map(|partition| partition.owner)
         .collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 1, 2]);
@@ -84,7 +84,7 @@ fn the_instances_live_on_different_threads_where_there_are_enough() {
 }
 
 #[test]
-fn a_factory_may_be_replaced_by_as_many_or_by_one() {
+fn a_factory_can_be_replaced_by_a_factory_of_its_size_or_by_one_handler() {
     let (queue, (first, handlers)) = (start(config(2)), factory(2));
     queue.add_handlers(key(0), handlers).unwrap();
     let put = |from: usize| {
@@ -100,7 +100,7 @@ fn a_factory_may_be_replaced_by_as_many_or_by_one() {
     shut_down(&queue);
     let mut numbers = BTreeSet::new();
     for item in first.iter().chain(&second).chain(&last).flat_map(Collector::items) {
-        assert!(numbers.insert(item.number), "{item:?} came twice");
+        assert!(numbers.insert(item.number), "{item:?} was handled twice");
     }
     assert_eq!(numbers.len(), 300);
     assert!(last[0].items().len() >= 100);
@@ -115,19 +115,20 @@ fn refusal(queue: &BatchQueue<Sent>, kind: usize, count: usize) -> String {
 }
 
 #[test]
-fn what_cannot_be_spread_is_refused_with_value_limit_and_remedy() {
+fn an_impossible_spread_is_rejected_with_value_limit_and_remedy() {
     let fixed = start(Config { partitions: PartitionPolicy::fixed(3).unwrap(), ..config(2) });
     assert_eq!(
         refusal(&fixed, 0, 4),
-        "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use PartitionPolicy.adaptive"
+        "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use \
+         PartitionPolicy.adaptive"
     );
     assert_eq!(refusal(&fixed, 0, 0), "type 16 has 0 handlers; give 1 to 65536, one per partition");
-    // Nothing of it stays behind.
+    // A rejected factory leaves nothing behind.
     fixed.add_handlers(key(0), factory(3).1).unwrap();
     assert_eq!(
         refusal(&fixed, 0, 2),
-        "type 16 has 3 of the queue's partitions for life, so it cannot be spread over 2; give 3, or call \
-         add_handler_factory before any other handler of the type"
+        "type 16 has 3 of the queue's partitions for life, so it cannot be spread over 2; give 3, \
+         or call add_handler_factory before any other handler of the type"
     );
     shut_down(&fixed);
 
@@ -135,7 +136,8 @@ fn what_cannot_be_spread_is_refused_with_value_limit_and_remedy() {
     let spread = start(Config { selector: Selector::RoundRobin, partitions, ..config(2) });
     assert_eq!(
         refusal(&spread, 0, 2),
-        "type 16 cannot have a factory: only the selector by_type has partitions of one type; use add_handler"
+        "type 16 cannot have a factory: only the selector by_type has partitions of one type; use \
+         add_handler"
     );
     shut_down(&spread);
 }
@@ -145,14 +147,14 @@ fn an_instance_that_serves_all_partitions_is_entered_by_one_thread_at_a_time() {
     let inside = Arc::new(Mutex::new(()));
     let taken = Arc::new(Mutex::new(0_usize));
     let (guard, count) = (inside.clone(), taken.clone());
-    let one = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
         let alone = guard.try_lock().expect("another thread is inside");
         *count.lock().unwrap() += batch.drain().len();
         std::thread::yield_now();
         drop(alone);
     });
     let queue = start(Config { max_batch_items: 16, ..config(3) });
-    queue.add_handlers(key(0), vec![one.clone(), one.clone(), one]).unwrap();
+    queue.add_handlers(key(0), vec![handler.clone(), handler.clone(), handler]).unwrap();
     for number in 0..3_000 {
         queue.produce(sent(0, 0, number)).unwrap();
     }

@@ -1,5 +1,5 @@
-//! P2: an accepted item is consumed, failed, unhandled or abandoned, exactly once, and the counts
-//! say so.
+//! P2: an accepted item ends as exactly one of consumed, failed, unhandled or abandoned, and the
+//! counts agree.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn every_accepted_item_is_handled_once() {
 }
 
 #[test]
-fn refused_items_are_counted_and_come_back() {
+fn refused_items_are_counted_and_returned() {
     let (handler, entered, release) = holding();
     let config = Config { buffer_size: 4, strategy: BufferStrategy::IfPossible, ..config(1) };
     let queue = start(config);
@@ -52,7 +52,7 @@ fn refused_items_are_counted_and_come_back() {
         refused,
         (5..10).map(|number| ProduceError::Full(sent(0, 0, number))).collect::<Vec<_>>()
     );
-    // Of many, only the first that is refused was tried.
+    // Of many items, only the first refused one counts as attempted.
     let mut many = vec![sent(0, 0, 10), sent(0, 0, 11)].into_iter();
     assert_eq!(
         queue.produce_many(&mut many, None, &mut Wait),
@@ -69,7 +69,7 @@ fn refused_items_are_counted_and_come_back() {
 }
 
 #[test]
-fn a_timed_out_put_is_refused() {
+fn a_put_that_times_out_is_refused() {
     let (handler, entered, release) = holding();
     let queue = start(Config { buffer_size: 1, ..config(1) });
     queue.add_handler(key(0), handler).unwrap();
@@ -103,7 +103,7 @@ fn items_without_a_handler_are_counted() {
 }
 
 #[test]
-fn items_that_their_producer_puts_into_the_partition_of_another_type_have_no_handler() {
+fn items_put_into_the_partition_of_another_type_are_unhandled() {
     let (first, second) = (Collector::default(), Collector::default());
     let queue = start(Config { partitions: PartitionPolicy::fixed(2).unwrap(), ..config(2) });
     queue.add_handler(key(0), first.handler()).unwrap();
@@ -117,7 +117,7 @@ fn items_that_their_producer_puts_into_the_partition_of_another_type_have_no_han
     assert!(first.items().iter().all(|item| item.kind == 0));
 }
 
-/// Fails every other batch.
+/// Succeeds, fails and panics in turn.
 struct Moody(std::sync::atomic::AtomicUsize);
 
 impl Handler<Sent> for Moody {
@@ -133,7 +133,7 @@ impl Handler<Sent> for Moody {
 }
 
 #[test]
-fn a_failing_batch_counts_as_failed_and_the_next_goes_on() {
+fn a_failing_batch_counts_as_failed_and_the_next_is_handled() {
     let queue = start(config(1));
     queue.add_handler(key(0), HandlerRef::new(Moody(0.into()))).unwrap();
     for number in 0..6 {
@@ -154,7 +154,7 @@ fn a_failing_batch_counts_as_failed_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_shutdown_out_of_time_says_what_it_abandoned() {
+fn a_shutdown_out_of_time_returns_the_number_of_abandoned_items() {
     let (handler, entered, release) = holding();
     let queue = start(Config { max_batch_items: 1, ..config(1) });
     queue.add_handler(key(0), handler).unwrap();
@@ -165,8 +165,8 @@ fn a_shutdown_out_of_time_says_what_it_abandoned() {
     let abandoned = queue.shutdown(Some(Instant::now()));
     assert!(abandoned > 0);
     assert_conserved(&queue.stats());
-    // The batch in hand comes back after the line was drawn: it stays abandoned, and is not
-    // consumed as well.
+    // The batch in flight returns after the cut-off: it stays abandoned and does not count as
+    // consumed too.
     release.open();
     shut_down_again(&queue, abandoned);
     assert_eq!(queue.stats().consumed + abandoned, 10);
@@ -174,8 +174,8 @@ fn a_shutdown_out_of_time_says_what_it_abandoned() {
 }
 
 #[test]
-fn a_flush_is_not_true_for_items_that_were_abandoned() {
-    // Two groups in one cycle: the time runs out inside the first, and the second is abandoned.
+fn a_flush_returns_false_for_abandoned_items() {
+    // Two groups in one cycle: time runs out inside the first, and the second is abandoned.
     let (handler, entered, release) = holding();
     let queue = start(Config { partitions: batchqueue::PartitionPolicy::Fixed(1), ..config(1) });
     let never = Collector::default();

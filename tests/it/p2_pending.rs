@@ -1,5 +1,5 @@
-//! P2: an item that found no room, and whose producer listens instead of waiting, is accepted or
-//! refused once.
+//! P2: an item that finds no room, and whose producer listens instead of waiting, is accepted or
+//! refused exactly once.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Notes what it hears.
+/// Records its notifications.
 #[derive(Default)]
 struct Ear(Mutex<Vec<usize>>);
 
@@ -23,15 +23,15 @@ impl Listener for Ear {
     }
 }
 
-fn nobody(_partition: usize) -> bool {
+fn none_waiting(_partition: usize) -> bool {
     false
 }
 
-/// A queue of one partition whose handler holds one item and whose buffer holds two more.
+/// A full queue with one partition: its handler holds one item and its buffer two more.
 fn full(strategy: BufferStrategy) -> (BatchQueue<Sent>, Arc<Latch>) {
-    let one =
+    let config =
         Config { buffer_size: 2, partitions: PartitionPolicy::Fixed(1), strategy, ..config(1) };
-    let (queue, (handler, entered, release)) = (start(one), holding());
+    let (queue, (handler, entered, release)) = (start(config), holding());
     queue.add_handler(key(0), handler).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
@@ -48,12 +48,12 @@ fn late(result: Result<(), TryProduceError<Sent>>) -> PendingItem<Sent> {
 }
 
 #[test]
-fn a_late_item_counts_as_tried_at_once_and_is_produced_or_refused_in_the_end() {
+fn a_pending_item_counts_as_attempted_immediately_and_ends_produced_or_refused() {
     let (queue, release) = full(BufferStrategy::Blocking);
-    let first = late(queue.try_produce(sent(0, 0, 3), None, &nobody));
+    let first = late(queue.try_produce(sent(0, 0, 3), None, &none_waiting));
     let mut more = vec![sent(0, 0, 4), sent(0, 0, 5)].into_iter();
     let second = late(queue.try_produce_many(&mut more));
-    let third = late(queue.try_produce(sent(0, 0, 6), None, &nobody));
+    let third = late(queue.try_produce(sent(0, 0, 6), None, &none_waiting));
     assert_eq!((second.item().map(|item| item.number), more.len()), (Some(4), 1));
     let stats = queue.stats();
     assert_eq!((stats.attempts, stats.produced, stats.refused), (6, 3, 0));
@@ -70,7 +70,7 @@ fn a_late_item_counts_as_tried_at_once_and_is_produced_or_refused_in_the_end() {
     let listening = first.listen(ear.clone());
     assert_eq!(queue.room(0), 0);
     release.open();
-    wait_until("the listener to hear", || !ear.0.lock().unwrap().is_empty());
+    wait_until("the listener to be notified", || !ear.0.lock().unwrap().is_empty());
     wait_until("room for both", || queue.room(0) == 2);
     assert!(first.try_again().is_ok());
     drop(listening);
@@ -80,19 +80,23 @@ fn a_late_item_counts_as_tried_at_once_and_is_produced_or_refused_in_the_end() {
 }
 
 #[test]
-fn a_close_is_heard_and_refuses_what_is_late() {
+fn a_close_notifies_listeners_and_refuses_pending_items() {
     let (queue, release) = full(BufferStrategy::Blocking);
-    let waits = late(queue.try_produce(sent(0, 0, 3), None, &nobody));
+    let waits = late(queue.try_produce(sent(0, 0, 3), None, &none_waiting));
     let (ear, deaf) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
     let listening = waits.listen(ear.clone());
     drop(waits.listen(deaf.clone()));
     queue.close();
     assert_eq!(*ear.0.lock().unwrap(), [0]);
-    assert!(deaf.0.lock().unwrap().is_empty(), "it does not listen any more");
-    assert_eq!(queue.room(0), 2, "whoever waits looks again");
+    assert!(deaf.0.lock().unwrap().is_empty(), "a dropped listener is not notified");
+    assert_eq!(
+        queue.room(0),
+        2,
+        "a closed queue reports room, so that waiting producers check again"
+    );
     assert!(matches!(waits.try_again(), Err(TryProduceError::Refused(ProduceError::Closed(_)))));
     assert!(matches!(
-        queue.try_produce(sent(0, 0, 4), None, &nobody),
+        queue.try_produce(sent(0, 0, 4), None, &none_waiting),
         Err(TryProduceError::Refused(ProduceError::Closed(_)))
     ));
     drop(listening);
@@ -103,10 +107,10 @@ fn a_close_is_heard_and_refuses_what_is_late() {
 }
 
 #[test]
-fn with_if_possible_nothing_is_late() {
+fn with_if_possible_no_item_is_pending() {
     let (queue, release) = full(BufferStrategy::IfPossible);
     assert!(matches!(
-        queue.try_produce(sent(0, 0, 3), None, &nobody),
+        queue.try_produce(sent(0, 0, 3), None, &none_waiting),
         Err(TryProduceError::Refused(ProduceError::Full(_)))
     ));
     release.open();
@@ -115,7 +119,7 @@ fn with_if_possible_nothing_is_late() {
 }
 
 #[test]
-fn an_item_does_not_overtake_those_that_the_caller_says_wait() {
+fn an_item_does_not_overtake_items_that_already_wait() {
     let collector = Collector::default();
     let queue = start(Config { partitions: PartitionPolicy::Fixed(1), ..config(1) });
     queue.add_handler(key(0), collector.handler()).unwrap();

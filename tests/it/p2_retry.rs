@@ -1,4 +1,4 @@
-//! P2, P3: a batch that is tried again keeps its place, and counts once.
+//! P2, P3: a batch that is retried keeps its position and counts once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,11 +17,10 @@ fn retrying(attempts: u32, backoff: Duration) -> Config {
     Config { retry: Some(retry), ..config(1) }
 }
 
-/// The items of a call, and whether it was the last try.
+/// The items of a call, and whether it was the last attempt.
 type Call = (Vec<usize>, bool);
 
-/// Fails its first `failures` calls, as it is told to, and notes every call: its items, and whether
-/// it was the last try.
+/// Fails its first `failures` calls with `failure`, and records every call.
 #[derive(Clone)]
 struct Fickle {
     failures: usize,
@@ -60,7 +59,7 @@ fn again(_: &mut Batch<Sent>) -> Failure {
 }
 
 #[test]
-fn a_batch_is_tried_so_many_times_and_counts_once() {
+fn a_batch_is_retried_up_to_the_limit_and_counts_once() {
     let (queue, fickle) = (start(retrying(3, Duration::ZERO)), Fickle::new(2, again));
     queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
     queue.produce(sent(0, 0, 7)).unwrap();
@@ -72,7 +71,7 @@ fn a_batch_is_tried_so_many_times_and_counts_once() {
 }
 
 #[test]
-fn after_the_last_try_a_batch_has_failed_once() {
+fn after_the_last_attempt_a_batch_has_failed_once() {
     let (queue, fickle, lines) =
         (retrying(3, Duration::ZERO), Fickle::new(usize::MAX, again), Lines::default());
     let queue = start_with(&lines, queue);
@@ -94,7 +93,7 @@ fn after_the_last_try_a_batch_has_failed_once() {
 }
 
 #[test]
-fn without_a_policy_a_batch_is_tried_once() {
+fn without_a_policy_a_batch_is_attempted_once() {
     let (queue, fickle) = (start(config(1)), Fickle::new(1, again));
     queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
     queue.produce(sent(0, 0, 7)).unwrap();
@@ -103,7 +102,7 @@ fn without_a_policy_a_batch_is_tried_once() {
 }
 
 #[test]
-fn what_cannot_help_is_not_tried_again() {
+fn a_batch_is_not_retried_if_a_retry_cannot_help() {
     let panics: fn(&mut Batch<Sent>) -> Failure = |_| panic!("moody");
     let gives_up: fn(&mut Batch<Sent>) -> Failure = |_| Failure::last("no use");
     let loses_items: fn(&mut Batch<Sent>) -> Failure = |batch| {
@@ -120,10 +119,10 @@ fn what_cannot_help_is_not_tried_again() {
     }
 }
 
-/// While a batch waits for its next try, what stands behind it waits too: also another type's
-/// items, when they are taken in the same cycle.
+/// While a batch waits for its next attempt, the items behind it wait too, including those of
+/// another type that were taken in the same cycle.
 #[test]
-fn the_order_outlives_a_retry() {
+fn order_is_kept_across_retries() {
     let (queue, fickle) = (
         start(Config { max_batch_items: 2, ..retrying(4, Duration::from_millis(1)) }),
         Fickle::new(3, again),
@@ -134,15 +133,18 @@ fn the_order_outlives_a_retry() {
     }
     shut_down(&queue);
     let calls = fickle.calls();
-    assert!(calls[..3].iter().all(|call| call.0 == calls[0].0), "the same batch first: {calls:?}");
+    assert!(
+        calls[..3].iter().all(|call| call.0 == calls[0].0),
+        "the same batch is retried first: {calls:?}"
+    );
     let handled: Vec<usize> = calls[3..].iter().flat_map(|call| call.0.clone()).collect();
     assert_eq!(handled, (0..20).collect::<Vec<_>>());
 }
 
 #[test]
-fn another_thread_may_enter_the_handler_between_two_tries() {
-    // One instance on two threads: the first fails its batch and waits for ever, as it were,
-    // outside the handler.
+fn another_thread_can_enter_the_handler_between_attempts() {
+    // One instance on two threads: the first thread's batch fails and waits outside the handler,
+    // practically for ever.
     let config = Config { partitions: batchqueue::PartitionPolicy::Fixed(2), ..retrying(2, LONG) };
     let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..config });
     let fickle = Fickle::new(1, again);
@@ -151,28 +153,28 @@ fn another_thread_may_enter_the_handler_between_two_tries() {
         queue.add_handler(key(kind), handler.clone()).unwrap();
     }
     queue.produce(sent(0, 0, 0)).unwrap();
-    wait_until("the first try", || fickle.calls().len() == 1);
+    wait_until("the first attempt", || fickle.calls().len() == 1);
     queue.produce(sent(1, 0, 1)).unwrap();
     wait_until("the other thread's batch", || queue.stats().consumed == 1);
     assert_eq!(fickle.calls()[1].0, [1]);
-    // The close ends the wait of ten minutes, and the try that is left follows at once.
+    // The close ends the back-off of ten minutes, and the remaining attempt follows immediately.
     shut_down(&queue);
     assert_eq!((fickle.calls().len(), queue.stats().consumed), (3, 2));
 }
 
 #[test]
-fn a_wait_between_two_tries_holds_up_no_other_thread() {
+fn a_back_off_does_not_block_other_threads() {
     let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..retrying(2, LONG) });
     let (fickle, collector) = (Fickle::new(1, again), Collector::default());
     queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
     queue.add_handler(key(1), collector.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
-    wait_until("the first try", || fickle.calls().len() == 1);
+    wait_until("the first attempt", || fickle.calls().len() == 1);
     for number in 0..100 {
         queue.produce(sent(1, 0, number)).unwrap();
     }
     wait_until("the other type", || collector.items().len() == 100);
-    // What waits is inside no handler, so none counts as stuck; its item is in flight.
+    // A batch that waits is not inside a handler, so none counts as stuck; its item is in flight.
     wait_until("the other type's cycle to end", || queue.stats().in_flight == 1);
     assert_eq!(queue.stats().stuck_handlers.len(), 0);
     shut_down(&queue);

@@ -1,4 +1,4 @@
-//! P3: per type and producer with the selector by type, per partition otherwise.
+//! P3: order holds per type and producer with the selector by type, and per partition otherwise.
 
 use batchqueue::{BatchQueue, Config, PartitionPolicy, Selector, Wait};
 
@@ -10,15 +10,15 @@ fn assert_ordered(items: &[Sent], same: impl Fn(&Sent) -> (usize, usize)) {
         let before = last.insert(same(item), item.number);
         assert!(
             before.is_none_or(|before| before < item.number),
-            "{item:?} after number {before:?}"
+            "{item:?} came after number {before:?}"
         );
     }
 }
 
 #[test]
-fn per_type_and_producer_through_segments_and_budgets() {
+fn order_per_type_and_producer_holds_across_segments_and_budgets() {
     let collector = Collector::default();
-    // Segments of two items and takes of three: every seam there is.
+    // Segments of two items and takes of three exercise every boundary.
     let queue = start(Config { buffer_size: 8, max_batch_items: 3, ..config(2) });
     for kind in 0..3 {
         queue.add_handler(key(kind), collector.handler()).unwrap();
@@ -39,7 +39,7 @@ fn per_type_and_producer_through_segments_and_budgets() {
 }
 
 #[test]
-fn per_type_while_the_partitions_grow() {
+fn order_per_type_holds_while_partitions_grow() {
     let collector = Collector::default();
     let queue = start(Config { buffer_size: 64, ..config(2) });
     queue.add_handler(key(0), collector.handler()).unwrap();
@@ -63,7 +63,7 @@ fn per_type_while_the_partitions_grow() {
 }
 
 #[test]
-fn many_at_once_keep_their_order() {
+fn produce_many_keeps_order() {
     let collector = Collector::default();
     let queue = start(Config { buffer_size: 100, ..config(2) });
     for kind in 0..2 {
@@ -77,10 +77,10 @@ fn many_at_once_keep_their_order() {
 }
 
 #[test]
-fn many_at_once_of_more_types_than_a_producer_remembers() {
+fn produce_many_keeps_order_with_more_types_than_a_producer_remembers() {
     const TYPES: usize = 150;
-    // Types with a partition of their own and types that share one; more partitions than gates are
-    // held at once.
+    // Covers types with a partition each and types that share one; there are more partitions than
+    // gates that one call holds.
     for partitions in [20, 200] {
         let partitions = PartitionPolicy::fixed(partitions).unwrap();
         let queue = start(Config { partitions, buffer_size: 300, ..config(2) });
@@ -88,11 +88,13 @@ fn many_at_once_of_more_types_than_a_producer_remembers() {
         for (kind, collector) in collectors.iter().enumerate() {
             queue.add_handler(key(kind), collector.handler()).unwrap();
         }
-        // The last of the types is spread, and the second half meets the others in the opposite
+        // The last type is spread, and the second half of the items visits the types in reverse
         // order.
         let spread: Vec<Collector> = (0..3).map(|_| Collector::default()).collect();
         queue.add_handlers(key(TYPES), spread.iter().map(Collector::handler).collect()).unwrap();
-        let kind_of = |number: usize| if number < 30_000 { number * 7 } else { 60_000 * 7 - number * 7 } % (TYPES + 1);
+        let position =
+            |number: usize| if number < 30_000 { number * 7 } else { (60_000 - number) * 7 };
+        let kind_of = |number: usize| position(number) % (TYPES + 1);
         let items: Vec<_> = (0..60_000).map(|number| sent(kind_of(number), 0, number)).collect();
         queue.produce_many(&mut items.clone().into_iter(), None, &mut Wait).unwrap();
         shut_down(&queue);
@@ -109,7 +111,7 @@ fn many_at_once_of_more_types_than_a_producer_remembers() {
 }
 
 #[test]
-fn per_partition_when_the_caller_names_it() {
+fn order_per_partition_holds_if_the_caller_names_it() {
     let collector = Collector::default();
     let config = Config {
         selector: Selector::Given,

@@ -1,4 +1,4 @@
-//! P4: whoever waits is woken; a handler that hangs is named and holds up nobody else.
+//! P4: waiting threads are woken; a handler that hangs is named and does not block others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn a_first_item_wakes_a_sleeping_thread() {
     let queue = start(config(1));
     queue.add_handler(key(0), collector.handler()).unwrap();
     for number in 0..20 {
-        // Long after the rest has turned into a sleep of a minute.
+        // Waits for another cycle, so that the next item meets a thread that sleeps for a minute.
         let asleep = queue.stats().drain_threads[0].cycles;
         queue.produce(sent(0, 0, number)).unwrap();
         wait_until("the item to be handled", || collector.items().len() == number + 1);
@@ -24,10 +24,11 @@ fn a_first_item_wakes_a_sleeping_thread() {
     shut_down(&queue);
 }
 
-/// After a batch of so many a drain thread looks for more at once; after a smaller one it may rest.
+/// After a batch of this size a drain thread checks for more immediately; after a smaller one it
+/// may rest.
 const FULL_BATCH: usize = 256;
 
-/// A handler that stays in `on_idle` until it is let go.
+/// A handler that stays in `on_idle` until `release` opens.
 struct HeldWhenIdle {
     collector: Collector,
     idle: Arc<Latch>,
@@ -51,10 +52,10 @@ impl Handler<Sent> for HeldWhenIdle {
 }
 
 #[test]
-fn pressure_that_met_a_thread_awake_keeps_it_from_resting() {
+fn pressure_on_an_awake_thread_keeps_it_from_resting() {
     let (collector, idle, release) =
         (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
-    // The rest is longer than anybody here waits.
+    // The rest is longer than any wait in this test.
     let queue = start(Config {
         buffer_size: 2 * FULL_BATCH,
         min_idle: PATIENCE * 2,
@@ -77,7 +78,7 @@ fn pressure_that_met_a_thread_awake_keeps_it_from_resting() {
 }
 
 #[test]
-fn producers_in_a_full_partition_are_woken_by_space() {
+fn producers_waiting_on_a_full_partition_are_woken_by_space() {
     let collector = Collector::default();
     let queue = start(Config { buffer_size: 1, min_idle: Duration::from_secs(60), ..config(1) });
     queue.add_handler(key(0), collector.handler()).unwrap();
@@ -96,7 +97,7 @@ fn producers_in_a_full_partition_are_woken_by_space() {
 }
 
 #[test]
-fn a_close_wakes_producers_that_wait() {
+fn a_close_wakes_waiting_producers() {
     let (handler, entered, release) = holding();
     let queue = start(Config { buffer_size: 1, ..config(1) });
     queue.add_handler(key(0), handler).unwrap();
@@ -124,7 +125,7 @@ fn a_close_wakes_producers_that_wait() {
 }
 
 #[test]
-fn a_hanging_handler_is_named_and_others_go_on() {
+fn a_hanging_handler_is_named_and_others_continue() {
     let ((hanging, _, release), collector) = (holding(), Collector::default());
     let queue = start(config(2));
     queue
@@ -146,7 +147,7 @@ fn a_hanging_handler_is_named_and_others_go_on() {
 }
 
 #[test]
-fn flush_waits_for_what_was_accepted_before_it() {
+fn flush_waits_for_items_accepted_before_it() {
     let collector = Collector::default();
     let queue = start(Config { min_idle: Duration::from_secs(60), ..config(3) });
     for kind in 0..6 {

@@ -27,7 +27,7 @@ fn exactly_buffer_size_items_fit() {
 }
 
 #[test]
-fn use_stays_in_bounds_while_producers_push() {
+fn usage_stays_within_bounds_under_load() {
     let collector = Collector::default();
     let queue = start(Config { buffer_size: 16, max_batch_items: 8, ..config(2) });
     for kind in 0..4 {
@@ -49,8 +49,8 @@ fn use_stays_in_bounds_while_producers_push() {
             while !done.load(SeqCst) {
                 let stats = queue.stats();
                 for partition in &stats.partitions {
-                    // Queued, and what the one owner has in hand: max_batch_items, rounded up to a
-                    // segment of 4.
+                    // Queued items plus those in flight at the owner: max_batch_items, rounded up
+                    // to a segment of 4.
                     assert!(partition.used <= 16 + 8 + 3, "{partition:?}");
                 }
             }

@@ -1,4 +1,4 @@
-//! P6: a revoked partition has its new owner at the old one's next quiescent point, and nothing
+//! P6: a revoked partition gets its new owner at the old owner's next quiescent point, and nothing
 //! else stops.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::support::{
     holding, key, owners, sent, shut_down, start, start_with, steered, wait_until,
 };
 
-/// Two drain threads with a partition each, of one item, so that every put ends a rest; and rests
-/// and sleeps longer than any test waits.
+/// Two drain threads with one partition each. Partitions hold one item, so that every put ends a
+/// rest; rests and sleeps are longer than any wait in a test.
 fn drowsy() -> (BatchQueue<Sent>, Arc<Steered>, Witness) {
     let long = Duration::from_secs(600);
     let (config, steered) =
@@ -32,7 +32,7 @@ fn cycles(queue: &BatchQueue<Sent>, thread: usize) -> u64 {
 }
 
 #[test]
-fn at_once_when_the_owner_rests() {
+fn a_resting_owner_hands_over_immediately() {
     let (queue, steered, witness) = drowsy();
     // After its first empty cycle a drain thread rests.
     wait_until("the owner to rest", || cycles(&queue, 0) == 1);
@@ -44,15 +44,15 @@ fn at_once_when_the_owner_rests() {
 }
 
 #[test]
-fn at_once_when_the_owner_sleeps() {
+fn a_sleeping_owner_hands_over_immediately() {
     let (queue, steered, witness) = drowsy();
     wait_until("the owner to rest", || cycles(&queue, 0) == 1);
-    // A flush ends the rest, if it has begun; after a second empty cycle the thread sleeps.
+    // A flush ends the rest once it has begun; after a second empty cycle the thread sleeps.
     wait_until("the owner to sleep", || {
         assert_eq!(queue.flush(None, &mut Wait), Ok(true));
         cycles(&queue, 0) >= 2
     });
-    // To and fro: each owner sleeps again, or nearly so, by the time that it loses the partition.
+    // Back and forth: each owner is asleep again, or nearly, when it loses the partition.
     for turn in 1..20 {
         let plan = [turn % 2, 1];
         assert_eq!(steered.rebalance(&queue, &plan), 1);
@@ -64,7 +64,7 @@ fn at_once_when_the_owner_sleeps() {
 }
 
 #[test]
-fn when_the_running_cycle_ends_and_not_before() {
+fn a_running_owner_hands_over_when_its_cycle_ends_and_not_before() {
     let (config, steered) = steered(config(2));
     let (queue, witness, (hold, entered, release)) = (start(config), Witness::default(), holding());
     queue.add_handler(key(0), hold).unwrap();
@@ -73,7 +73,7 @@ fn when_the_running_cycle_ends_and_not_before() {
     entered.wait();
     let numbers = AtomicUsize::new(0);
     steered.rebalance(&queue, &[1, 1]);
-    // The next owner goes on with its own: it works, and leaves the other partition alone.
+    // The next owner keeps working on its own partition and leaves the other one alone.
     queue.produce(sent(0, 0, 1)).unwrap();
     for _ in 0..50 {
         let number = numbers.fetch_add(1, SeqCst);
@@ -90,7 +90,7 @@ fn when_the_running_cycle_ends_and_not_before() {
 }
 
 #[test]
-fn the_order_of_the_items_outlives_many_moves() {
+fn item_order_is_kept_across_many_moves() {
     let (config, steered) = steered(Config { buffer_size: 64, max_batch_items: 8, ..config(3) });
     let (queue, collector) = (start(config), Collector::default());
     for kind in 0..3 {
@@ -128,7 +128,7 @@ fn the_order_of_the_items_outlives_many_moves() {
 }
 
 #[test]
-fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() {
+fn a_handoff_from_a_hanging_owner_is_cancelled_and_items_are_handled_once() {
     let (config, steered) = steered(config(2));
     let (lines, (hold, entered, release)) = (Lines::default(), holding());
     let queue = start_with(&lines, config);
@@ -140,10 +140,11 @@ fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() 
     entered.wait();
     queue.produce(sent(0, 0, 1)).unwrap();
     steered.rebalance(&queue, &[1, 1]);
-    let line = "drain thread 0 has been inside Hanging for over a second and keeps 1 partitions that were to move";
+    let line = "drain thread 0 has been inside Hanging for over a second and keeps 1 partitions \
+                that were to move";
     wait_until("the line about the hung handler", || lines.any(line));
-    // Taken back, it can be told to move once more; and again it goes when the owner comes back,
-    // not before.
+    // After the cancellation it can be moved again; again the move completes only when the owner
+    // returns.
     assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
     assert_eq!((owners(&queue), queue.stats().consumed), (vec![0, 1], 0));
     release.open();
@@ -153,7 +154,7 @@ fn a_partition_whose_owner_hangs_is_taken_back_and_its_items_are_handled_once() 
     assert_conserved(&queue.stats());
 }
 
-/// Keeps its drain thread busy for ever: every batch puts the next item in before it ends.
+/// Keeps its drain thread busy for ever: every batch produces the next item before it ends.
 fn saturating(
     queue: &Arc<BatchQueue<Sent>>,
     kind: usize,
@@ -169,7 +170,7 @@ fn saturating(
 }
 
 #[test]
-fn moves_of_saturated_partitions_end_and_refuse_nothing() {
+fn moves_of_saturated_partitions_complete_and_refuse_nothing() {
     let (config, steered) = steered(Config { strategy: BufferStrategy::IfPossible, ..config(2) });
     let (queue, stop) = (Arc::new(start(config)), Arc::new(AtomicBool::new(false)));
     for kind in 0..4 {
@@ -181,7 +182,7 @@ fn moves_of_saturated_partitions_end_and_refuse_nothing() {
         let handled = queue.stats().consumed;
         assert_eq!(steered.rebalance(&queue, &plan), 4);
         wait_until("all four to have moved", || owners(&queue) == plan);
-        wait_until("all to go on", || queue.stats().consumed > handled + 100);
+        wait_until("all to continue", || queue.stats().consumed > handled + 100);
     }
     stop.store(true, SeqCst);
     shut_down(&queue);
@@ -191,7 +192,7 @@ fn moves_of_saturated_partitions_end_and_refuse_nothing() {
 }
 
 #[test]
-fn a_move_that_a_close_meets_ends_all_the_same() {
+fn a_move_completes_despite_a_concurrent_close() {
     for _ in 0..50 {
         let (config, steered) = steered(Config { max_batch_items: 4, ..config(2) });
         let (queue, collector) = (start(config), Collector::default());
@@ -207,12 +208,12 @@ fn a_move_that_a_close_meets_ends_all_the_same() {
         });
         assert_eq!(collector.items().len(), 200);
         assert_conserved(&queue.stats());
-        // Closed: nothing moves any more.
+        // A closed queue moves nothing.
         assert_eq!(steered.rebalance(&queue, &[0, 1]) + steered.rebalance(&queue, &[1, 0]), 0);
     }
 }
 
-/// Notes the drain threads that called `on_idle`.
+/// Records the drain thread that last called `on_idle`.
 struct Idle(Arc<AtomicUsize>);
 
 impl Handler<Sent> for Idle {
@@ -232,7 +233,7 @@ impl Handler<Sent> for Idle {
 }
 
 #[test]
-fn on_idle_comes_from_the_new_owner() {
+fn on_idle_is_called_by_the_new_owner() {
     let (config, steered) = steered(Config { max_idle: Duration::from_millis(5), ..config(2) });
     let (queue, by) = (start(config), Arc::new(AtomicUsize::new(99)));
     queue.add_handler(key(0), HandlerRef::new(Idle(by.clone()))).unwrap();
@@ -243,7 +244,7 @@ fn on_idle_comes_from_the_new_owner() {
 }
 
 #[test]
-fn statistics_and_the_log_tell_runs_moves_ratio_and_the_longest_handoff() {
+fn statistics_and_the_log_report_runs_moves_ratio_and_the_longest_handoff() {
     let (config, steered) = steered(config(2));
     let (lines, (hold, entered, release)) = (Lines::default(), holding());
     let queue = start_with(&lines, config);
@@ -270,13 +271,13 @@ fn statistics_and_the_log_tell_runs_moves_ratio_and_the_longest_handoff() {
     let stats = queue.stats();
     assert_eq!((stats.rebalances, stats.moves), (2, 2));
     assert!(stats.longest_handoff < PATIENCE, "{:?}", stats.longest_handoff);
-    // Nothing came in between the two runs.
+    // No items arrived between the two runs.
     assert!((stats.load_ratio - 1.0).abs() < 1e-9);
     shut_down(&queue);
 }
 
 #[test]
-fn the_load_ratio_is_that_of_the_interval() {
+fn the_load_ratio_covers_the_last_interval() {
     let (config, steered) = steered(config(2));
     let queue = start(config);
     for kind in 0..2 {

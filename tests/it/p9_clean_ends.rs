@@ -1,4 +1,4 @@
-//! P9: shutdown, from wherever it is called, delivers what was accepted and comes back.
+//! P9: shutdown delivers the accepted items and returns, wherever it is called from.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,7 +17,7 @@ use crate::support::{
 #[test]
 fn a_shutdown_delivers_a_backlog() {
     let collector = Collector::default();
-    // Many cycles' worth, so that a drain thread must not leave after its first one.
+    // Enough for many cycles, so that a drain thread must not leave after the first.
     let queue = start(Config { max_batch_items: 100, ..config(2) });
     for kind in 0..4 {
         queue.add_handler(key(kind), collector.handler()).unwrap();
@@ -31,7 +31,7 @@ fn a_shutdown_delivers_a_backlog() {
 }
 
 #[test]
-fn a_dropped_queue_still_delivers() {
+fn a_dropped_queue_still_delivers_its_items() {
     let collector = Collector::default();
     let queue = start(config(2));
     queue.add_handler(key(0), collector.handler()).unwrap();
@@ -61,7 +61,7 @@ impl Handler<Sent> for Closer {
 }
 
 #[test]
-fn on_close_comes_once_per_instance_after_the_last_batch() {
+fn on_close_is_called_once_per_instance_after_the_last_batch() {
     let closed = Arc::new(AtomicUsize::new(0));
     let queue = start(config(3));
     let handler = HandlerRef::new(Closer { closed: closed.clone(), consumed: 0.into() });
@@ -77,7 +77,7 @@ fn on_close_comes_once_per_instance_after_the_last_batch() {
     assert_eq!(closed.load(SeqCst), 1);
 }
 
-/// What a handler does to its own queue.
+/// An action of a handler on its own queue.
 type Act = Box<dyn Fn(&BatchQueue<Sent>) + Send + Sync>;
 
 fn with_act(config: Config, act: Act) -> Arc<BatchQueue<Sent>> {
@@ -95,7 +95,7 @@ fn with_act(config: Config, act: Act) -> Arc<BatchQueue<Sent>> {
 }
 
 #[test]
-fn a_handler_may_shut_its_queue_down() {
+fn a_handler_can_shut_down_its_queue() {
     let queue = with_act(config(2), Box::new(|queue| assert_eq!(queue.shutdown(None), 0)));
     queue.produce(sent(0, 0, 0)).unwrap();
     wait_until("the drain threads to end", || queue.has_ended());
@@ -104,7 +104,7 @@ fn a_handler_may_shut_its_queue_down() {
 }
 
 #[test]
-fn a_handler_that_flushes_is_refused() {
+fn a_flush_from_a_handler_is_refused() {
     let queue = with_act(
         config(1),
         Box::new(|queue| {
@@ -117,7 +117,7 @@ fn a_handler_that_flushes_is_refused() {
 }
 
 #[test]
-fn a_handler_that_would_wait_for_itself_is_refused() {
+fn a_produce_that_would_wait_for_its_own_thread_is_refused() {
     let act: Act = Box::new(|queue| {
         queue.produce(sent(0, 1, 0)).unwrap();
         let refused = queue.produce(sent(0, 1, 1));
@@ -130,15 +130,15 @@ fn a_handler_that_would_wait_for_itself_is_refused() {
     let queue = with_act(Config { buffer_size: 1, ..config(1) }, act);
     queue.produce(sent(0, 0, 0)).unwrap();
     wait_until("the drain threads to end", || queue.has_ended());
-    // The first produce of the second call meets the closed gate and panics inside the handler: one
-    // batch failed.
+    // The first produce of the second call finds the queue closed and panics inside the handler:
+    // one batch failed.
     assert_eq!((queue.stats().consumed, queue.stats().failed), (1, 1));
     assert_conserved(&queue.stats());
 }
 
 #[test]
-fn a_handler_that_would_wait_for_its_own_entry_token_is_refused() {
-    // One instance on two queues: while it is inside the first, nobody can empty the second.
+fn a_produce_that_would_wait_for_its_own_entry_token_is_refused() {
+    // One instance on two queues: while it is inside the first, no thread can drain the second.
     let token = Arc::new(EntryToken::default());
     let second = Arc::new(start(Config { buffer_size: 1, ..config(1) }));
     let emptied = Collector::default();
@@ -166,7 +166,7 @@ fn a_handler_that_would_wait_for_its_own_entry_token_is_refused() {
 }
 
 #[test]
-fn two_shutdowns_wait_for_the_same_end() {
+fn concurrent_shutdowns_wait_for_the_same_end() {
     let collector = Collector::default();
     let queue = start(config(2));
     queue.add_handler(key(0), collector.handler()).unwrap();
@@ -183,7 +183,7 @@ fn two_shutdowns_wait_for_the_same_end() {
     });
 }
 
-/// Runs its hook when it is idle, and notes its calls.
+/// Runs its hook in `on_idle` and records its calls.
 struct IdleHandler<F> {
     calls: Arc<Mutex<Vec<&'static str>>>,
     hook: F,
@@ -211,10 +211,10 @@ impl<F: Fn() + Send + Sync> Handler<Sent> for IdleHandler<F> {
     }
 }
 
-/// A drain thread hangs in one handler's `on_idle` with another's to come, when the time runs out
-/// and the other thread closes that one.
+/// Time runs out while a drain thread hangs in one handler's `on_idle` and is about to call
+/// another's; meanwhile the other thread closes that other handler.
 #[test]
-fn on_close_is_the_last_call_also_when_the_time_runs_out() {
+fn on_close_is_the_last_call_even_when_time_runs_out() {
     let (config, steered) = steered(Config {
         min_idle: Duration::ZERO,
         max_idle: Duration::from_millis(2),
@@ -237,7 +237,8 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
     queue
         .add_handler(key(1), HandlerRef::new(IdleHandler { calls: calls.clone(), hook: || () }))
         .unwrap();
-    // The first thread is to call both, one after the other; the second one closes the second.
+    // The first thread will call both handlers in turn; the second thread closes the second
+    // handler.
     steered.rebalance(&queue, &[0, 0]);
     wait_until("the first thread to own both", || owners(&queue) == [0, 0]);
     armed.store(true, SeqCst);
@@ -249,7 +250,7 @@ fn on_close_is_the_last_call_also_when_the_time_runs_out() {
     assert_eq!(calls.lock().unwrap().last(), Some(&"on_close"));
 }
 
-/// Panics whenever it is asked.
+/// Panics on every run.
 struct Panicking;
 
 impl Assign for Panicking {
@@ -259,14 +260,14 @@ impl Assign for Panicking {
         _owner: &[usize],
         _threads: usize,
     ) -> Result<Option<Vec<usize>>, String> {
-        // As a panic, without its message on the screen.
+        // A panic without the panic hook's message.
         std::panic::resume_unwind(Box::new("no plan"));
     }
 }
 
-/// One thread balances all queues of the process: it must outlive what one of them does to it.
+/// One thread balances all queues of the process: it must survive a panic of one balancer.
 #[test]
-fn a_balancer_that_panics_is_refused_and_others_go_on() {
+fn a_panicking_balancer_is_reported_and_others_keep_running() {
     let often = |balancer| Config {
         balancer: Some(balancer),
         rebalance_interval: Duration::from_millis(1),
@@ -285,7 +286,7 @@ fn a_balancer_that_panics_is_refused_and_others_go_on() {
     shut_down(&other);
 }
 
-/// Its work is done by whoever handles the other queue.
+/// Waits for work that the handler of another queue does.
 struct Elsewhere(Arc<Latch>);
 
 impl Handler<Sent> for Elsewhere {
@@ -301,7 +302,7 @@ impl Handler<Sent> for Elsewhere {
 }
 
 #[test]
-fn a_worker_whose_handler_works_elsewhere_has_another_in_its_place() {
+fn a_worker_whose_handler_works_elsewhere_is_replaced() {
     let pooled = || {
         let builder = BatchQueue::builder("test", config(1))
             .shared_scheduler("elsewhere", ThreadPolicy::fixed(1).unwrap());

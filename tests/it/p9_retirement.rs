@@ -1,5 +1,5 @@
 //! P9, P1: a handler that is removed or replaced gets its last batch, then `on_close` once, and is
-//! never entered again.
+//! never called again.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Notes what is asked of it, in order: a batch's size, or 0 for `on_close`.
+/// Records its calls in order: a batch's size, or 0 for `on_close`.
 #[derive(Debug, Clone, Default)]
 struct Life {
     events: Arc<Mutex<Vec<usize>>>,
@@ -62,7 +62,7 @@ fn flush(queue: &BatchQueue<Sent>) {
 }
 
 #[test]
-fn a_removal_waits_for_the_batch_in_hand() {
+fn a_removal_waits_for_the_batch_in_flight() {
     let (life, entered, release) = Life::held();
     let queue = start(config(2));
     queue.add_handler(key(0), life.handler()).unwrap();
@@ -73,7 +73,7 @@ fn a_removal_waits_for_the_batch_in_hand() {
             assert!(queue.remove_handler(key(0)));
             life.events()
         });
-        // From now on the type is unhandled, although the batch before is still in hand.
+        // From now on the type is unhandled, although the earlier batch is still in flight.
         wait_until("the type to be without a handler", || queue.stats().handlers.is_empty());
         queue.produce(sent(0, 0, 1)).unwrap();
         assert_eq!(life.events(), [0_usize; 0]);
@@ -81,10 +81,10 @@ fn a_removal_waits_for_the_batch_in_hand() {
         assert_eq!(
             removal.join().unwrap(),
             [1, 0],
-            "what the handler had got when the removal returned"
+            "the handler's calls by the time the removal returned"
         );
     });
-    assert!(!queue.remove_handler(key(0)), "it had none any more");
+    assert!(!queue.remove_handler(key(0)), "the handler is already removed");
     shut_down(&queue);
     assert_eq!(life.events(), [1, 0]);
     assert_eq!((queue.stats().consumed, queue.stats().unhandled), (1, 1));
@@ -92,25 +92,26 @@ fn a_removal_waits_for_the_batch_in_hand() {
 }
 
 #[test]
-fn a_removed_type_comes_back_to_its_partition() {
+fn a_type_that_is_added_again_gets_its_old_partition() {
     let queue = start(config(2));
     let (first, second) = (Witness::default(), Witness::default());
     for kind in 0..4 {
         queue.add_handler(key(kind), first.handler()).unwrap();
     }
-    let home =
-        |kind| queue.stats().partitions.iter().position(|one| one.types.contains(&key(kind)));
-    assert_eq!(home(1), Some(1));
+    let partition_of = |kind| {
+        queue.stats().partitions.iter().position(|partition| partition.types.contains(&key(kind)))
+    };
+    assert_eq!(partition_of(1), Some(1));
     queue.produce(sent(1, 0, 0)).unwrap();
     flush(&queue);
     assert!(queue.remove_handler(key(1)));
-    assert_eq!(home(1), None);
+    assert_eq!(partition_of(1), None);
     queue.produce(sent(1, 0, 1)).unwrap();
     flush(&queue);
-    // Partitions that were added meanwhile, and a type that came meanwhile, change nothing.
+    // Partitions and types that were added in the meantime change nothing.
     queue.add_handler(key(9), first.handler()).unwrap();
     queue.add_handler(key(1), second.handler()).unwrap();
-    assert_eq!(home(1), Some(1));
+    assert_eq!(partition_of(1), Some(1));
     queue.produce(sent(1, 0, 2)).unwrap();
     shut_down(&queue);
     assert_eq!((first.seen(), second.seen()), (vec![(0, 1)], vec![(2, 1)]));
@@ -118,7 +119,7 @@ fn a_removed_type_comes_back_to_its_partition() {
 }
 
 #[test]
-fn a_replaced_handler_gets_what_was_taken_before_and_then_on_close_once() {
+fn a_replaced_handler_gets_the_batches_already_taken_and_then_on_close_once() {
     let (old, entered, release) = Life::held();
     let new = Life::default();
     let queue = start(config(1));
@@ -129,7 +130,7 @@ fn a_replaced_handler_gets_what_was_taken_before_and_then_on_close_once() {
     std::thread::scope(|scope| {
         let replacement = scope.spawn(|| {
             queue.add_handler(key(0), new.handler()).unwrap();
-            // One batch or two, as it came; and then the end, before the call returned.
+            // One batch or two, depending on timing, and then `on_close`, before the call returned.
             assert_eq!((old.events()[0], old.events().last()), (1, Some(&0)));
         });
         queue.produce(sent(0, 0, 2)).unwrap();
@@ -138,14 +139,14 @@ fn a_replaced_handler_gets_what_was_taken_before_and_then_on_close_once() {
     });
     flush(&queue);
     shut_down(&queue);
-    assert_eq!(old.events().iter().filter(|one| **one == 0).count(), 1);
+    assert_eq!(old.events().iter().filter(|event| **event == 0).count(), 1);
     assert_eq!(old.events().iter().sum::<usize>() + new.events().iter().sum::<usize>(), 3);
     assert_eq!(new.events().last(), Some(&0));
     assert_conserved(&queue.stats());
 }
 
 #[test]
-fn the_same_instance_again_is_not_closed() {
+fn an_instance_that_is_registered_again_is_not_closed() {
     let life = Life::default();
     let handler = life.handler();
     let queue = start(config(2));
@@ -153,23 +154,23 @@ fn the_same_instance_again_is_not_closed() {
         queue.add_handler(key(kind), handler.clone()).unwrap();
     }
     assert!(queue.remove_handler(key(0)));
-    assert_eq!(life.events(), [0_usize; 0], "it still serves the other type");
+    assert_eq!(life.events(), [0_usize; 0], "it still handles the other type");
     assert!(queue.remove_handler(key(1)));
     assert_eq!(life.events(), [0]);
     shut_down(&queue);
     assert_eq!(life.events(), [0]);
 }
 
-/// Both drain threads are inside other handlers while an instance loses its two types, one after
-/// the other: its end comes once, after the last thread that could have held a batch for it.
+/// An instance loses its two types while both drain threads are inside other handlers: `on_close`
+/// is called once, after the last thread that could have held a batch for the instance.
 #[test]
-fn an_instance_that_loses_two_types_at_once_is_closed_once() {
+fn an_instance_that_loses_two_types_concurrently_is_closed_once() {
     let (life, queue) = (Life::default(), start(config(2)));
     let handler = life.handler();
     for kind in 0..2 {
         queue.add_handler(key(kind), handler.clone()).unwrap();
     }
-    // The third type and the fourth are with the same threads as the first and the second.
+    // The third and fourth types are on the same threads as the first and second.
     let held: Vec<_> = (2..4)
         .map(|kind| {
             let (hold, entered, release) = holding();
@@ -200,7 +201,7 @@ fn an_instance_that_loses_two_types_at_once_is_closed_once() {
 }
 
 #[test]
-fn an_instance_that_a_type_has_twice_is_closed_once() {
+fn an_instance_registered_twice_for_a_type_is_closed_once() {
     let (life, queue) = (Life::default(), start(config(2)));
     let handler = life.handler();
     queue.add_handlers(key(0), vec![handler.clone(), handler]).unwrap();
@@ -210,10 +211,10 @@ fn an_instance_that_a_type_has_twice_is_closed_once() {
     assert_eq!(life.events(), [0]);
 }
 
-/// A handler that removes, replaces and adds while it runs, on the thread that all of these would
-/// have to wait for.
+/// A handler removes, replaces and adds handlers on the very thread that these calls would have to
+/// wait for.
 #[test]
-fn control_calls_from_a_handler_return_at_once() {
+fn control_calls_from_a_handler_return_immediately() {
     let queue = Arc::new(start(config(1)));
     let (removed, replaced, added) = (Life::default(), Life::default(), Life::default());
     queue.add_handler(key(1), removed.handler()).unwrap();
@@ -224,7 +225,7 @@ fn control_calls_from_a_handler_return_at_once() {
         let queue = own.upgrade().unwrap();
         assert!(queue.remove_handler(key(1)));
         queue.add_handler(key(2), next.handler()).unwrap();
-        assert!(queue.remove_handler(key(0)), "itself");
+        assert!(queue.remove_handler(key(0)), "a handler can remove itself");
     };
     queue.add_handler(key(0), HandlerRef::new(acting)).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
@@ -234,8 +235,7 @@ fn control_calls_from_a_handler_return_at_once() {
     assert_eq!((added.events(), queue.stats().failed), (vec![1, 0], 0));
 }
 
-/// With a selector that may bring a type's items through any partition, every drain thread may have
-/// some in hand.
+/// With a selector that may route a type to any partition, every drain thread may hold items of it.
 #[test]
 fn a_removal_waits_for_every_thread_that_may_hold_a_batch() {
     let (life, entered, release) = Life::held();
@@ -257,7 +257,7 @@ fn a_removal_waits_for_every_thread_that_may_hold_a_batch() {
 }
 
 #[test]
-fn removals_and_a_shutdown_at_once_close_each_handler_once() {
+fn concurrent_removals_and_shutdown_close_each_handler_once() {
     for _ in 0..100 {
         let queue = start(config(2));
         let lives: Vec<Life> = (0..4).map(|_| Life::default()).collect();
@@ -271,7 +271,7 @@ fn removals_and_a_shutdown_at_once_close_each_handler_once() {
         });
         for life in &lives {
             let events = life.events();
-            assert_eq!(events.iter().filter(|one| **one == 0).count(), 1, "{events:?}");
+            assert_eq!(events.iter().filter(|event| **event == 0).count(), 1, "{events:?}");
             assert_eq!(events.last(), Some(&0), "a batch after on_close");
         }
         assert!(!queue.remove_handler(key(0)));
@@ -283,7 +283,7 @@ fn removals_and_a_shutdown_at_once_close_each_handler_once() {
     }
 }
 
-/// A consumer gets all items. A handler beside it gets none, and still its end.
+/// A consumer gets all items. A handler beside it gets none, but is still closed.
 #[test]
 fn a_handler_beside_a_consumer_is_closed_too() {
     let (consumer, handler) = (Life::default(), Life::default());
@@ -297,7 +297,7 @@ fn a_handler_beside_a_consumer_is_closed_too() {
     assert_eq!((consumer.events(), handler.events()), (vec![1, 0], vec![0]));
 }
 
-/// The wait for a removed handler ends when the queue's time does.
+/// The wait for a removed handler ends with the queue's shutdown deadline.
 #[test]
 fn a_removal_does_not_outlive_a_shutdown_out_of_time() {
     let (life, entered, release) = Life::held();

@@ -1,6 +1,6 @@
-//! What broke in the queue that this one follows: one test for each of its twelve failures,
-//! numbered as they were found. `scripts/faults` brings each failure back and shows its test
-//! red. Those of moves are in `regressions_of_moves`.
+//! Regression tests for the twelve failures of the original queue, numbered in the order of
+//! discovery. `scripts/faults` reintroduces each failure and expects its test to fail. Failures
+//! where partitions move are in `regressions_of_moves`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -16,9 +16,9 @@ use crate::support::{
     wait_until,
 };
 
-/// 2 of 6 accepted items were lost, and 4 of 10 blocked producers were left hanging.
+/// The original lost 2 of 6 accepted items and left 4 of 10 blocked producers hanging.
 #[test]
-fn r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits() {
+fn r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers() {
     let (handler, entered, release) = holding();
     let queue = start(Config { buffer_size: 5, max_batch_items: 1, ..config(1) });
     queue.add_handler(key(0), handler).unwrap();
@@ -44,7 +44,7 @@ fn r04_a_shutdown_delivers_what_was_accepted_and_frees_who_waits() {
     assert_conserved(&queue.stats());
 }
 
-/// It waited for itself.
+/// The original waited for itself.
 #[test]
 fn r05_a_shutdown_from_a_handler_returns() {
     let (queue, collector) = (Arc::new(start(config(2))), Collector::default());
@@ -70,7 +70,8 @@ fn r05_a_shutdown_from_a_handler_returns() {
     assert_conserved(&queue.stats());
 }
 
-/// One handler was entered by two threads and got its items out of order, in 6 of 6 rounds.
+/// In the original, two threads entered one handler, which got its items out of order, in 6 of 6
+/// rounds.
 #[test]
 fn r06_growth_moves_no_type() {
     let (queue, collector) =
@@ -94,13 +95,13 @@ fn r06_growth_moves_no_type() {
         .stats()
         .partitions
         .iter()
-        .filter(|one| one.attempts > 0)
-        .map(|one| one.index)
+        .filter(|partition| partition.attempts > 0)
+        .map(|partition| partition.index)
         .collect();
     assert_eq!(used, [0]);
 }
 
-/// Counts the calls that come while another one is inside.
+/// Counts the calls that overlap another one.
 struct IdleHandler {
     inside: AtomicUsize,
     overlaps: Arc<AtomicUsize>,
@@ -141,7 +142,7 @@ impl Handler<Sent> for IdleHandler {
     }
 }
 
-/// 43 of 44 calls of `on_idle` overlapped `consume`.
+/// In the original, 43 of 44 calls of `on_idle` overlapped `consume`.
 #[test]
 fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
     let partitions = PartitionPolicy::fixed(2).unwrap();
@@ -161,7 +162,7 @@ fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
         entered: entered.clone(),
         release: release.clone(),
     };
-    // The first partition is the handler's home, and its thread is idle; the items come through the
+    // The handler belongs to the first partition, whose thread is idle; the items come through the
     // second.
     queue.add_handler(key(0), HandlerRef::new(idler)).unwrap();
     queue.produce_with(sent(0, 0, 0), Some(1), None, &mut Wait).unwrap();
@@ -173,9 +174,9 @@ fn r07_on_idle_does_not_overlap_consume_with_a_custom_selector() {
     assert_eq!(overlaps.load(SeqCst), 0);
 }
 
-/// 3.0 M items were outstanding, and 1.26 M reported.
+/// The original reported 1.26 M of 3.0 M outstanding items.
 #[test]
-fn r10_items_in_hand_count_as_used() {
+fn r10_items_in_flight_count_as_used() {
     let (hold, entered, release) = holding();
     let queue =
         start(Config { buffer_size: 1_000, min_idle: Duration::from_millis(1), ..config(1) });
@@ -194,7 +195,8 @@ fn r10_items_in_hand_count_as_used() {
     shut_down(&queue);
 }
 
-/// Says that it was asked, and answers when it is let go.
+/// A balancer with two latches: it opens the first when it is called and returns when the second
+/// opens.
 struct Thinking(Arc<Latch>, Arc<Latch>);
 
 impl Assign for Thinking {
@@ -210,11 +212,11 @@ impl Assign for Thinking {
     }
 }
 
-/// A ranking of 350 partitions cost 33 µs, on the path of every batch. Here nobody ranks unless
-/// somebody asks; and who asks waits for no handler, producer or balancer, so that none of these
-/// can hold a snapshot's locks for long.
+/// The original ranked 350 partitions on the path of every batch, at 33 µs. Here statistics are
+/// computed on request only, and the caller never waits for a handler, producer or balancer: none
+/// of these holds a snapshot's locks for long.
 #[test]
-fn r11_a_snapshot_waits_for_nobody() {
+fn r11_a_snapshot_never_waits() {
     let (asked, answer) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let balancer = Some(DrainBalancer::custom(Arc::new(Thinking(asked.clone(), answer.clone()))));
     let queue =
@@ -231,9 +233,9 @@ fn r11_a_snapshot_waits_for_nobody() {
         scope.spawn(|| queue.rebalance());
         asked.wait();
         scope.spawn(|| {
-            // A producer waits, a handler is inside, its removal waits for it, and the balancer
-            // thinks.
-            wait_until("all of them to be there", || {
+            // A producer waits, a handler is running, its removal waits for it, and the balancer is
+            // planning.
+            wait_until("all of them to be waiting", || {
                 let stats = queue.stats();
                 stats.attempts == 3 && stats.handlers.is_empty()
             });
@@ -247,9 +249,10 @@ fn r11_a_snapshot_waits_for_nobody() {
     assert_conserved(&queue.stats());
 }
 
-/// One class of items had one partition, and four threads worked one after the other.
+/// In the original, one class of items had one partition, and four threads worked one after the
+/// other.
 #[test]
-fn r12_one_class_of_items_keeps_four_consumers_busy_at_once() {
+fn r12_one_type_keeps_four_consumers_busy_concurrently() {
     let all = Arc::new(Barrier::new(4));
     let config = Config {
         selector: Selector::RoundRobin,

@@ -1,5 +1,5 @@
-//! What broke in the queue that this one follows, where partitions move. The other failures are in
-//! `regressions`.
+//! Regression tests for failures of the original queue where partitions move. The other failures
+//! are in `regressions`.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::support::{
     start_with, steered, wait_until,
 };
 
-/// 1,000 of 1,100 accepted items were never drained.
+/// The original never drained 1,000 of 1,100 accepted items.
 #[test]
 fn r01_growth_after_a_rebalance_strands_no_partition() {
     let (config, steered) = steered(config(2));
@@ -34,14 +34,14 @@ fn r01_growth_after_a_rebalance_strands_no_partition() {
     shut_down(&queue);
 }
 
-/// A partition was without an owner for over 8 s, and 85,249 items were dropped.
+/// The original left a partition without an owner for over 8 s and dropped 85,249 items.
 #[test]
-fn r02_a_handoff_under_load_ends_and_drops_nothing() {
+fn r02_a_handoff_under_load_completes_and_drops_nothing() {
     let (config, steered) = steered(Config { strategy: BufferStrategy::IfPossible, ..config(2) });
     let (queue, stop) = (Arc::new(start(config)), Arc::new(AtomicBool::new(false)));
     for kind in 0..2 {
         let (own, stop) = (Arc::downgrade(&queue), stop.clone());
-        // Every batch puts the next item in before it ends: its thread never has an empty cycle.
+        // Every batch produces the next item before it ends: its thread never has an empty cycle.
         let saturating = move |batch: &mut Batch<Sent>| {
             drop(batch.drain());
             if let Some(queue) = Weak::upgrade(&own).filter(|_| !stop.load(SeqCst)) {
@@ -51,7 +51,7 @@ fn r02_a_handoff_under_load_ends_and_drops_nothing() {
         queue.add_handler(key(kind), HandlerRef::new(saturating)).unwrap();
         queue.produce(sent(kind, 0, 0)).unwrap();
     }
-    let go_on = |why| {
+    let wait_for_progress = |why| {
         let before = queue.stats();
         wait_until(why, || {
             let now = queue.stats();
@@ -61,18 +61,18 @@ fn r02_a_handoff_under_load_ends_and_drops_nothing() {
                 .all(|(now, before)| now.items > before.items + 10)
         });
     };
-    // Before its first item a thread is asleep, and a partition leaves it at once.
-    go_on("both to be saturated");
+    // Before its first item a thread is asleep, and hands over a partition immediately.
+    wait_for_progress("both to be saturated");
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
     wait_until("both to have moved", || owners(&queue) == [1, 0]);
-    go_on("both to go on");
+    wait_for_progress("both to continue");
     stop.store(true, SeqCst);
     shut_down(&queue);
     assert_eq!((queue.stats().refused, queue.stats().failed), (0, 0));
     assert_conserved(&queue.stats());
 }
 
-/// 0 runs in 5 s instead of 25.
+/// The original ran 0 times in 5 s instead of 25.
 #[test]
 fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
     let balancer = Some(DrainBalancer::throughput_weighted());
@@ -95,9 +95,9 @@ fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
     shut_down(&queue);
 }
 
-/// Thread 99 of 2 orphaned a partition for ever.
+/// In the original, a plan with thread 99 of 2 orphaned a partition for ever.
 #[test]
-fn r08_a_plan_with_a_thread_that_does_not_exist_is_refused() {
+fn r08_a_plan_with_a_missing_thread_is_refused() {
     let (config, steered) = steered(config(2));
     let (lines, collector) = (Lines::default(), Collector::default());
     let queue = start_with(&lines, config);
@@ -115,7 +115,7 @@ fn r08_a_plan_with_a_thread_that_does_not_exist_is_refused() {
     assert_eq!((queue.stats().rebalances, queue.stats().moves), (3, 0));
 }
 
-/// 57 to 73 of 100 partitions moved at every interval.
+/// The original moved 57 to 73 of 100 partitions at every interval.
 #[test]
 fn r09_noise_moves_nothing() {
     let balancer = Some(DrainBalancer::throughput_weighted());
@@ -133,7 +133,7 @@ fn r09_noise_moves_nothing() {
     let mut random = 1_u64;
     let mut interval = || {
         for kind in 0..40_usize {
-            // Knuth's generator; three percent up or down.
+            // Knuth's generator; up to three percent up or down.
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Items, handlers and waits that the tests share.
+//! Items, handlers and waits shared by the tests.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use batchqueue::{
     PartitionPolicy, Stats, ThreadPolicy, TypeKey,
 };
 
-/// Far beyond what any of these tests needs: a wait that reaches it has failed.
+/// Far longer than any of these tests needs: a wait that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An item of a type, from a producer, with its number there.
+/// An item, with its type, its producer and its number at that producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub kind: usize,
@@ -33,7 +33,7 @@ pub fn sent(kind: usize, producer: usize, number: usize) -> Sent {
     Sent { kind, producer, number }
 }
 
-/// Endless sleeps, so that a lost wake-up is a failure and not a delay.
+/// A config with endless sleeps, so that a lost wake-up is a failure rather than a delay.
 pub fn config(threads: usize) -> Config {
     Config {
         threads: ThreadPolicy::fixed(threads).unwrap(),
@@ -47,7 +47,7 @@ pub fn start(config: Config) -> BatchQueue<Sent> {
     BatchQueue::builder("test", config).start().unwrap()
 }
 
-/// A balancer that does what the test says, and nothing before that.
+/// A balancer that applies the plan that a test sets, and does nothing before.
 #[derive(Debug, Default)]
 pub struct Steered(Mutex<Option<Vec<usize>>>);
 
@@ -63,14 +63,15 @@ impl Assign for Steered {
 }
 
 impl Steered {
-    /// Runs the balancer with this plan; how many partitions have another wanted owner now.
+    /// Runs the balancer with this plan. Returns the number of partitions whose wanted owner
+    /// changed.
     pub fn rebalance(&self, queue: &BatchQueue<Sent>, plan: &[usize]) -> usize {
         *self.0.lock().unwrap() = Some(plan.to_vec());
         queue.rebalance()
     }
 }
 
-/// `config` with a balancer that runs only when it is asked.
+/// `config` with a balancer that runs on request only.
 pub fn steered(mut config: Config) -> (Config, Arc<Steered>) {
     let steered = Arc::new(Steered::default());
     config.balancer = Some(DrainBalancer::custom(steered.clone()));
@@ -78,7 +79,7 @@ pub fn steered(mut config: Config) -> (Config, Arc<Steered>) {
     (config, steered)
 }
 
-/// A host that keeps what the queue told the operator.
+/// A host that collects the queue's log lines.
 #[derive(Debug, Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -102,14 +103,14 @@ pub fn start_with(lines: &Lines, config: Config) -> BatchQueue<Sent> {
     BatchQueue::builder("test", config).host(lines.clone()).start().unwrap()
 }
 
-/// The drain thread that runs this, by its index.
+/// The index of the current drain thread.
 pub fn drain_thread() -> usize {
     let thread = std::thread::current();
     let name = thread.name().unwrap();
     name.rsplit('-').next().unwrap().parse().unwrap()
 }
 
-/// Notes each item with the drain thread that brought it.
+/// Records each item's number and the drain thread that delivered it.
 #[derive(Debug, Clone, Default)]
 pub struct Witness(Arc<Mutex<Vec<(usize, usize)>>>);
 
@@ -121,13 +122,13 @@ impl Witness {
         })
     }
 
-    /// Numbers and drain threads, in order.
+    /// The numbers and drain threads, in order.
     pub fn seen(&self) -> Vec<(usize, usize)> {
         self.0.lock().unwrap().clone()
     }
 }
 
-/// Collects what it is given.
+/// Collects its items.
 #[derive(Debug, Clone, Default)]
 pub struct Collector(pub Arc<Mutex<Vec<Sent>>>);
 
@@ -148,7 +149,7 @@ impl Collector {
     }
 }
 
-/// Opens once; a wait that is not answered fails.
+/// A latch that opens once. A wait that reaches [`PATIENCE`] fails.
 #[derive(Debug, Default)]
 pub struct Latch(Mutex<bool>, Condvar);
 
@@ -165,8 +166,8 @@ impl Latch {
     }
 }
 
-/// A handler that says when it was entered and stays inside until it is let go. Once it is inside,
-/// its drain thread takes nothing more, so what a test puts in afterwards stays queued.
+/// A handler with two latches: it opens the first on entry and stays inside until the second opens.
+/// Meanwhile its drain thread takes nothing, so items that a test produces stay queued.
 pub fn holding() -> (HandlerRef<Sent>, Arc<Latch>, Arc<Latch>) {
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let (inside, hold) = (entered.clone(), release.clone());
@@ -187,7 +188,7 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// A shutdown that must end by itself.
+/// Shuts the queue down, which must complete without abandoning an item.
 pub fn shut_down<T: Item>(queue: &BatchQueue<T>) {
     assert_eq!(queue.shutdown(Some(Instant::now() + PATIENCE)), 0, "{:?}", queue.stats());
 }
@@ -202,7 +203,7 @@ pub fn assert_conserved(stats: &Stats) {
     assert_eq!((stats.queued, stats.in_flight), (0, 0), "{stats:?}");
 }
 
-/// The drain thread inside each partition.
+/// The current owner of each partition.
 pub fn owners(queue: &BatchQueue<Sent>) -> Vec<usize> {
-    queue.stats().partitions.iter().map(|one| one.owner).collect()
+    queue.stats().partitions.iter().map(|partition| partition.owner).collect()
 }

@@ -1,4 +1,4 @@
-//! Items that stand for many (P2, P3, P4, P5): the bound and all counts are by weight.
+//! Weighted items (P2, P3, P4, P5): the bound and all counts are by weight.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use batchqueue::{
 
 use crate::support::{Latch, PATIENCE, config, key};
 
-/// Numbers next to each other, from one producer.
+/// Consecutive numbers from one producer.
 #[derive(Debug, Clone, PartialEq)]
 struct Rows {
     producer: usize,
@@ -44,16 +44,16 @@ fn rows(producer: usize, numbers: Range<usize>) -> Rows {
 
 type Seen = Arc<Mutex<Vec<Rows>>>;
 
-/// A queue whose handler notes what it is given, once `open` is.
-fn noting(config: Config, open: &Arc<Latch>) -> (BatchQueue<Rows>, Seen) {
+/// A queue whose handler records its items once `open` is open.
+fn recording(config: Config, open: &Arc<Latch>) -> (BatchQueue<Rows>, Seen) {
     let (queue, seen) = (BatchQueue::builder("heavy", config).start().unwrap(), Seen::default());
-    let (noted, open) = (seen.clone(), open.clone());
+    let (recorded, open) = (seen.clone(), open.clone());
     let handler = move |batch: &mut Batch<Rows>| {
         open.wait();
         let weight = batch.len();
         let items: Vec<Rows> = batch.drain().collect();
         assert_eq!(items.iter().map(Item::weight).sum::<usize>(), weight);
-        noted.lock().unwrap().extend(items);
+        recorded.lock().unwrap().extend(items);
     };
     queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
     (queue, seen)
@@ -70,16 +70,16 @@ fn end(queue: &BatchQueue<Rows>) {
 }
 
 #[test]
-fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_always_full() {
+fn weighted_items_arrive_in_order_beside_single_items_in_a_full_partition() {
     const EACH: usize = 3_000;
-    let (queue, seen) = noting(Config { buffer_size: 10, ..config(2) }, &open());
+    let (queue, seen) = recording(Config { buffer_size: 10, ..config(2) }, &open());
     std::thread::scope(|scope| {
         for producer in 0..3 {
             let queue = &queue;
             scope.spawn(move || {
                 let mut next = 0;
                 while next < EACH {
-                    // Also heavier than the whole buffer.
+                    // Some items are heavier than the whole buffer.
                     let weight = (1 + (next * 7 + producer) % 25).min(EACH - next);
                     let item = rows(producer, next..next + weight);
                     if weight == 1 {
@@ -106,11 +106,11 @@ fn all_of_it_arrives_in_order_beside_single_items_and_in_a_partition_that_is_alw
 }
 
 #[test]
-fn what_finds_no_room_comes_back_and_is_counted() {
+fn items_without_room_are_returned_and_counted() {
     let (closed, strategy) = (Arc::new(Latch::default()), BufferStrategy::IfPossible);
-    let (queue, seen) = noting(Config { buffer_size: 100, strategy, ..config(1) }, &closed);
+    let (queue, seen) = recording(Config { buffer_size: 100, strategy, ..config(1) }, &closed);
     queue.produce_weighted(rows(0, 0..1), None, &mut Wait).unwrap();
-    // The handler has that one in hand, so the bound is exactly what stands behind it.
+    // The handler holds that item, so exactly the bound fits behind it.
     crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
     let refused = queue.produce_weighted(rows(0, 1..301), None, &mut Wait);
     assert_eq!(refused, Err(ProduceError::Full(rows(0, 101..301))));
@@ -125,9 +125,9 @@ fn what_finds_no_room_comes_back_and_is_counted() {
 }
 
 #[test]
-fn a_time_out_gives_the_rest_back() {
+fn a_timeout_returns_the_rest() {
     let closed = Arc::new(Latch::default());
-    let (queue, _) = noting(Config { buffer_size: 10, ..config(1) }, &closed);
+    let (queue, _) = recording(Config { buffer_size: 10, ..config(1) }, &closed);
     queue.produce_weighted(rows(0, 0..1), None, &mut Wait).unwrap();
     crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
     let refused = queue.produce_weighted(rows(0, 1..20), Some(Instant::now()), &mut Wait);
@@ -139,12 +139,12 @@ fn a_time_out_gives_the_rest_back() {
     end(&queue);
 }
 
-/// The open segment alone can fill a partition: who waits for room must hear of it.
+/// The open segment alone can fill a partition: taking it must wake waiting producers.
 #[test]
-fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
-    // Segments are longer than one item then.
+fn a_producer_waiting_behind_one_weighted_item_is_woken() {
+    // With this size, segments hold more than one item.
     const FULL: usize = 1_000;
-    let (queue, seen) = noting(Config { buffer_size: FULL, ..config(1) }, &open());
+    let (queue, seen) = recording(Config { buffer_size: FULL, ..config(1) }, &open());
     let (done, all_done) = (Mutex::new(false), Condvar::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -159,17 +159,17 @@ fn a_producer_that_waits_behind_one_heavy_item_gets_on() {
         let (done, wait) =
             all_done.wait_timeout_while(done.lock().unwrap(), PATIENCE, |done| !*done).unwrap();
         drop(done);
-        // A producer that hangs is let go, so that the test ends.
+        // Release a producer that hangs, so that the test ends.
         end(&queue);
         assert!(!wait.timed_out());
     });
     assert_eq!(seen.lock().unwrap().iter().map(Item::weight).sum::<usize>(), 500 * FULL);
 }
 
-/// They take all room that comes free, again and again; the heavy item is content with pieces of
-/// what there is.
+/// Lighter producers keep taking all room that becomes free; the weighted item enters in pieces as
+/// room allows.
 #[test]
-fn lighter_producers_do_not_keep_a_heavy_item_out() {
+fn lighter_producers_do_not_starve_a_weighted_item() {
     const FULL: u64 = 1_000;
     let config = Config { buffer_size: 1_000, max_batch_items: 10, ..config(1) };
     let queue = Arc::new(BatchQueue::builder("heavy", config).start().unwrap());
@@ -177,7 +177,7 @@ fn lighter_producers_do_not_keep_a_heavy_item_out() {
     let (asked, over) = (Arc::downgrade(&queue), done.clone());
     let handler = move |batch: &mut Batch<Rows>| {
         drop(batch.drain());
-        // So slow that the partition is full again.
+        // Slow enough for the partition to fill up again.
         let is_full = || asked.upgrade().is_none_or(|queue| queue.stats().queued > FULL - 5);
         crate::support::wait_until("the partition to be full again", || {
             over.load(Relaxed) || is_full()

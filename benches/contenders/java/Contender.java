@@ -2,9 +2,9 @@ package contenders;
 
 /** A queue under measurement. Its constructor starts the drain threads. */
 interface Contender {
-    /** Puts one item in, and waits while there is no room. */
+    /** Produces one item; waits while there is no room. */
     void produce(Metric metric) throws InterruptedException;
 
-    /** Ends the drain threads, after all was handled. */
+    /** Ends the drain threads. All items have been handled. */
     void stop() throws InterruptedException;
 }

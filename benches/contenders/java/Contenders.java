@@ -5,9 +5,11 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * The contenders on the Java virtual machine, in one process each, with the clock and the output of those in Rust.
+ * The contenders on the Java virtual machine, in one process each, with the clock and output of
+ * those in Rust.
  *
- * <p>{@code java -cp CLASSES contenders.Contenders --contender jdk --workload headline --rounds 3 --warm-up-s 30}
+ * <p>{@code java -cp CLASSES contenders.Contenders --contender jdk --workload headline --rounds 3
+ * --warm-up-s 30}
  */
 public final class Contenders {
     private Contenders() {}
@@ -21,12 +23,13 @@ public final class Contenders {
         boolean check = options.containsKey("--check");
         int defaultItems = check ? 3_200_000 : workload.items;
         int items = Integer.parseInt(options.getOrDefault("--items", "" + defaultItems));
-        items -= items % workload.producers; // each producer puts the same number
+        items -= items % workload.producers; // each producer produces the same number
 
         Tally tally = new Tally(workload.types, check ? items : 0);
         Metric[] metrics = Metric.oneOfEachType(workload.types);
         Contender contender = start(options.get("--contender"), workload, metrics, tally);
-        Measure measure = new Measure(options.get("--contender"), workload, items, metrics, contender, tally);
+        Measure measure =
+                new Measure(options.get("--contender"), workload, items, metrics, contender, tally);
         if (check) {
             measure.check();
         } else {
@@ -37,13 +40,14 @@ public final class Contenders {
         }
     }
 
-    /** By name, so that the others compile and run without the Disruptor's archive. */
-    private static Contender start(String name, Workload workload, Metric[] metrics, Tally tally) throws Exception {
+    /** Loads the class by name, so that the others compile and run without the Disruptor's jar. */
+    private static Contender start(String name, Workload workload, Metric[] metrics, Tally tally)
+            throws Exception {
         String className = switch (name) {
             case "jdk", "jdk-new", "jdk-plain" -> "JdkQueue";
             case "disruptor-thread" -> "DisruptorPerThread";
             case "disruptor-partition" -> "DisruptorPerPartition";
-            default -> throw new IllegalArgumentException("no contender " + name);
+            default -> throw new IllegalArgumentException("unknown contender " + name);
         };
         return (Contender) Class.forName("contenders." + className)
                 .getDeclaredConstructor(Workload.class, Metric[].class, Tally.class)

@@ -8,8 +8,9 @@ import java.util.List;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * LMAX Disruptor in the shape of the others: a ring per partition, many producers; each drain thread polls the rings of
- * its partitions, groups by class and dispatches. After an empty cycle it sleeps 1 ms, doubling to 50 ms.
+ * LMAX Disruptor in the design of the other contenders: one multi-producer ring per partition; each
+ * drain thread polls the rings of its partitions, groups by class and dispatches. After an empty
+ * cycle it sleeps 1 ms, doubling to 50 ms.
  */
 final class DisruptorPerPartition implements Contender {
     private static final long MIN_IDLE_NS = 1_000_000;
@@ -24,7 +25,9 @@ final class DisruptorPerPartition implements Contender {
         rings = new RingBuffer[workload.partitions];
         for (int partition = 0; partition < rings.length; partition++) {
             int ringSize = Slot.ringSize(workload.bufferSize);
-            rings[partition] = RingBuffer.createMultiProducer(Slot::new, ringSize, new LiteBlockingWaitStrategy());
+            rings[partition] =
+                    RingBuffer.createMultiProducer(
+                            Slot::new, ringSize, new LiteBlockingWaitStrategy());
         }
         threads = new Thread[workload.drainThreads];
         for (int thread = 0; thread < threads.length; thread++) {
@@ -34,14 +37,14 @@ final class DisruptorPerPartition implements Contender {
                 rings[partition].addGatingSequences(poller.getSequence());
                 pollers.add(poller);
             }
-            threads[thread] = new Thread(() -> drainLoop(pollers, new Groups(metrics, tally)));
+            threads[thread] = new Thread(() -> drainLoop(pollers, new BatchByType(metrics, tally)));
             threads[thread].start();
         }
     }
 
-    private void drainLoop(List<EventPoller<Slot>> pollers, Groups groups) {
+    private void drainLoop(List<EventPoller<Slot>> pollers, BatchByType batch) {
         EventPoller.Handler<Slot> grouping = (slot, sequence, endOfBatch) -> {
-            groups.add(slot.metric);
+            batch.add(slot.metric);
             return true;
         };
         long idle = MIN_IDLE_NS;
@@ -53,7 +56,7 @@ final class DisruptorPerPartition implements Contender {
                     throw new IllegalStateException(failure);
                 }
             }
-            if (groups.dispatch()) {
+            if (batch.dispatch()) {
                 idle = MIN_IDLE_NS;
             } else {
                 LockSupport.parkNanos(idle);

@@ -8,15 +8,16 @@ import com.lmax.disruptor.RingBuffer;
 import com.lmax.disruptor.Sequence;
 
 /**
- * LMAX Disruptor as one uses it: a ring per drain thread, as large as the thread's partitions together, many producers,
- * one batch processor that groups by class and dispatches. It waits by the blocking strategy that tells a waiter only
- * when there is one; the plain one takes a lock for each item and was slower in every run.
+ * LMAX Disruptor in its usual design: one multi-producer ring per drain thread, as large as the
+ * thread's partitions together, with one batch processor that groups by class and dispatches. Its
+ * blocking wait strategy signals only if a thread waits; the plain strategy takes a lock for each
+ * item and was slower in every run.
  */
 final class DisruptorPerThread implements Contender {
     /**
-     * Slots go back to the producers after so many events, and not only at the end of a batch, which may be as long as
-     * the ring. (A maximum batch size would do the same, but each batch looks at every event that is published: with
-     * large rings that is quadratic.)
+     * Slots are released to the producers after this many events, and not only at the end of a
+     * batch, which may be as long as the ring. (A maximum batch size would have the same effect,
+     * but each batch scans all published events, which is quadratic with large rings.)
      */
     private static final int RELEASE_AFTER = 2048;
 
@@ -33,8 +34,10 @@ final class DisruptorPerThread implements Contender {
         threads = new Thread[rings.length];
         int ringSize = Slot.ringSize(workload.bufferSize * partitions / rings.length);
         for (int index = 0; index < rings.length; index++) {
-            RingBuffer<Slot> ring = RingBuffer.createMultiProducer(Slot::new, ringSize, new LiteBlockingWaitStrategy());
-            EventHandler<Slot> grouping = new Grouping(new Groups(metrics, tally));
+            RingBuffer<Slot> ring =
+                    RingBuffer.createMultiProducer(
+                            Slot::new, ringSize, new LiteBlockingWaitStrategy());
+            EventHandler<Slot> grouping = new Grouping(new BatchByType(metrics, tally));
             processors[index] = new BatchEventProcessorBuilder()
                     .build(ring, ring.newBarrier(), grouping);
             ring.addGatingSequences(processors[index].getSequence());
@@ -45,12 +48,12 @@ final class DisruptorPerThread implements Contender {
     }
 
     private static final class Grouping implements EventHandler<Slot> {
-        private final Groups groups;
+        private final BatchByType batch;
         private Sequence handled;
-        private int inHand;
+        private int sinceRelease;
 
-        Grouping(Groups groups) {
-            this.groups = groups;
+        Grouping(BatchByType batch) {
+            this.batch = batch;
         }
 
         @Override
@@ -60,11 +63,11 @@ final class DisruptorPerThread implements Contender {
 
         @Override
         public void onEvent(Slot slot, long sequence, boolean endOfBatch) {
-            groups.add(slot.metric);
-            if (++inHand == RELEASE_AFTER || endOfBatch) {
-                groups.dispatch();
+            batch.add(slot.metric);
+            if (++sinceRelease == RELEASE_AFTER || endOfBatch) {
+                batch.dispatch();
                 handled.set(sequence);
-                inHand = 0;
+                sinceRelease = 0;
             }
         }
     }

@@ -2,7 +2,7 @@ package contenders;
 
 import java.util.List;
 
-/** What a type's batches are given to. */
+/** Handles the batches of one type. */
 interface Handler {
     void consume(List<Metric> batch);
 }

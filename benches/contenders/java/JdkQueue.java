@@ -12,21 +12,22 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLongArray;
 
 /**
- * The plain JDK: an {@link ArrayBlockingQueue} per partition, which {@code produce} selects by the hash of the class. A
- * drain task takes all that its partitions have into one batch, groups it by class and calls each class's handler; it
- * goes on until nothing is left, then the scheduler runs it again after 1 ms, doubling to 50 ms. {@code produce} counts
- * per partition, and the drain task asks whether it still owns one, as balancing by load wants.
+ * The plain JDK: one {@link ArrayBlockingQueue} per partition, which {@code produce} selects by the
+ * hash of the class. A drain task takes all items of its partitions into one batch, groups it by
+ * class and calls each class's handler. It continues until no item is left; then the scheduler runs
+ * it again after 1 ms, doubling to 50 ms. As balancing by load requires, {@code produce} counts
+ * items per partition, and the drain task checks that it still owns each partition.
  */
 final class JdkQueue implements Contender {
     private static final long MIN_IDLE_MS = 1;
     private static final long MAX_IDLE_MS = 50;
 
     private final ArrayBlockingQueue<Metric>[] partitions;
-    /** What a balancer reads: items put, by partition. */
+    /** Items produced, by partition, for a balancer to read. */
     private final AtomicLongArray throughput;
     /** The drain task that may take from a partition. */
     private final AtomicIntegerArray owner;
-    /** What a handoff waits for: cycles that have ended, by drain task. */
+    /** Completed cycles, by drain task, for a handoff to wait for. */
     private final AtomicLongArray cycles;
 
     private final int[][] assigned;
@@ -63,7 +64,7 @@ final class JdkQueue implements Contender {
 
     @Override
     public void produce(Metric metric) throws InterruptedException {
-        // The selector of the original, which looks at the class of each item, as ours does.
+        // The selector of the original, by the class of each item, as in batchqueue.
         int partition = (metric.getClass().hashCode() & Integer.MAX_VALUE) % partitions.length;
         throughput.incrementAndGet(partition);
         partitions[partition].put(metric);

@@ -15,7 +15,13 @@ final class Measure {
     private final long[] perRound;
     private final long[] expected;
 
-    Measure(String name, Workload workload, int items, Metric[] metrics, Contender contender, Tally tally) {
+    Measure(
+            String name,
+            Workload workload,
+            int items,
+            Metric[] metrics,
+            Contender contender,
+            Tally tally) {
         this.name = name;
         this.workload = workload;
         this.items = items;
@@ -30,7 +36,8 @@ final class Measure {
         round(true);
         contender.stop();
         tally.verify(expected);
-        System.out.println(name + " " + workload.name + ": " + items + " items, each handled exactly once");
+        System.out.println(
+                name + " " + workload.name + ": " + items + " items, each handled exactly once");
     }
 
     void measure(int warmUpSeconds, int rounds, boolean newItems) throws Exception {
@@ -56,7 +63,7 @@ final class Measure {
         }
         CyclicBarrier startLine = new CyclicBarrier(workload.producers);
         Thread[] producers = new Thread[workload.producers];
-        // Each producer says when it began: this thread may get a core only much later.
+        // Each producer reads the clock itself: this thread may be scheduled much later.
         long[] began = new long[workload.producers];
         for (int producer = 0; producer < producers.length; producer++) {
             int index = producer;
@@ -67,7 +74,7 @@ final class Measure {
                     if (newItems) {
                         produceNew(index);
                     } else {
-                        produceMade(index);
+                        produceReused(index);
                     }
                 } catch (Exception failure) {
                     throw new IllegalStateException(failure);
@@ -83,8 +90,8 @@ final class Measure {
         return Arrays.stream(began).map(first -> end - first).max().getAsLong() / 1e9;
     }
 
-    /** The same item of each type again and again: no allocation, and all of them stay in the cache. */
-    private void produceMade(int producer) throws InterruptedException {
+    /** Produces the same item of each type repeatedly: no allocation, and all stay in the cache. */
+    private void produceReused(int producer) throws InterruptedException {
         int[] slots = workload.slots;
         int slot = workload.firstSlot(producer);
         for (int item = items / workload.producers; item > 0; item--) {
@@ -93,7 +100,7 @@ final class Measure {
         }
     }
 
-    /** A new item each time, with its number in the round. */
+    /** Produces a new item each time, with its number in the round. */
     private void produceNew(int producer) throws InterruptedException {
         int[] slots = workload.slots;
         int slot = workload.firstSlot(producer);

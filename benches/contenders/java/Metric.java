@@ -18,7 +18,7 @@ abstract class Metric {
     /** A new item of the same type. */
     abstract Metric fresh(long value);
 
-    /** What every type looks like: the others are copies of this class under other names. */
+    /** The template of every type: the others are copies of this class under other names. */
     static final class Type00000 extends Metric {
         Type00000(int kind, long value) {
             super(kind, value);
@@ -30,7 +30,7 @@ abstract class Metric {
         }
     }
 
-    /** One item each of {@code types} different classes. */
+    /** Creates one item each of {@code types} different classes. */
     static Metric[] oneOfEachType(int types) throws IOException, ReflectiveOperationException {
         Metric[] metrics = new Metric[types];
         String template = Type00000.class.getSimpleName();
@@ -38,13 +38,16 @@ abstract class Metric {
         try (InputStream file = Metric.class.getResourceAsStream("Metric$" + template + ".class")) {
             original = file.readAllBytes();
         }
-        // Every byte is one character in Latin-1, and the names are of one length: nothing else in the file moves.
+        // In Latin-1 every byte is one character, and all names have the same length: the rest of
+        // the class file does not shift.
         String text = new String(original, StandardCharsets.ISO_8859_1);
         for (int kind = 0; kind < types; kind++) {
             Class<?> type = Type00000.class;
             if (kind > 0) {
                 String copy = text.replace(template, String.format("Type%05d", kind));
-                type = MethodHandles.lookup().defineClass(copy.getBytes(StandardCharsets.ISO_8859_1));
+                type =
+                        MethodHandles.lookup()
+                                .defineClass(copy.getBytes(StandardCharsets.ISO_8859_1));
             }
             var constructor = type.getDeclaredConstructor(int.class, long.class);
             metrics[kind] = (Metric) constructor.newInstance(kind, 0L);

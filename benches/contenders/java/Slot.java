@@ -1,10 +1,10 @@
 package contenders;
 
-/** What a ring of the Disruptor is made of. */
+/** An entry of a Disruptor ring. */
 final class Slot {
     Metric metric;
 
-    /** The lowest power of two that is not below {@code capacity}, as rings are sized. */
+    /** The smallest power of two that is at least {@code capacity}, as rings require. */
     static int ringSize(int capacity) {
         return capacity == 1 ? 1 : Integer.highestOneBit(capacity - 1) << 1;
     }

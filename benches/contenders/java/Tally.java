@@ -5,12 +5,12 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 
-/** What the handlers count: the twin of rust/src/tally.rs. */
+/** What the handlers count: the counterpart of rust/src/tally.rs. */
 final class Tally {
-    /** A type's count has two cache lines of its own. */
+    /** Each type's count occupies two cache lines. */
     private static final int STRIDE = 16;
 
-    /** Written by the one thread that is inside the type's handler. */
+    /** Written by the one thread inside the type's handler. */
     private final AtomicLongArray handled;
 
     private final AtomicIntegerArray marks;
@@ -35,7 +35,7 @@ final class Tally {
 
     private final class NoOp implements Handler {
         private final int kind;
-        /** Keeps the read of the batch from being optimised away. */
+        /** Prevents the read of the batch from being optimised away. */
         private long last;
 
         NoOp(int kind) {
@@ -70,7 +70,7 @@ final class Tally {
         }
     }
 
-    /** Returns when as many items as expected were handled of each type. */
+    /** Waits until the expected number of items of each type has been handled. */
     void waitFor(long[] expected) {
         for (int kind = 0; kind < types; kind++) {
             while (handled.getAcquire((kind + 1) * STRIDE) < expected[kind]) {
@@ -82,12 +82,16 @@ final class Tally {
         }
     }
 
-    /** Throws unless exactly the expected items were handled. Call it after the drain threads have ended. */
+    /**
+     * Throws unless exactly the expected items were handled. Must be called after the drain threads
+     * have ended.
+     */
     void verify(long[] expected) {
         for (int kind = 0; kind < types; kind++) {
             long count = handled.get((kind + 1) * STRIDE);
             if (count != expected[kind]) {
-                fault = "type " + kind + ": " + count + " items handled, " + expected[kind] + " put in";
+                String counts = count + " items handled, " + expected[kind] + " produced";
+                fault = "type " + kind + ": " + counts;
             }
         }
         for (int item = 0; item < marks.length(); item++) {

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/** What goes in, and the shape that every contender is given: the twin of rust/src/workload.rs. */
+/** The workloads and every contender's configuration: the counterpart of rust/src/workload.rs. */
 final class Workload {
     final String name;
     final int drainThreads;
@@ -13,10 +13,16 @@ final class Workload {
     final int items;
     final int types;
     final int partitions;
-    /** The types in the order in which a producer puts them, one slot per unit of weight. */
+    /** The types in the order of production, one slot per unit of weight. */
     final int[] slots;
 
-    private Workload(String name, int drainThreads, int producers, int bufferSize, int items, int[][] tiers) {
+    private Workload(
+            String name,
+            int drainThreads,
+            int producers,
+            int bufferSize,
+            int items,
+            int[][] tiers) {
         this.name = name;
         this.drainThreads = drainThreads;
         this.producers = producers;
@@ -38,10 +44,17 @@ final class Workload {
     static Workload named(String name) {
         return switch (name) {
             case "headline" ->
-                new Workload(name, 4, 16, 2_000, 16_000_000, new int[][] {{20, 24}, {30, 8}, {20, 4}, {30, 1}});
+                new Workload(
+                        name,
+                        4,
+                        16,
+                        2_000,
+                        16_000_000,
+                        new int[][] {{20, 24}, {30, 8}, {20, 4}, {30, 1}});
             case "wide" -> new Workload(name, 8, 32, 50_000, 32_000_000, new int[][] {{1_000, 1}});
-            case "wide-10k" -> new Workload(name, 8, 32, 50_000, 32_000_000, new int[][] {{10_000, 1}});
-            default -> throw new IllegalArgumentException("no workload " + name);
+            case "wide-10k" ->
+                new Workload(name, 8, 32, 50_000, 32_000_000, new int[][] {{10_000, 1}});
+            default -> throw new IllegalArgumentException("unknown workload " + name);
         };
     }
 
@@ -49,7 +62,7 @@ final class Workload {
         return (int) ((long) producer * slots.length / producers);
     }
 
-    /** How many items of each type a round has. */
+    /** The number of items of each type in a round. */
     long[] expected(int itemsPerRound) {
         long[] expected = new long[types];
         int each = itemsPerRound / producers;
@@ -62,7 +75,7 @@ final class Workload {
         return expected;
     }
 
-    /** By a fixed linear congruential generator (Knuth, MMIX). */
+    /** Shuffles with a fixed linear congruential generator (Knuth, MMIX). */
     private static int[] shuffled(List<Integer> slots) {
         long state = 42;
         for (int last = slots.size() - 1; last > 0; last--) {

@@ -8,24 +8,25 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::description::{AggregateError, Aggregation, Measure};
 use super::groups::{Groups, Mark};
+use super::measured::{Measured, state_of};
 use super::partials::{are_partials, metadata_of};
-use super::prepared::{Prepared, PreparedOf};
-use super::schema::{Places, Types, in_partials, in_rows, type_error};
-use super::state::{State, state_of};
+use super::prepared::{Prepared, PreparedMeasures};
+use super::schema::{ColumnIndices, Types, in_partials, in_rows, type_error};
+use super::state::State;
 
-/// Aggregates record batches. All of them must have the same types in the columns that it looks at.
+/// Aggregates record batches. The columns that it reads must have the same types in all of them.
 ///
-/// A batch may have rows, or partials of an equal aggregator; each goes in as a whole or not at
-/// all.
+/// A batch holds either rows or the partials of an equal aggregator. It is applied completely or
+/// not at all.
 pub struct Aggregator {
     aggregation: Aggregation,
     /// Known from the first batch on.
     types: Option<Types>,
     groups: Groups,
     measured: Vec<Measured>,
-    /// Where the columns are in batches with the schema of the last one.
-    places: Option<(SchemaRef, Places)>,
-    /// The group of each row that is going in.
+    /// The column indices for the schema of the last batch.
+    indices: Option<(SchemaRef, ColumnIndices)>,
+    /// The group of each row of the current step; kept to reuse its memory.
     of_row: Vec<u32>,
 }
 
@@ -39,33 +40,17 @@ impl fmt::Debug for Aggregator {
     }
 }
 
-/// What is kept of a measure.
-enum Measured {
-    Own(Box<dyn State>),
-    /// The count of the values of a column that the measure with this number sums.
-    CountOf(usize),
-}
-
-impl Measured {
-    fn copied(&self) -> Option<Self> {
-        match self {
-            Self::Own(state) => state.copied().map(Self::Own),
-            Self::CountOf(sum) => Some(Self::CountOf(*sum)),
-        }
-    }
-}
-
-/// What an aggregator kept before a batch.
-struct Before {
+/// The aggregator's contents earlier an update.
+struct Snapshot {
     groups: Mark,
     measured: Vec<Measured>,
 }
 
-/// For each group a copy of numbers costs at most as much as this many rows of a batch.
+/// Copying the state of one group costs at most as much as looking up this many rows.
 const ROWS_OF_A_COPY: usize = 8;
 
 impl Aggregator {
-    /// An aggregator without groups.
+    /// Creates an aggregator without groups.
     pub fn new(aggregation: Aggregation) -> Self {
         let keys = aggregation.keys.len() + usize::from(aggregation.window.is_some());
         Self {
@@ -73,40 +58,42 @@ impl Aggregator {
             types: None,
             groups: Groups::new(keys),
             measured: Vec::new(),
-            places: None,
+            indices: None,
             of_row: Vec::new(),
         }
     }
 
-    /// Groups that are kept.
+    /// The number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes rows or partials in: all of these batches, or none.
+    /// Applies batches of rows or partials: all of them, or none.
     ///
     /// # Errors
-    /// A column is missing or has a type that will not do, the partials are of another aggregation,
-    /// there would be too many groups, or the data is broken.
+    /// A column is missing or has an unsuitable type, the partials belong to another aggregation,
+    /// there would be too many groups, or the data is malformed.
     pub fn update(&mut self, batches: &[RecordBatch]) -> Result<(), AggregateError> {
         if self.is_empty() {
-            // Batches that were refused, or had no rows, have fixed nothing.
-            (self.types, self.places) = (None, None);
+            // Batches that were rejected, or had no rows, do not fix the types.
+            (self.types, self.indices) = (None, None);
         }
         let prepared =
             batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
-        let before = self.before(&prepared, rows)?;
+        let earlier = self.earlier(&prepared, rows)?;
         for step in prepared.iter().flat_map(Prepared::steps) {
             if !self.take(&step) {
-                let Some(before) = before else { unreachable!("all groups were found before") };
-                self.groups.back_to(&before.groups);
-                self.measured = before.measured;
+                let Some(earlier) = earlier else {
+                    unreachable!("all groups were counted in advance")
+                };
+                self.groups.roll_back(&earlier.groups);
+                self.measured = earlier.measured;
                 return Err(AggregateError::TooManyGroups {
                     max_groups: self.aggregation.max_groups,
                 });
@@ -115,26 +102,27 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Where there may be too many groups: what to come back to. Or, if a copy of that would cost
-    /// more than a look at all rows, the certainty that there are not.
-    fn before(
+    /// Prepares for an update that may exceed `max_groups`. Returns a snapshot to roll back to or,
+    /// where a snapshot would cost more than looking up all rows, counts the groups up front and
+    /// fails if there are too many.
+    fn earlier(
         &mut self,
         prepared: &[Prepared],
         rows: usize,
-    ) -> Result<Option<Before>, AggregateError> {
+    ) -> Result<Option<Snapshot>, AggregateError> {
         if self.len().saturating_add(rows) <= self.aggregation.max_groups {
             return Ok(None);
         }
         if self.len().saturating_mul(ROWS_OF_A_COPY) <= rows
             && let Some(measured) = self.measured.iter().map(Measured::copied).collect()
         {
-            return Ok(Some(Before { groups: self.groups.mark(), measured }));
+            return Ok(Some(Snapshot { groups: self.groups.mark(), measured }));
         }
         self.find_groups(prepared, rows).map(|()| None)
     }
 
-    /// Finds the groups before any row goes in, up to where a group for each row that is left would
-    /// not be too many.
+    /// Creates the groups earlier any row is applied. Stops as soon as a new group for every
+    /// remaining row would still be within the limit.
     fn find_groups(
         &mut self,
         prepared: &[Prepared],
@@ -148,14 +136,15 @@ impl Aggregator {
             rows_left -= step.rows;
             self.groups.assign(&step.keys, step.rows, &mut self.of_row);
             if self.groups.len() > max_groups {
-                self.groups.back_to(&mark);
+                self.groups.roll_back(&mark);
                 return Err(AggregateError::TooManyGroups { max_groups });
             }
         }
         Ok(())
     }
 
-    /// Takes a step's rows in; `false`: not, there are too many groups now.
+    /// Applies the rows of a step. Returns `false`, with no state changed, if there are too many
+    /// groups.
     fn take(&mut self, step: &Prepared) -> bool {
         let mut of_row = std::mem::take(&mut self.of_row);
         self.groups.assign(&step.keys, step.rows, &mut of_row);
@@ -164,11 +153,11 @@ impl Aggregator {
             return false;
         }
         self.states().for_each(|state| state.grow(groups));
-        match &step.of {
-            PreparedOf::Rows(inputs) => {
+        match &step.measures {
+            PreparedMeasures::Rows(inputs) => {
                 self.states().zip(inputs).for_each(|(state, input)| state.update(&of_row, input));
             }
-            PreparedOf::Partials(partials) => {
+            PreparedMeasures::Partials(partials) => {
                 self.states()
                     .zip(partials)
                     .for_each(|(state, partials)| state.merge(&of_row, partials));
@@ -178,11 +167,11 @@ impl Aggregator {
         true
     }
 
-    /// Takes partials back that [`take_partials`](Self::take_partials) gave, however many groups
-    /// there are meanwhile.
+    /// Takes back partials that [`take_partials`](Self::take_partials) returned, regardless of
+    /// `max_groups`.
     ///
     /// # Errors
-    /// They are not what was given.
+    /// The partials are not those that were returned.
     pub fn take_back(&mut self, partials: RecordBatch) -> Result<(), AggregateError> {
         let max_groups = std::mem::replace(&mut self.aggregation.max_groups, usize::MAX);
         let result = self.update(&[partials]);
@@ -190,7 +179,7 @@ impl Aggregator {
         result
     }
 
-    /// Those that are kept, in the order of their measures.
+    /// The states, in the order of their measures.
     fn states(&mut self) -> impl Iterator<Item = &mut Box<dyn State>> {
         self.measured.iter_mut().filter_map(|measured| match measured {
             Measured::Own(state) => Some(state),
@@ -198,7 +187,7 @@ impl Aggregator {
         })
     }
 
-    /// Of each measure the columns of its partials, or the one of its result.
+    /// The columns of a measure's partials, or the single column of its result.
     fn columns_of(
         &self,
         measured: &Measured,
@@ -214,13 +203,13 @@ impl Aggregator {
         }
     }
 
-    /// What is kept, for another aggregator; `None` if there is nothing. This one starts empty
-    /// again.
+    /// Returns the state of all groups, for another aggregator, and clears this one. Returns `None`
+    /// if there are no groups.
     ///
     /// # Errors
-    /// What is kept does not fit into Arrow's arrays; nothing is lost.
+    /// The state does not fit into Arrow arrays. Nothing is lost.
     pub fn take_partials(&mut self) -> Result<Option<RecordBatch>, AggregateError> {
-        let Some(types) = self.told_types() else { return Ok(None) };
+        let Some(types) = self.types_if_any() else { return Ok(None) };
         let (mut fields, mut columns) = self.keys(types)?;
         for (((name, _), measured), kept) in
             self.aggregation.measures.iter().zip(&self.measured).zip(&types.kept)
@@ -235,13 +224,13 @@ impl Aggregator {
         Ok(Some(partials))
     }
 
-    /// The keys and the measures of each group, in the order in which the groups were met; `None`
-    /// if there are none.
+    /// Returns the keys and the measures of each group, in order of first appearance, or `None` if
+    /// there are no groups.
     ///
     /// # Errors
     /// A sum does not fit into its column.
     pub fn result(&self) -> Result<Option<RecordBatch>, AggregateError> {
-        let Some(types) = self.told_types() else { return Ok(None) };
+        let Some(types) = self.types_if_any() else { return Ok(None) };
         let (mut fields, mut columns) = self.keys(types)?;
         for ((name, _), measured) in self.aggregation.measures.iter().zip(&self.measured) {
             for column in self.columns_of(measured, true)? {
@@ -252,8 +241,8 @@ impl Aggregator {
         self.batch(Schema::new(fields), columns).map(Some)
     }
 
-    /// The types, if there is anything to tell.
-    fn told_types(&self) -> Option<&Types> {
+    /// The types, if there are groups.
+    fn types_if_any(&self) -> Option<&Types> {
         self.types.as_ref().filter(|_| !self.is_empty())
     }
 
@@ -274,7 +263,7 @@ impl Aggregator {
         self.states().for_each(|state| state.clear());
     }
 
-    /// The first sum or mean of the column whose values a measure counts.
+    /// The first sum or mean over the column that a measure counts, if there is one.
     fn sum_that_counts(&self, measure: &Measure) -> Option<usize> {
         let Measure::Count { column: Some(column) } = measure else { return None };
         self.aggregation.measures.iter().position(|(_, other)| match other {
@@ -283,32 +272,29 @@ impl Aggregator {
         })
     }
 
-    // ---- one batch
-    // -------------------------------------------------------------------------------------------
-
     fn prepare(&mut self, batch: &RecordBatch) -> Result<Prepared, AggregateError> {
         let schema = batch.schema_ref();
-        let places = match &self.places {
-            Some((known, places)) if Arc::ptr_eq(known, schema) => places.clone(),
+        let indices = match &self.indices {
+            Some((known, indices)) if Arc::ptr_eq(known, schema) => indices.clone(),
             _ => {
-                let places = self.look_up(schema)?;
-                self.places = Some((schema.clone(), places.clone()));
-                places
+                let indices = self.resolve(schema)?;
+                self.indices = Some((schema.clone(), indices.clone()));
+                indices
             }
         };
         let is_own: Vec<bool> =
-            self.measured.iter().map(|one| matches!(one, Measured::Own(_))).collect();
-        let prepared = Prepared::of(batch, &self.aggregation, &places, &is_own)?;
-        if let PreparedOf::Partials(partials) = &prepared.of {
+            self.measured.iter().map(|measured| matches!(measured, Measured::Own(_))).collect();
+        let prepared = Prepared::of(batch, &self.aggregation, &indices, &is_own)?;
+        if let PreparedMeasures::Partials(partials) = &prepared.measures {
             self.states().zip(partials).try_for_each(|(state, partials)| state.check(partials))?;
         }
         Ok(prepared)
     }
 
-    /// Finds the columns of a schema, and sees that they have the types that they had before.
-    fn look_up(&mut self, schema: &Schema) -> Result<Places, AggregateError> {
+    /// Finds the columns in a schema and checks that their types have not changed.
+    fn resolve(&mut self, schema: &Schema) -> Result<ColumnIndices, AggregateError> {
         let of_partials = are_partials(schema, &self.aggregation)?;
-        let (places, types) = if of_partials {
+        let (indices, types) = if of_partials {
             in_partials(&self.aggregation, schema)?
         } else {
             in_rows(&self.aggregation, schema)?
@@ -325,29 +311,29 @@ impl Aggregator {
                 self.types = Some(types);
             }
             Some(known) => {
-                let changed = |name: &str, now: &DataType, before: &DataType| {
-                    if now == before {
+                let changed = |name: &str, now: &DataType, earlier: &DataType| {
+                    if now == earlier {
                         Ok(())
                     } else {
-                        Err(type_error(name, now, format!("{before}, as before")))
+                        Err(type_error(name, now, format!("{earlier}, as before")))
                     }
                 };
-                for (name, (before, now)) in
+                for (name, (earlier, now)) in
                     self.aggregation.key_names().zip(known.keys.iter().zip(&types.keys))
                 {
-                    changed(name, now, before)?;
+                    changed(name, now, earlier)?;
                 }
-                for ((name, _), (before, now)) in
+                for ((name, _), (earlier, now)) in
                     self.aggregation.measures.iter().zip(known.kept.iter().zip(&types.kept))
                 {
                     changed(
                         name,
                         &DataType::Struct(now.clone()),
-                        &DataType::Struct(before.clone()),
+                        &DataType::Struct(earlier.clone()),
                     )?;
                 }
             }
         }
-        Ok(places)
+        Ok(indices)
     }
 }

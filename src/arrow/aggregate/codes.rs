@@ -1,39 +1,39 @@
-//! The numbers of 64-bit codes.
+//! Numbers 64-bit codes consecutively.
 
 use crate::arrow::grouping::spread;
 
-/// No value has this number.
+/// Marks the absence of a number. No code has it.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The widest range of codes that has a table.
+/// The widest range of codes that is kept in a dense table.
 const RANGE: u64 = 1 << 16;
 
-/// The numbers of codes: a table where all codes are within a small range, as numbers of things
-/// often are, else a hash table.
+/// The number of each code: a dense table while all codes lie within a small range, as ids often
+/// do, otherwise a hash table.
 #[derive(Default)]
 pub(super) struct Codes {
-    near: Near,
+    dense: Dense,
     hashed: Hashed,
-    /// By number.
+    /// The code of each number.
     pub(super) values: Vec<i64>,
 }
 
 impl Codes {
-    /// Writes the numbers of the codes up to the first that is new, and returns how many those are.
+    /// Writes the numbers of all codes before the first unknown one. Returns how many were written.
     pub(super) fn fill(&self, codes: &[i64], numbers: &mut [u32]) -> usize {
         if self.hashed.slots.is_empty() {
-            fill(codes, numbers, |code| self.near.find(code))
+            fill(codes, numbers, |code| self.dense.find(code))
         } else {
             fill(codes, numbers, |code| self.hashed.find(code).ok())
         }
     }
 
-    /// Makes ready for a new code.
+    /// Makes room for a new code, switching to the hash table if the range becomes too wide.
     fn expect(&mut self, code: i64) {
-        if self.hashed.slots.is_empty() && !self.near.widen(code) {
-            let near = std::mem::take(&mut self.near);
-            for (place, number) in (0..).zip(near.numbers).filter(|&(_, number)| number != NONE) {
-                self.hashed.insert(near.first.wrapping_add(place), number);
+        if self.hashed.slots.is_empty() && !self.dense.widen(code) {
+            let dense = std::mem::take(&mut self.dense);
+            for (offset, number) in (0..).zip(dense.numbers).filter(|&(_, number)| number != NONE) {
+                self.hashed.insert(dense.first.wrapping_add(offset), number);
             }
             self.hashed.reserve(1);
         }
@@ -42,7 +42,7 @@ impl Codes {
     #[inline]
     pub(super) fn find(&self, code: i64) -> Option<u32> {
         if self.hashed.slots.is_empty() {
-            self.near.find(code)
+            self.dense.find(code)
         } else {
             self.hashed.find(code).ok()
         }
@@ -53,7 +53,7 @@ impl Codes {
         self.expect(code);
         self.values.push(code);
         if self.hashed.slots.is_empty() {
-            self.near.insert(code, number);
+            self.dense.insert(code, number);
         } else {
             self.hashed.insert(code, number);
         }
@@ -85,30 +85,30 @@ fn fill(codes: &[i64], numbers: &mut [u32], find: impl Fn(i64) -> Option<u32>) -
     codes.len()
 }
 
-/// The number of each code from the first on.
+/// The numbers of consecutive codes, starting with `first`.
 #[derive(Default)]
-struct Near {
+struct Dense {
     first: i64,
     numbers: Vec<u32>,
 }
 
-impl Near {
+impl Dense {
     #[inline]
-    fn place(&self, code: i64) -> usize {
+    fn offset(&self, code: i64) -> usize {
         usize::try_from(code.wrapping_sub(self.first).cast_unsigned()).unwrap_or(usize::MAX)
     }
 
     #[inline]
     fn find(&self, code: i64) -> Option<u32> {
-        self.numbers.get(self.place(code)).copied().filter(|&number| number != NONE)
+        self.numbers.get(self.offset(code)).copied().filter(|&number| number != NONE)
     }
 
     fn insert(&mut self, code: i64, number: u32) {
-        let place = self.place(code);
-        self.numbers[place] = number;
+        let offset = self.offset(code);
+        self.numbers[offset] = number;
     }
 
-    /// Makes room for a code. `false`: the range would be too wide.
+    /// Makes room for a code. Returns `false` if the range would be too wide.
     fn widen(&mut self, code: i64) -> bool {
         let (mut first, mut last, mut down) = (code, code, false);
         if let Some(more) = self.numbers.len().checked_sub(1) {
@@ -121,7 +121,8 @@ impl Near {
         if last.abs_diff(first) >= RANGE {
             return false;
         }
-        // By powers of two, so that codes that come one by one are not copied each time.
+        // Grow by powers of two, so that codes that arrive one by one do not copy the table each
+        // time.
         let more = (last.abs_diff(first) + 1).next_power_of_two() - 1;
         if down {
             first = last.saturating_sub_unsigned(more);
@@ -129,7 +130,7 @@ impl Near {
         #[allow(clippy::cast_possible_truncation)] // both are in the range
         let (more, before) = (more as usize, self.first.abs_diff(first) as usize);
         let mut numbers = vec![NONE; more + 1];
-        // A table may reach beyond the largest code that there can be.
+        // The table may extend past the largest possible code.
         for (to, from) in numbers.iter_mut().skip(before).zip(&self.numbers) {
             *to = *from;
         }
@@ -138,7 +139,8 @@ impl Near {
     }
 }
 
-/// A hash table with linear probing, at most half full, whose slots hold all that a look-up needs.
+/// A hash table with linear probing, at most half full. A slot holds everything that a lookup
+/// needs.
 #[derive(Default)]
 struct Hashed {
     slots: Vec<(i64, u32)>,
@@ -146,7 +148,7 @@ struct Hashed {
 }
 
 impl Hashed {
-    /// The code's number, or the slot for it. There are slots.
+    /// Returns the code's number, or the free slot for it. The table must have slots.
     #[inline]
     fn find(&self, code: i64) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
@@ -172,7 +174,7 @@ impl Hashed {
         }
     }
 
-    /// Makes slots for so many codes.
+    /// Makes room for this many codes.
     fn reserve(&mut self, codes: usize) {
         if codes * 2 > self.slots.len() {
             let slots = vec![(0, NONE); (codes * 4).next_power_of_two().max(16)];

@@ -1,4 +1,4 @@
-//! Columns as aggregation sees them: 64-bit codes with the order of the values, or bytes.
+//! Columns as aggregation reads them: order-preserving 64-bit codes, or bytes.
 
 use std::sync::Arc;
 
@@ -20,10 +20,11 @@ use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
 use arrow_select::take::{TakeOptions, take};
 
 use super::description::AggregateError;
+use super::value::{Code, Value};
 
-/// The type that a column's values have in results; `None`: there is no order that is kept here.
+/// The type that a column's values have in results. Returns `None` if the type is not supported.
 ///
-/// Texts are one type however they are stored, and a dictionary has the type of its values.
+/// All string layouts map to one type, and a dictionary to the type of its values.
 pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Dictionary(_, values) => value_type(values),
@@ -31,11 +32,11 @@ pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(DataType::Binary),
         DataType::Float16 | DataType::Interval(IntervalUnit::YearMonth) => None,
         DataType::Boolean => Some(DataType::Boolean),
-        // All that fits into 64 bits.
+        // Everything that fits into 64 bits.
         other => other.primitive_width().filter(|&width| width <= 8).map(|_| other.clone()).filter(
-            |one| {
+            |data_type| {
                 !matches!(
-                    one,
+                    data_type,
                     DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Interval(_)
                 )
             },
@@ -43,93 +44,38 @@ pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// A value in 64 bits whose order as signed integers is that of the values.
-pub(super) trait Code: Copy {
-    fn to_code(self) -> i64;
-    fn from_code(code: i64) -> Self;
-}
-
-macro_rules! integer_code {
-    ($($native:ty),*) => {$(
-        impl Code for $native {
-            #[inline]
-            fn to_code(self) -> i64 {
-                i64::from(self)
-            }
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it came from one
-            fn from_code(code: i64) -> Self {
-                code as Self
-            }
-        }
-    )*};
-}
-
-integer_code!(i8, i16, i32, i64, u8, u16, u32);
-
-impl Code for u64 {
-    fn to_code(self) -> i64 {
-        (self ^ (1 << 63)).cast_signed()
-    }
-    fn from_code(code: i64) -> Self {
-        code.cast_unsigned() ^ (1 << 63)
-    }
-}
-
-impl Code for f64 {
-    /// All NaN are one, larger than any number, and -0.0 is 0.0.
-    #[inline]
-    fn to_code(self) -> i64 {
-        let canonical = if self.is_nan() { f64::NAN } else { self + 0.0 };
-        flip(canonical.to_bits().cast_signed())
-    }
-    fn from_code(code: i64) -> Self {
-        Self::from_bits(flip(code).cast_unsigned())
-    }
-}
-
-impl Code for f32 {
-    fn to_code(self) -> i64 {
-        f64::from(self).to_code()
-    }
-    #[allow(clippy::cast_possible_truncation)] // it came from one
-    fn from_code(code: i64) -> Self {
-        f64::from_code(code) as Self
-    }
-}
-
-/// The bits of negative numbers count backwards. Twice is nothing.
-fn flip(bits: i64) -> i64 {
-    bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
-}
-
-/// Calls a function for the primitive type of a data type that [`value_type`] knows.
+/// Calls a function with the primitive type of a data type that [`value_type`] supports.
 macro_rules! with_type {
-    ($data_type:expr, $function:ident($($argument:expr),*)) => {
+    ($data_type:expr, $function:ident($($arg:expr),*)) => {
         match $data_type {
-            DataType::Int8 => $function::<Int8Type>($($argument),*),
-            DataType::Int16 => $function::<Int16Type>($($argument),*),
-            DataType::Int32 => $function::<Int32Type>($($argument),*),
-            DataType::Int64 => $function::<Int64Type>($($argument),*),
-            DataType::UInt8 => $function::<UInt8Type>($($argument),*),
-            DataType::UInt16 => $function::<UInt16Type>($($argument),*),
-            DataType::UInt32 => $function::<UInt32Type>($($argument),*),
-            DataType::UInt64 => $function::<UInt64Type>($($argument),*),
-            DataType::Float32 => $function::<Float32Type>($($argument),*),
-            DataType::Float64 => $function::<Float64Type>($($argument),*),
-            DataType::Date32 => $function::<Date32Type>($($argument),*),
-            DataType::Date64 => $function::<Date64Type>($($argument),*),
-            DataType::Time32(TimeUnit::Second) => $function::<Time32SecondType>($($argument),*),
-            DataType::Time32(_) => $function::<Time32MillisecondType>($($argument),*),
-            DataType::Time64(TimeUnit::Microsecond) => $function::<Time64MicrosecondType>($($argument),*),
-            DataType::Time64(_) => $function::<Time64NanosecondType>($($argument),*),
-            DataType::Timestamp(TimeUnit::Second, _) => $function::<TimestampSecondType>($($argument),*),
-            DataType::Timestamp(TimeUnit::Millisecond, _) => $function::<TimestampMillisecondType>($($argument),*),
-            DataType::Timestamp(TimeUnit::Microsecond, _) => $function::<TimestampMicrosecondType>($($argument),*),
-            DataType::Timestamp(TimeUnit::Nanosecond, _) => $function::<TimestampNanosecondType>($($argument),*),
-            DataType::Duration(TimeUnit::Second) => $function::<DurationSecondType>($($argument),*),
-            DataType::Duration(TimeUnit::Millisecond) => $function::<DurationMillisecondType>($($argument),*),
-            DataType::Duration(TimeUnit::Microsecond) => $function::<DurationMicrosecondType>($($argument),*),
-            DataType::Duration(TimeUnit::Nanosecond) => $function::<DurationNanosecondType>($($argument),*),
+            DataType::Int8 => $function::<Int8Type>($($arg),*),
+            DataType::Int16 => $function::<Int16Type>($($arg),*),
+            DataType::Int32 => $function::<Int32Type>($($arg),*),
+            DataType::Int64 => $function::<Int64Type>($($arg),*),
+            DataType::UInt8 => $function::<UInt8Type>($($arg),*),
+            DataType::UInt16 => $function::<UInt16Type>($($arg),*),
+            DataType::UInt32 => $function::<UInt32Type>($($arg),*),
+            DataType::UInt64 => $function::<UInt64Type>($($arg),*),
+            DataType::Float32 => $function::<Float32Type>($($arg),*),
+            DataType::Float64 => $function::<Float64Type>($($arg),*),
+            DataType::Date32 => $function::<Date32Type>($($arg),*),
+            DataType::Date64 => $function::<Date64Type>($($arg),*),
+            DataType::Time32(TimeUnit::Second) => $function::<Time32SecondType>($($arg),*),
+            DataType::Time32(_) => $function::<Time32MillisecondType>($($arg),*),
+            DataType::Time64(TimeUnit::Nanosecond) => $function::<Time64NanosecondType>($($arg),*),
+            DataType::Time64(_) => $function::<Time64MicrosecondType>($($arg),*),
+            DataType::Timestamp(unit, _) => match unit {
+                TimeUnit::Second => $function::<TimestampSecondType>($($arg),*),
+                TimeUnit::Millisecond => $function::<TimestampMillisecondType>($($arg),*),
+                TimeUnit::Microsecond => $function::<TimestampMicrosecondType>($($arg),*),
+                TimeUnit::Nanosecond => $function::<TimestampNanosecondType>($($arg),*),
+            },
+            DataType::Duration(unit) => match unit {
+                TimeUnit::Second => $function::<DurationSecondType>($($arg),*),
+                TimeUnit::Millisecond => $function::<DurationMillisecondType>($($arg),*),
+                TimeUnit::Microsecond => $function::<DurationMicrosecondType>($($arg),*),
+                TimeUnit::Nanosecond => $function::<DurationNanosecondType>($($arg),*),
+            },
             other => unreachable!("{other} is not kept in 64 bits"),
         }
     };
@@ -155,38 +101,6 @@ fn array_of<T: ArrowPrimitiveType<Native: Code>>(
     Arc::new(PrimitiveArray::<T>::new(values, nulls).with_data_type(data_type.clone()))
 }
 
-/// One value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Value<'a> {
-    Code(i64),
-    Bytes(&'a [u8]),
-}
-
-/// One value that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kept {
-    Code(i64),
-    Bytes(Box<[u8]>),
-}
-
-impl Kept {
-    pub(super) fn as_value(&self) -> Value<'_> {
-        match self {
-            Self::Code(code) => Value::Code(*code),
-            Self::Bytes(bytes) => Value::Bytes(bytes),
-        }
-    }
-}
-
-impl From<Value<'_>> for Kept {
-    fn from(value: Value<'_>) -> Self {
-        match value {
-            Value::Code(code) => Self::Code(code),
-            Value::Bytes(bytes) => Self::Bytes(bytes.into()),
-        }
-    }
-}
-
 /// A column's values.
 #[derive(Clone)]
 pub(super) enum Values {
@@ -197,7 +111,7 @@ pub(super) enum Values {
 }
 
 impl Values {
-    /// Of a column that is no dictionary, and that [`value_type`] knows.
+    /// The values of a column that is not a dictionary and that [`value_type`] supports.
     fn of(column: &ArrayRef) -> Self {
         match column.data_type() {
             DataType::Utf8 => Self::Bytes(column.as_string::<i32>().clone().into()),
@@ -213,14 +127,14 @@ impl Values {
         }
     }
 
-    /// Whether the values are texts. Nobody has looked at them before: they may be another
-    /// library's.
+    /// Whether the values are valid UTF-8. They may come from another library and were not
+    /// validated before.
     fn are_texts(&self, len: usize, nulls: Option<&NullBuffer>) -> bool {
         let all = match self {
             Self::Codes(_) => return true,
             Self::Bytes(bytes) => used(bytes),
             Self::LargeBytes(bytes) => used(bytes),
-            // They lie here and there.
+            // The bytes are scattered: check each value instead.
             Self::BytesView(_) => &[0x80],
         };
         let is_text = |row| match self.get(row) {
@@ -251,33 +165,34 @@ impl Values {
     }
 }
 
-/// The bytes of these values: a slice has those of the whole column behind it, and without a row
-/// maybe none.
+/// The bytes that these values reference. The buffer of a slice holds those of the whole column,
+/// and that of an empty column may hold none.
 fn used<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> &[u8] {
     let offsets = bytes.value_offsets();
     let (first, last) = (
-        offsets.first().map_or(0, |one| one.as_usize()),
-        offsets.last().map_or(0, |one| one.as_usize()),
+        offsets.first().map_or(0, |offset| offset.as_usize()),
+        offsets.last().map_or(0, |offset| offset.as_usize()),
     );
     bytes.value_data().get(first..last).unwrap_or_default()
 }
 
-/// A column: values, and where there are none.
+/// A column: its values and which of its rows are null.
 pub(super) struct Column {
     pub(super) values: Values,
     pub(super) nulls: Option<NullBuffer>,
-    /// The index of each row's value in `values`, where that is not its own number.
+    /// The index of each row's value in `values`, for a dictionary.
     pub(super) indices: Option<ScalarBuffer<u32>>,
 }
 
 impl Column {
-    /// Of a column that [`value_type`] knows.
+    /// Reads a column that [`value_type`] supports.
     pub(super) fn of(column: &ArrayRef) -> Result<Self, AggregateError> {
         if let DataType::Dictionary(_, values) = column.data_type() {
             return downcast_dictionary_array! {
                 column => {
                     let (keys, count) = (column.keys(), column.values().len());
-                    let nested = matches!(**values, DataType::Dictionary(..)) || column.values().null_count() > 0;
+                    let nested = matches!(**values, DataType::Dictionary(..))
+                        || column.values().null_count() > 0;
                     if nested || count > column.len() {
                         let options = TakeOptions { check_bounds: true };
                         return Self::of(&take(column.values(), keys, Some(options))?);
@@ -291,39 +206,40 @@ impl Column {
                             Ok(u32::try_from(index).unwrap_or(u32::MAX))
                         } else {
                             Err(ArrowError::InvalidArgumentError(format!(
-                                "index {key:?} of a dictionary with {count} values"
+                                "index {key:?} is outside a dictionary of {count} values"
                             )))
                         }
                     });
                     let indices = indices.collect::<Result<_, _>>()?;
-                    Self { values: Values::of(column.values()), nulls, indices: Some(indices) }.checked(column.values())
+                    let values = Values::of(column.values());
+                    Self { values, nulls, indices: Some(indices) }.checked(column.values())
                 },
                 other => unreachable!("{other} is a dictionary")
             };
         }
-        Self::of_kept(column).checked(column)
+        Self::of_plain(column).checked(column)
     }
 
-    /// Refuses what claims to be a text and is none.
+    /// Rejects strings that are not valid UTF-8.
     fn checked(self, values: &ArrayRef) -> Result<Self, AggregateError> {
         let is_text = value_type(values.data_type()) == Some(DataType::Utf8);
         let nulls = self.nulls.as_ref().filter(|_| self.indices.is_none());
         if is_text && !self.values.are_texts(values.len(), nulls) {
             return Err(ArrowError::InvalidArgumentError(
-                "a column of texts has one that is not UTF-8".to_owned(),
+                "a column of strings has a value that is not UTF-8".to_owned(),
             )
             .into());
         }
         Ok(self)
     }
 
-    /// Of a column that is no dictionary, and that [`value_type`] knows.
-    pub(super) fn of_kept(column: &ArrayRef) -> Self {
+    /// Reads a column that is not a dictionary and that [`value_type`] supports.
+    pub(super) fn of_plain(column: &ArrayRef) -> Self {
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
         Self { values: Values::of(column), nulls, indices: None }
     }
 
-    /// Some of its rows.
+    /// A range of its rows.
     pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
         let nulls = self.nulls.as_ref().map(|nulls| nulls.slice(start, rows));
         let indices = self.indices.as_ref().map(|indices| indices.slice(start, rows));
@@ -332,7 +248,7 @@ impl Column {
         Self { values, nulls, indices }
     }
 
-    /// The value of a row, if it has one.
+    /// The value of a row. Returns `None` for null.
     #[inline]
     pub(super) fn get(&self, row: usize) -> Option<Value<'_>> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
@@ -343,7 +259,7 @@ impl Column {
     }
 }
 
-/// A column of values that were kept, of a type that [`value_type`] returned.
+/// Builds a column of a type that [`value_type`] returned.
 pub(super) fn to_array<'a>(
     values: impl ExactSizeIterator<Item = Option<Value<'a>>>,
     data_type: &DataType,
@@ -375,12 +291,12 @@ pub(super) fn to_array<'a>(
         DataType::Boolean => {
             Arc::new(BooleanArray::new(codes.iter().map(|&code| code != 0).collect(), nulls))
         }
-        // Without a value it is 0, which is no code of these.
+        // The code of a null row is 0, which need not be a code of this type.
         other => with_type!(other, array_of(&codes, nulls, other)),
     })
 }
 
-/// Bytes of at most 2 GiB in all, which is what a column has room for.
+/// Builds a column of bytes. Fails above 2 GiB in total, the most that a column can hold.
 pub(super) fn bytes_of(
     values: impl ExactSizeIterator<Item = Option<impl AsRef<[u8]>>>,
 ) -> Result<BinaryArray, AggregateError> {

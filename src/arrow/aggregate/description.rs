@@ -1,4 +1,4 @@
-//! What to aggregate, and what can go wrong.
+//! Describes an aggregation, and the errors it can end in.
 
 use std::fmt;
 
@@ -7,47 +7,47 @@ use arrow_schema::{ArrowError, DataType};
 /// A description of grouped aggregation.
 #[derive(Debug, Clone)]
 pub struct Aggregation {
-    /// Columns whose values make a group. Null is a value of its own, all NaN are one value, -0.0
-    /// is 0.0.
+    /// The columns whose values form a group. Null is a separate value, all NaNs are equal, and
+    /// -0.0 equals 0.0.
     pub keys: Vec<String>,
-    /// The time bucket, a key as well.
+    /// The time window, which is a key too.
     pub window: Option<Window>,
-    /// What is known about each group, by the name of its column in the result.
+    /// What to compute for each group, by the name of its column in the result.
     pub measures: Vec<(String, Measure)>,
-    /// Groups that may be kept at the same time.
+    /// The most groups that may exist at the same time.
     pub max_groups: usize,
-    /// All of the above but the last, as text: partials of another description are refused.
+    /// Everything above except `max_groups`, as text. Partials with another text are rejected.
     pub text: String,
 }
 
 impl Aggregation {
-    /// The columns of the keys in what comes out; the window's is the last.
+    /// The names of the key columns in partials and results, with the window's last.
     pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
         let window = self.window.as_ref().map(|window| window.name.as_str());
         self.keys.iter().map(String::as_str).chain(window)
     }
 }
 
-/// Buckets of time: from each multiple of the width since the epoch to the next.
+/// Time buckets of equal width, aligned to the epoch.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// A timestamp, a date, or an integer of seconds since the epoch.
     pub column: String,
-    /// The name of the column with each bucket's start, of the same type.
+    /// The name of the result column, which holds the start of each bucket.
     pub name: String,
     /// The width in nanoseconds, above 0.
     pub width_ns: i64,
 }
 
-/// What is known about a group. Rows with null in `column` do not count, as in SQL.
+/// What to compute for a group. Rows with null in `column` are ignored, as in SQL.
 #[derive(Debug, Clone)]
 pub enum Measure {
-    /// Rows, or those with a value in the column.
+    /// The number of rows, or of rows with a value in the column.
     Count {
         /// `None`: all rows.
         column: Option<String>,
     },
-    /// The sum: of integers exact, of floating-point numbers with the rounding errors kept.
+    /// The sum: exact for integers; for floating-point numbers the rounding errors are compensated.
     Sum {
         /// Numbers.
         column: String,
@@ -59,29 +59,29 @@ pub enum Measure {
     },
     /// The smallest value. NaN is larger than any number.
     Min {
-        /// Anything with an order.
+        /// Any type with an order.
         column: String,
     },
     /// The largest value.
     Max {
-        /// Anything with an order.
+        /// Any type with an order.
         column: String,
     },
-    /// The value of the row with the smallest `by`; of several the one that came first.
+    /// The value of the row with the smallest `by`; among ties, the row that came first.
     First {
         /// The value.
         column: String,
-        /// The order, mostly a time. Rows with null here do not count.
+        /// The order, usually a time. Rows with null here are ignored.
         by: String,
     },
-    /// The value of the row with the largest `by`; of several the one that came first.
+    /// The value of the row with the largest `by`; among ties, the row that came first.
     Last {
         /// The value.
         column: String,
-        /// The order.
+        /// The order, as for `First`.
         by: String,
     },
-    /// Quantiles, each within 1 % of the value. NaN and infinities do not count.
+    /// Quantiles, each within 1 % of the exact value. NaN and infinities are ignored.
     Quantiles {
         /// Numbers.
         column: String,
@@ -90,18 +90,18 @@ pub enum Measure {
     },
     /// The rows with the largest values.
     TopN {
-        /// What is ranked.
+        /// The column to rank by.
         column: String,
-        /// How many.
+        /// The number of rows.
         n: usize,
-        /// What to say of each row besides the value; of equal values the one with the smallest
-        /// label is better.
+        /// A column to report beside each value. Among equal values, the smallest label ranks
+        /// first.
         label: Option<String>,
     },
 }
 
 impl Measure {
-    /// The column of its values, if it looks at one, and then the second one, if it looks at two.
+    /// The columns that the measure reads: that of its values, and the order or label.
     pub(super) fn columns(&self) -> (Option<&str>, Option<&str>) {
         match self {
             Self::Count { column } => (column.as_deref(), None),
@@ -115,29 +115,29 @@ impl Measure {
         }
     }
 
-    /// Whether it can do only with numbers.
+    /// Whether it accepts numbers only.
     pub(super) fn wants_numbers(&self) -> bool {
         matches!(self, Self::Sum { .. } | Self::Mean { .. } | Self::Quantiles { .. })
     }
 }
 
-/// Why a batch was not taken. Nothing of it was.
+/// Why a batch was rejected. No part of it was applied.
 #[derive(Debug)]
 pub enum AggregateError {
-    /// There is no such column.
+    /// A column is missing.
     NoColumn {
-        /// Its name.
+        /// The column's name.
         name: String,
-        /// Those that are there.
+        /// The columns that exist.
         columns: Vec<String>,
     },
-    /// A column has a type that its use cannot do with.
+    /// A column has a type that is unsuitable for its use.
     Type {
         /// The column's name.
         name: String,
         /// Its type.
         data_type: DataType,
-        /// What it should be.
+        /// The expected type.
         wanted: String,
     },
     /// There would be more groups than `max_groups`.
@@ -145,7 +145,7 @@ pub enum AggregateError {
         /// The limit.
         max_groups: usize,
     },
-    /// Partials of another description, or version.
+    /// The partials have another description or layout version.
     Partials(String),
     /// A sum of integers does not fit into 64 bits.
     Overflow {
@@ -154,33 +154,37 @@ pub enum AggregateError {
         /// The sum.
         sum: i128,
     },
-    /// The texts, sketches or ranked rows of one column take more than Arrow has room for.
+    /// The strings, sketches or ranked rows of one column exceed what an Arrow array can hold.
     TooLarge,
-    /// What Arrow found wrong with the data.
+    /// Arrow found the data malformed.
     Arrow(ArrowError),
 }
 
 impl fmt::Display for AggregateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoColumn { name, columns } => write!(f, "there is no column {name:?}; the data has {columns:?}"),
+            Self::NoColumn { name, columns } => {
+                write!(f, "column {name:?} is missing; the data has {columns:?}")
+            }
             Self::Type { name, data_type, wanted } => {
-                write!(f, "column {name:?} is of type {data_type}; give {wanted}, or cast it before")
+                write!(f, "column {name:?} is of type {data_type}; give {wanted}, or cast it first")
             }
             Self::TooManyGroups { max_groups } => write!(
                 f,
-                "there are more groups than max_groups, {max_groups}: raise it, or give a next worker, to which partials go early"
+                "there are more groups than max_groups, {max_groups}: raise it, or give a next \
+                 worker, which then receives partials early"
             ),
             Self::Partials(problem) => f.write_str(problem),
             Self::Overflow { name, sum } => write!(
                 f,
-                "{name:?} is {sum}, which does not fit into int64; the partials have it as a decimal, or sum a column of floats"
+                "{name:?} is {sum}, which does not fit into int64; read it from the partials, \
+                 which hold a decimal, or sum a column of floats"
             ),
             Self::TooLarge => f.write_str(
-                "the texts or sketches of all groups take more than 2 GiB in one column: hand partials on more often, or lower \
-                 max_groups",
+                "the strings or sketches of all groups take more than 2 GiB in one column: emit \
+                 partials more often, or lower max_groups",
             ),
-            Self::Arrow(cause) => write!(f, "{cause}; check the data where it is made"),
+            Self::Arrow(cause) => write!(f, "{cause}; check the data at its source"),
         }
     }
 }

@@ -3,15 +3,17 @@
 use arrow_array::{ArrayRef, StructArray};
 use arrow_schema::DataType;
 
-use super::column::{Column, Kept, Value, to_array};
+use super::column::{Column, to_array};
 use super::description::AggregateError;
-use super::state::{Input, State, kept};
+use super::partials::column_of;
+use super::state::{Input, State};
+use super::value::{OwnedValue, Value};
 
-/// The smallest or the largest value of each group.
+/// The minimum or maximum of each group.
 pub(super) struct Extreme {
     data_type: DataType,
     is_max: bool,
-    values: Vec<Option<Kept>>,
+    values: Vec<Option<OwnedValue>>,
 }
 
 impl Extreme {
@@ -46,7 +48,7 @@ impl State for Extreme {
     }
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
-        self.take(groups, &kept(partials, 0));
+        self.take(groups, &column_of(partials, 0));
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
@@ -54,7 +56,10 @@ impl State for Extreme {
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
-        to_array(self.values.iter().map(|kept| kept.as_ref().map(Kept::as_value)), &self.data_type)
+        to_array(
+            self.values.iter().map(|kept| kept.as_ref().map(OwnedValue::as_value)),
+            &self.data_type,
+        )
     }
 
     fn clear(&mut self) {
@@ -62,16 +67,16 @@ impl State for Extreme {
     }
 }
 
-/// The value of the row that is first or last in the order of another column.
-pub(super) struct At {
+/// The value of the row that comes first or last in the order of another column.
+pub(super) struct FirstLast {
     value_type: DataType,
     by_type: DataType,
     is_last: bool,
-    /// The order, and the value.
-    rows: Vec<Option<(Kept, Kept)>>,
+    /// The order and the value of each group's row.
+    rows: Vec<Option<(OwnedValue, OwnedValue)>>,
 }
 
-impl At {
+impl FirstLast {
     pub(super) fn new(value_type: DataType, by_type: DataType, is_last: bool) -> Self {
         Self { value_type, by_type, is_last, rows: Vec::new() }
     }
@@ -90,7 +95,7 @@ impl At {
     }
 }
 
-impl State for At {
+impl State for FirstLast {
     fn grow(&mut self, groups: usize) {
         self.rows.resize(groups, None);
     }
@@ -102,7 +107,7 @@ impl State for At {
     }
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
-        self.take(groups, &kept(partials, 0), &kept(partials, 1));
+        self.take(groups, &column_of(partials, 0), &column_of(partials, 1));
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {

@@ -1,4 +1,4 @@
-//! The group of each row: rows with the same keys have the same number.
+//! Assigns each row a group: rows with equal keys get the same number.
 
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
@@ -6,18 +6,20 @@ use arrow_schema::DataType;
 use super::column::{Column, to_array};
 use super::description::AggregateError;
 use super::interner::Interner;
+use super::value::Value;
 
-/// Each key column has its own numbers, and each pair of numbers, from the left, one of its own;
-/// the last is the group.
+/// Interns the values of each key column. Pairs of numbers are interned in turn, from left to
+/// right: a group is the number of the last pair.
 pub(super) struct Groups {
     columns: Vec<Interner>,
-    /// The first is of the first two columns.
+    /// The first interner pairs the first two columns, each further one the pairs so far with the
+    /// next column.
     pairs: Vec<Interner>,
-    /// Without keys all rows are one group, if there are any.
+    /// Without keys, all rows form one group, which exists once there are rows.
     has_rows: bool,
 }
 
-/// How far [`Groups`] had come.
+/// A point that [`Groups`] can be rolled back to.
 pub(super) struct Mark {
     columns: Vec<usize>,
     pairs: Vec<usize>,
@@ -56,8 +58,8 @@ impl Groups {
         Mark { columns: lens(&self.columns), pairs: lens(&self.pairs), has_rows: self.has_rows }
     }
 
-    /// Forgets what came after the mark.
-    pub(super) fn back_to(&mut self, mark: &Mark) {
+    /// Forgets everything that was added after the mark.
+    pub(super) fn roll_back(&mut self, mark: &Mark) {
         let all = self
             .columns
             .iter_mut()
@@ -69,13 +71,13 @@ impl Groups {
         self.has_rows = mark.has_rows;
     }
 
-    /// The key columns of all groups, in the order of their numbers.
+    /// The key columns of all groups, in group order.
     pub(super) fn key_columns(&self, types: &[DataType]) -> Result<Vec<ArrayRef>, AggregateError> {
-        #[allow(clippy::cast_possible_truncation)] // groups have 32 bits
+        #[allow(clippy::cast_possible_truncation)] // group numbers have 32 bits
         let mut groups: Vec<u32> = (0..self.len() as u32).collect();
         let mut arrays = Vec::with_capacity(types.len());
-        for (place, column) in self.columns.iter().enumerate().rev() {
-            let numbers = match place.checked_sub(1) {
+        for (index, column) in self.columns.iter().enumerate().rev() {
+            let numbers = match index.checked_sub(1) {
                 Some(pairs) => {
                     let (before, numbers) =
                         groups.iter().map(|&group| self.pairs[pairs].pair_of(group)).unzip();
@@ -85,7 +87,7 @@ impl Groups {
                 None => std::mem::take(&mut groups),
             };
             arrays
-                .push(to_array(numbers.iter().map(|&number| column.value(number)), &types[place])?);
+                .push(to_array(numbers.iter().map(|&number| column.value(number)), &types[index])?);
         }
         arrays.reverse();
         Ok(arrays)
@@ -97,9 +99,9 @@ fn pair(first: u32, second: u32) -> i64 {
 }
 
 impl Interner {
-    /// The two numbers that a pair is made of.
+    /// The two numbers of a pair.
     fn pair_of(&self, number: u32) -> (u32, u32) {
-        let Some(super::column::Value::Code(code)) = self.value(number) else { return (0, 0) };
+        let Some(Value::Code(code)) = self.value(number) else { return (0, 0) };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // its two halves
         ((code >> 32) as u32, code as u32)
     }

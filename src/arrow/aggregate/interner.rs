@@ -1,4 +1,4 @@
-//! Numbers for values: 0 for the first that is met, 1 for the next.
+//! Interns values: numbers them in order of first appearance, starting at 0.
 
 use std::hash::Hasher;
 
@@ -7,9 +7,10 @@ use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
 use super::codes::{Codes, NONE};
-use super::column::{Column, Value, Values};
+use super::column::{Column, Values};
+use super::value::Value;
 
-/// The numbers of the values of one column: all of them codes, or all bytes.
+/// Numbers the values of one column, which are either all codes or all bytes.
 #[derive(Default)]
 pub(super) struct Interner {
     codes: Codes,
@@ -26,12 +27,13 @@ impl Interner {
 
     /// Writes the number of each row's value.
     pub(super) fn column(&mut self, column: &Column, numbers: &mut [u32]) {
-        // Of a large dictionary a table of all values would cost more than it saves.
+        // For a dictionary much larger than the column, a table of all values would cost more than
+        // it saves.
         let small = |indices: &&ScalarBuffer<u32>| {
             indices.iter().all(|&index| (index as usize) < 4 * numbers.len())
         };
         if let Some(indices) = column.indices.as_ref().filter(small) {
-            // Of a dictionary: each value that a row has is looked up once.
+            // Look up each value of the dictionary once, when the first row references it.
             let mut known = vec![NONE; indices.iter().max().map_or(0, |&last| last as usize + 1)];
             for (row, number) in numbers.iter_mut().enumerate() {
                 let (index, value) = (indices[row] as usize, column.get(row));
@@ -100,7 +102,7 @@ impl Interner {
         })
     }
 
-    /// The value with a number; `None` is null.
+    /// The value with this number. Returns `None` for null.
     pub(super) fn value(&self, number: u32) -> Option<Value<'_>> {
         if self.null == Some(number) {
             return None;
@@ -112,7 +114,7 @@ impl Interner {
         })
     }
 
-    /// Forgets all values from a number on.
+    /// Forgets all values whose number is `len` or above.
     pub(super) fn truncate(&mut self, len: usize) {
         self.null = self.null.filter(|&number| (number as usize) < len);
         self.codes.truncate(len, self.null);
@@ -127,12 +129,12 @@ fn next(len: &mut u32) -> u32 {
     number
 }
 
-/// Texts in one piece of memory.
+/// Strings in one contiguous buffer.
 #[derive(Default)]
 struct Texts {
     table: HashTable<u32>,
     bytes: Vec<u8>,
-    /// Where each ends, by number.
+    /// The end offset of each string, by number.
     ends: Vec<usize>,
 }
 
@@ -190,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of a column, by the interner and by a map.
+    /// Checks the interner's numbers of a column against those of a map.
     fn check(
         interner: &mut Interner,
         known: &mut HashMap<Option<String>, u32>,
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(interner.len(), known.len());
     }
 
-    /// Some in a small range, some far away.
+    /// Codes mostly in a small range, with some outliers.
     fn codes() -> impl Strategy<Value = i64> {
         let edges = prop_oneof![Just(i64::MIN), Just(i64::MAX), 60_000..70_000_i64];
         prop_oneof![900 => -300..300_i64, 1 => edges, 1 => any::<i64>()]
@@ -228,12 +230,15 @@ mod tests {
     proptest! {
         #[test]
         fn equal_values_have_equal_numbers_in_order_of_appearance(
-            parts in prop::collection::vec(prop::collection::vec(prop::option::weighted(0.9, codes()), 0..300), 1..5),
+            batches in prop::collection::vec(
+                prop::collection::vec(prop::option::weighted(0.9, codes()), 0..300),
+                1..5,
+            ),
             texts in any::<bool>(),
             cut in 0..200_u32,
         ) {
             let (mut interner, mut known) = (Interner::default(), HashMap::new());
-            for rows in parts {
+            for rows in batches {
                 check(&mut interner, &mut known, &rows, texts);
                 interner.truncate(cut as usize);
                 known.retain(|_, number| *number < cut);

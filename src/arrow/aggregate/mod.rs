@@ -1,13 +1,13 @@
-//! Grouped aggregation of record batches: keys, a time window, measures. What is kept for a group
-//! can be handed on as a *partial*, and merged elsewhere.
+//! Grouped aggregation of record batches: keys, a time window, measures. The state of each group
+//! can be exported as a *partial* and merged by another aggregator.
 //!
 //! ```text
-//!  rows ──▶ Prepared ──▶ Groups: the number of each row's group ──▶ one State per measure ──▶ partials, result
+//!  rows ──▶ Prepared ──▶ Groups: each row's group ──▶ one State per measure ──▶ partials, result
 //! ```
 //!
-//! One pass over the keys gives each row a group; then each state takes its column as a whole. All
-//! that can fail comes before the first state is touched, so that a batch is in as a whole or not
-//! at all.
+//! One pass over the keys assigns each row a group; then each state consumes its column as a whole.
+//! Everything that can fail happens before the first state changes, so a batch is applied
+//! completely or not at all.
 
 mod aggregator;
 mod codes;
@@ -16,6 +16,7 @@ mod description;
 mod extremes;
 mod groups;
 mod interner;
+mod measured;
 mod partials;
 mod prepared;
 mod quantiles;
@@ -23,6 +24,7 @@ mod schema;
 mod state;
 mod sums;
 mod top_n;
+mod value;
 
 pub use aggregator::Aggregator;
 pub use description::{AggregateError, Aggregation, Measure, Window};

@@ -1,11 +1,14 @@
-//! Partials as record batches: the keys, a struct per measure, and in the schema's metadata of
-//! which aggregation they are.
+//! The layout of partials as record batches: the keys, one struct per measure and, in the schema's
+//! metadata, the aggregation they belong to.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use arrow_schema::Schema;
+use arrow_array::StructArray;
+use arrow_schema::{DataType, Field, Fields, Schema};
 
-use super::description::{AggregateError, Aggregation};
+use super::column::{Column, value_type};
+use super::description::{AggregateError, Aggregation, Measure};
 
 /// The metadata key of the description.
 const DESCRIPTION: &str = "batchqueue.aggregation";
@@ -13,7 +16,7 @@ const DESCRIPTION: &str = "batchqueue.aggregation";
 /// The metadata key of the version of this layout.
 const VERSION: &str = "batchqueue.aggregation.version";
 
-/// The version that is written here, and the only one that is read.
+/// The only version that is written and read.
 const THIS_VERSION: &str = "1";
 
 pub(super) fn metadata_of(aggregation: &Aggregation) -> HashMap<String, String> {
@@ -21,7 +24,8 @@ pub(super) fn metadata_of(aggregation: &Aggregation) -> HashMap<String, String> 
     entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Whether a batch with this schema has partials of the aggregation; it is rows if it says nothing.
+/// Whether a batch with this schema holds partials of the aggregation. Without the metadata it
+/// holds rows.
 pub(super) fn are_partials(
     schema: &Schema,
     aggregation: &Aggregation,
@@ -30,15 +34,91 @@ pub(super) fn are_partials(
     let version = schema.metadata.get(VERSION).map_or("", String::as_str);
     if version != THIS_VERSION {
         return Err(AggregateError::Partials(format!(
-            "these partials have the layout of version {version:?}, and this batchqueue reads version {THIS_VERSION:?}: \
-             use the same batchqueue on both sides"
+            "these partials have layout version {version:?}, but this batchqueue reads version \
+             {THIS_VERSION:?}: use the same batchqueue on both sides"
         )));
     }
     if *text != aggregation.text {
         return Err(AggregateError::Partials(format!(
-            "these partials are of another aggregation: {text}; this one is {}",
+            "these partials belong to another aggregation: {text}; this one is {}",
             aggregation.text
         )));
     }
     Ok(true)
+}
+
+/// The type of an exact sum of integers: wide enough for 2^63 of the largest.
+pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
+
+/// The fields of a measure's partials, given the types of its columns.
+pub(super) fn kept_fields(
+    measure: &Measure,
+    value: Option<&DataType>,
+    second: Option<&DataType>,
+) -> Option<Fields> {
+    let field = |name: &str, data_type: DataType| Field::new(name, data_type, true);
+    let list = |name: &str, data_type: DataType| {
+        field(name, DataType::List(Field::new_list_field(data_type, true).into()))
+    };
+    Some(
+        match (measure, value, second) {
+            (Measure::Count { .. }, _, _) => vec![field("count", DataType::Int64)],
+            (Measure::Sum { .. } | Measure::Mean { .. }, Some(of), None) if of.is_floating() => {
+                vec![
+                    field("sum", DataType::Float64),
+                    field("error", DataType::Float64),
+                    field("count", DataType::Int64),
+                ]
+            }
+            (Measure::Sum { .. } | Measure::Mean { .. }, Some(_), None) => {
+                vec![field("sum", EXACT), field("count", DataType::Int64)]
+            }
+            (Measure::Min { .. } | Measure::Max { .. }, Some(of), None) => {
+                vec![field("value", of.clone())]
+            }
+            (Measure::First { .. } | Measure::Last { .. }, Some(of), Some(by)) => {
+                vec![field("value", of.clone()), field("by", by.clone())]
+            }
+            (Measure::Quantiles { .. }, Some(_), None) => vec![field("sketch", DataType::Binary)],
+            (Measure::TopN { label: None, .. }, Some(of), None) => vec![list("values", of.clone())],
+            (Measure::TopN { .. }, Some(of), Some(label)) => {
+                vec![list("values", of.clone()), list("labels", label.clone())]
+            }
+            _ => return None,
+        }
+        .into(),
+    )
+}
+
+/// The fields of a measure's partials, if `fields` are equivalent: writing to a file may have
+/// renamed the item field of a list.
+pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Fields> {
+    let of = |index: usize| {
+        let data_type = match fields.get(index)?.data_type() {
+            DataType::List(values) => values.data_type(),
+            exact if *exact == EXACT => return Some(DataType::Int64),
+            other => other,
+        };
+        value_type(data_type)
+    };
+    let second = match measure {
+        Measure::Sum { .. } | Measure::Mean { .. } => None,
+        _ => of(1),
+    };
+    let kept = kept_fields(measure, of(0).as_ref(), second.as_ref())?;
+    let is_same = |(field, other): (&Arc<Field>, &Arc<Field>)| {
+        let same_type = match (field.data_type(), other.data_type()) {
+            (DataType::List(items), DataType::List(other)) => {
+                items.data_type() == other.data_type()
+            }
+            (data_type, other) => data_type == other,
+        };
+        field.name() == other.name() && same_type
+    };
+    (kept.len() == fields.len() && kept.iter().zip(fields).all(is_same)).then_some(kept)
+}
+
+/// A column of partials, by index.
+pub(super) fn column_of(partials: &StructArray, index: usize) -> Column {
+    Column::of_plain(partials.column(index))
 }

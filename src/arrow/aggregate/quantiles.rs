@@ -14,7 +14,7 @@ use super::column::bytes_of;
 use super::description::AggregateError;
 use super::state::{Input, State};
 
-/// A sketch per group: 1 % relative error, at most 2,048 buckets for values of each sign.
+/// One sketch per group, with a relative error of 1 % and at most 2,048 buckets per sign.
 pub(super) struct Quantiles {
     quantiles: Vec<f64>,
     sketches: Vec<DDSketch>,
@@ -56,7 +56,10 @@ impl State for Quantiles {
         let Some(column) = &input.array else { return };
         downcast_integer_array! {
             column => self.add(groups, column.iter().map(|value| value.map(rounded))),
-            DataType::Float32 => self.add(groups, column.as_primitive::<Float32Type>().iter().map(|value| value.map(f64::from))),
+            DataType::Float32 => {
+                let floats = column.as_primitive::<Float32Type>();
+                self.add(groups, floats.iter().map(|value| value.map(f64::from)))
+            },
             _ => self.add(groups, column.as_primitive::<Float64Type>().iter())
         }
     }
@@ -74,7 +77,7 @@ impl State for Quantiles {
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
         for (&group, sketch) in groups.iter().zip(sketches_of(partials).flatten()) {
-            // The same precision, or `check` would have said so.
+            // The precision is the same: `check` has verified it.
             let _ = self.sketches[group as usize].merge(&sketch);
         }
     }
@@ -88,11 +91,15 @@ impl State for Quantiles {
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let has_values = self.sketches.iter().map(|sketch| sketch.count() > 0);
         let values = self.sketches.iter().flat_map(|sketch| {
-            // The estimate for the smallest value of a bucket may lie outside of what was seen.
+            // The estimate for an outermost bucket may lie outside the range of the values.
             let (least, most) =
                 (sketch.min().unwrap_or(f64::MIN), sketch.max().unwrap_or(f64::MAX));
-            self.quantiles.iter().map(move |&one| {
-                sketch.quantile(one).ok().flatten().map_or(0.0, |value| value.clamp(least, most))
+            self.quantiles.iter().map(move |&quantile| {
+                sketch
+                    .quantile(quantile)
+                    .ok()
+                    .flatten()
+                    .map_or(0.0, |value| value.clamp(least, most))
             })
         });
         if i32::try_from(self.quantiles.len() * self.sketches.len()).is_err() {

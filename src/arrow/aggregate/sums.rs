@@ -11,9 +11,10 @@ use arrow_array::{
 use arrow_schema::DataType;
 
 use super::description::AggregateError;
-use super::state::{EXACT, Input, State};
+use super::partials::EXACT;
+use super::state::{Input, State};
 
-/// Rows, or those with a value.
+/// The number of rows, or of rows with a value.
 #[derive(Clone, Default)]
 pub(super) struct Counts(Vec<i64>);
 
@@ -61,7 +62,7 @@ fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
     partials.column(place).as_primitive::<Int64Type>().values()
 }
 
-/// Calls `add` with each value and its group.
+/// Calls `add` with the group and the value of each row that has a value.
 fn each<T: ArrowPrimitiveType>(
     groups: &[u32],
     values: &PrimitiveArray<T>,
@@ -86,7 +87,7 @@ struct Exact {
     count: i64,
 }
 
-/// Sums of integers, exact.
+/// Exact sums of integers.
 #[derive(Clone)]
 pub(super) struct IntegerSums {
     name: String,
@@ -117,7 +118,7 @@ impl State for IntegerSums {
                 sum.sum += i128::from(value);
                 sum.count += 1;
             }),
-            other => unreachable!("{other} is no integer")
+            other => unreachable!("{other} is not an integer type")
         }
     }
 
@@ -132,7 +133,7 @@ impl State for IntegerSums {
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
-        let sums: Decimal128Array = self.sums.iter().map(|one| Some(one.sum)).collect();
+        let sums: Decimal128Array = self.sums.iter().map(|exact| Some(exact.sum)).collect();
         Ok([Arc::new(sums.with_data_type(EXACT)) as ArrayRef]
             .into_iter()
             .chain(self.counts())
@@ -141,19 +142,20 @@ impl State for IntegerSums {
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         if self.is_mean {
-            #[allow(clippy::cast_precision_loss)] // rounded once each
-            let mean = |one: &Exact| (one.count > 0).then(|| one.sum as f64 / one.count as f64);
+            #[allow(clippy::cast_precision_loss)] // each operand is rounded once
+            let mean =
+                |exact: &Exact| (exact.count > 0).then(|| exact.sum as f64 / exact.count as f64);
             return Ok(Arc::new(self.sums.iter().map(mean).collect::<Float64Array>()));
         }
-        let sum = |one: &Exact| match i64::try_from(one.sum) {
-            Ok(sum) => Ok((one.count > 0).then_some(sum)),
-            Err(_) => Err(AggregateError::Overflow { name: self.name.clone(), sum: one.sum }),
+        let sum = |exact: &Exact| match i64::try_from(exact.sum) {
+            Ok(sum) => Ok((exact.count > 0).then_some(sum)),
+            Err(_) => Err(AggregateError::Overflow { name: self.name.clone(), sum: exact.sum }),
         };
         Ok(Arc::new(self.sums.iter().map(sum).collect::<Result<Int64Array, _>>()?))
     }
 
     fn counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|one| one.count))))
+        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|sum| sum.count))))
     }
 
     fn clear(&mut self) {
@@ -164,7 +166,7 @@ impl State for IntegerSums {
 #[derive(Clone, Copy, Default)]
 struct Rounded {
     sum: f64,
-    /// What the sum lost by rounding.
+    /// What rounding has taken from the sum.
     error: f64,
     count: i64,
 }
@@ -179,7 +181,7 @@ impl Rounded {
         self.sum = sum;
     }
 
-    /// Rounded once. The error is NaN where the sum is none or infinite.
+    /// The compensated sum, rounded once. The error is NaN if the sum is NaN or infinite.
     fn total(&self) -> f64 {
         if self.sum.is_finite() && self.error.is_finite() {
             self.sum + self.error
@@ -189,7 +191,7 @@ impl Rounded {
     }
 }
 
-/// Sums of floating-point numbers, with what rounding took from them.
+/// Compensated sums of floating-point numbers.
 #[derive(Clone)]
 pub(super) struct FloatSums {
     is_mean: bool,
@@ -246,21 +248,21 @@ impl State for FloatSums {
         let floats = |part: fn(&Rounded) -> f64| {
             Arc::new(Float64Array::from_iter_values(self.sums.iter().map(part)))
         };
-        let floats = [floats(|one| one.sum) as ArrayRef, floats(|one| one.error)];
+        let floats = [floats(|rounded| rounded.sum) as ArrayRef, floats(|rounded| rounded.error)];
         Ok(floats.into_iter().chain(self.counts()).collect())
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         #[allow(clippy::cast_precision_loss)] // rounded once
-        let result = |one: &Rounded| {
-            let divisor = if self.is_mean { one.count as f64 } else { 1.0 };
-            (one.count > 0).then(|| one.total() / divisor)
+        let result = |rounded: &Rounded| {
+            let divisor = if self.is_mean { rounded.count as f64 } else { 1.0 };
+            (rounded.count > 0).then(|| rounded.total() / divisor)
         };
         Ok(Arc::new(self.sums.iter().map(result).collect::<Float64Array>()))
     }
 
     fn counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|one| one.count))))
+        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|sum| sum.count))))
     }
 
     fn clear(&mut self) {

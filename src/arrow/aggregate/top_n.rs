@@ -8,36 +8,38 @@ use arrow_array::{ArrayRef, ListArray, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields};
 
-use super::column::{Column, Kept, Value, to_array};
+use super::column::{Column, to_array};
 use super::description::AggregateError;
 use super::state::{Input, State};
+use super::value::{OwnedValue, Value};
 
 /// A ranked row: its value and its label.
-type Row = (Kept, Option<Kept>);
+type Row = (OwnedValue, Option<OwnedValue>);
 
-/// The best rows of each group, the best first.
+/// The best rows of each group, best first.
 pub(super) struct TopN {
     n: usize,
-    /// Of the values, and of the labels.
+    /// The types of the values and of the labels.
     types: Vec<DataType>,
     best: Vec<Vec<Row>>,
 }
 
-/// Larger values first; of equal ones the smaller label; a row without label last.
-fn better(one: (Value<'_>, Option<Value<'_>>), other: &Row) -> Ordering {
-    let label = other.1.as_ref().map(Kept::as_value);
-    let by_label = match (one.1, label) {
-        (Some(one), Some(other)) => one.cmp(&other),
-        (one, other) => other.is_some().cmp(&one.is_some()),
+/// Orders rows: larger values first; among equal values the smaller label, and rows without a label
+/// last.
+fn compare((value, label): (Value<'_>, Option<Value<'_>>), other: &Row) -> Ordering {
+    let other_label = other.1.as_ref().map(OwnedValue::as_value);
+    let by_label = match (label, other_label) {
+        (Some(label), Some(other)) => label.cmp(&other),
+        (label, other) => other.is_some().cmp(&label.is_some()),
     };
-    other.0.as_value().cmp(&one.0).then(by_label)
+    other.0.as_value().cmp(&value).then(by_label)
 }
 
 impl TopN {
     pub(super) fn new(n: usize, fields: &Fields) -> Self {
         let types = fields.iter().map(|field| match field.data_type() {
             DataType::List(values) => values.data_type().clone(),
-            other => unreachable!("{other} is no list"),
+            other => unreachable!("{other} is not a list"),
         });
         Self { n, types: types.collect(), best: Vec::new() }
     }
@@ -45,11 +47,11 @@ impl TopN {
     fn take(&mut self, group: u32, value: Value<'_>, label: Option<Value<'_>>) {
         let best = &mut self.best[group as usize];
         if best.len() == self.n
-            && best.last().is_none_or(|last| better((value, label), last) != Ordering::Less)
+            && best.last().is_none_or(|last| compare((value, label), last) != Ordering::Less)
         {
             return;
         }
-        let place = best.partition_point(|row| better((value, label), row) != Ordering::Less);
+        let place = best.partition_point(|row| compare((value, label), row) != Ordering::Less);
         best.truncate(self.n - 1);
         best.insert(place, (value.into(), label.map(Into::into)));
     }
@@ -80,7 +82,7 @@ impl State for TopN {
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
         let lists: Vec<&ListArray> = partials.columns().iter().map(AsArray::as_list).collect();
         let columns: Vec<Column> =
-            lists.iter().map(|list| Column::of_kept(list.values())).collect();
+            lists.iter().map(|list| Column::of_plain(list.values())).collect();
         for (row, &group) in groups.iter().enumerate() {
             #[allow(clippy::cast_sign_loss)] // offsets
             let rows =
@@ -97,7 +99,7 @@ impl State for TopN {
         let part = |place: usize| -> Vec<Option<Value<'_>>> {
             let rows = self.best.iter().flatten();
             rows.map(|(value, label)| {
-                if place == 0 { Some(value) } else { label.as_ref() }.map(Kept::as_value)
+                if place == 0 { Some(value) } else { label.as_ref() }.map(OwnedValue::as_value)
             })
             .collect()
         };
@@ -111,7 +113,7 @@ impl State for TopN {
         lists.collect()
     }
 
-    /// A list of structs: `value`, and `label` if there is one.
+    /// A list of structs with the fields `value` and, if there are labels, `label`.
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let lists = self.partials()?;
         let columns: Vec<ArrayRef> =

@@ -1,11 +1,11 @@
 //! The control thread: one per process, for all queues with a balancer.
 //!
-//! It is never a drain thread: in a pool that is saturated, a balancer that waits for a free worker
-//! never runs. It starts with the first such queue and ends with the last.
+//! Balancers do not run on drain threads: in a saturated pool, a balancer that waits for a free
+//! worker never runs. The thread starts with the first such queue and ends with the last.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `agenda` | queues that start, ask, or end; the control thread | the same |
+//! | `agenda` | queues that start, request a run, or end; the control thread | the same |
 
 use crate::flow::gate::Access;
 use crate::item::Item;
@@ -19,9 +19,9 @@ static CONTROL: Forgettable<ControlThread> = Forgettable::new();
 
 /// A queue as the control thread sees it.
 trait Controlled: Send + Sync {
-    /// The balancer's turn.
+    /// Runs the queue's balancer.
     fn balance(self: Arc<Self>);
-    /// Takes back what was not handed over in time. When to look again.
+    /// Cancels handoffs that missed their deadline. Returns the next deadline.
     fn settle(self: Arc<Self>) -> Option<Instant>;
 }
 
@@ -47,7 +47,8 @@ impl<T: Item> Controlled for Shared<T> {
     }
 }
 
-/// If this is the last reference, the queue's items and handlers die in their host.
+/// Drops a reference. If it is the last, the queue's items and handlers are dropped inside their
+/// host.
 fn release<T: Item>(shared: Arc<Shared<T>>) {
     let host = shared.host.clone();
     let mut last = Arc::into_inner(shared);
@@ -58,7 +59,7 @@ fn release<T: Item>(shared: Arc<Shared<T>>) {
 
 struct AgendaEntry {
     queue: Weak<dyn Controlled>,
-    /// `None`: only when asked.
+    /// `None`: the balancer runs on request only.
     interval: Option<Duration>,
     next_run: Option<Instant>,
     next_settle: Option<Instant>,
@@ -77,8 +78,8 @@ impl AgendaEntry {
 #[derive(Default)]
 struct Agenda {
     entries: Vec<AgendaEntry>,
-    /// Whether the thread lives.
-    runs: bool,
+    /// Whether the thread is running.
+    is_running: bool,
 }
 
 #[derive(Default)]
@@ -87,7 +88,8 @@ struct ControlThread {
     changed: Condvar,
 }
 
-/// A queue with a balancer starts. An interval of zero: it runs only when asked.
+/// Registers a queue that has a balancer. With an interval of zero, the balancer runs on request
+/// only.
 pub(crate) fn register<T: Item>(
     shared: &Arc<Shared<T>>,
     interval: Duration,
@@ -102,42 +104,42 @@ pub(crate) fn register<T: Item>(
         next_run: interval.map(|interval| Instant::now() + interval),
         next_settle: None,
     });
-    if agenda.runs {
+    if agenda.is_running {
         control.changed.notify_all();
     } else {
         let itself = control.clone();
         spawn("batchqueue-control".to_owned(), move || itself.run())?;
-        agenda.runs = true;
+        agenda.is_running = true;
     }
     Ok(())
 }
 
-/// The queue closes: nothing moves any more.
+/// Unregisters a closing queue: no partition of it moves any more.
 pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
     let control = CONTROL.get();
     control.agenda.lock().entries.retain(|entry| !entry.is(shared));
     control.changed.notify_all();
 }
 
-/// Runs the queue's balancer soon.
+/// Requests a run of the queue's balancer as soon as possible.
 pub(crate) fn request_run<T: Item>(shared: &Shared<T>) {
-    CONTROL.get().amend(shared, |entry| entry.next_run = Some(Instant::now()));
+    CONTROL.get().update(shared, |entry| entry.next_run = Some(Instant::now()));
 }
 
-/// A handoff has begun that must be over by `deadline`.
+/// Schedules a check for a handoff that must complete by `deadline`.
 pub(crate) fn request_settle<T: Item>(shared: &Shared<T>, deadline: Instant) {
-    CONTROL.get().amend(shared, |entry| {
+    CONTROL.get().update(shared, |entry| {
         entry.next_settle = Some(entry.next_settle.map_or(deadline, |before| before.min(deadline)));
     });
 }
 
-/// Waits until the control thread has ended, which it does when no queue is left; at most until
+/// Waits until the control thread has ended, which it does when no queue is left, or until
 /// `deadline`.
 #[cfg(feature = "python")]
 pub(crate) fn wait_ended(deadline: Option<Instant>) {
     let control = CONTROL.get();
     let mut agenda = control.agenda.lock();
-    while agenda.runs && agenda.entries.is_empty() {
+    while agenda.is_running && agenda.entries.is_empty() {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             break;
@@ -146,14 +148,14 @@ pub(crate) fn wait_ended(deadline: Option<Instant>) {
     }
 }
 
-/// In a forked child: the thread is not here, and its lock may be held for ever.
+/// For a forked child: the thread does not exist here, and its lock may be held for ever.
 #[cfg(feature = "python")]
 pub(crate) fn forget() {
     CONTROL.forget();
 }
 
 impl ControlThread {
-    fn amend<T: Item>(&self, shared: &Shared<T>, change: impl FnOnce(&mut AgendaEntry)) {
+    fn update<T: Item>(&self, shared: &Shared<T>, change: impl FnOnce(&mut AgendaEntry)) {
         if let Some(entry) = self.agenda.lock().entries.iter_mut().find(|entry| entry.is(shared)) {
             change(entry);
         }
@@ -165,7 +167,7 @@ impl ControlThread {
         loop {
             agenda.entries.retain(|entry| entry.queue.strong_count() > 0);
             if agenda.entries.is_empty() {
-                agenda.runs = false;
+                agenda.is_running = false;
                 self.changed.notify_all();
                 return;
             }
@@ -174,24 +176,24 @@ impl ControlThread {
                 .entries
                 .iter()
                 .enumerate()
-                .filter_map(|(at, entry)| Some((entry.due()?, at)))
+                .filter_map(|(index, entry)| Some((entry.due()?, index)))
                 .min();
             agenda = match first {
-                Some((due, at)) if due <= now => self.work(agenda, at, now),
+                Some((due, index)) if due <= now => self.work(agenda, index, now),
                 Some((due, _)) => wait_for(&self.changed, agenda, Some(due - now)),
                 None => wait_for(&self.changed, agenda, None),
             };
         }
     }
 
-    /// One queue's turn, outside the lock.
+    /// Serves one queue, outside the lock.
     fn work<'a>(
         &'a self,
         mut agenda: MutexGuard<'a, Agenda>,
-        at: usize,
+        index: usize,
         now: Instant,
     ) -> MutexGuard<'a, Agenda> {
-        let entry = &mut agenda.entries[at];
+        let entry = &mut agenda.entries[index];
         let balances = entry.next_run.is_some_and(|due| due <= now);
         let settles = entry.next_settle.is_some_and(|due| due <= now);
         if balances {
@@ -202,7 +204,7 @@ impl ControlThread {
         }
         let queue = entry.queue.clone();
         drop(agenda);
-        // First what has a deadline: a balancer of the user's may take its time.
+        // Handoffs first, because they have deadlines; a custom balancer may take long.
         let again = if settles { queue.upgrade().and_then(Controlled::settle) } else { None };
         if balances && let Some(queue) = queue.upgrade() {
             queue.balance();

@@ -1,4 +1,4 @@
-//! Deal anew: longest processing time first.
+//! Assignment from scratch: longest processing time first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,13 +6,13 @@ use std::collections::binary_heap::PeekMut;
 
 use super::rank::{Ranked, narrow};
 
-/// The thread of each partition: heaviest first, each to the thread that has least so far; of
-/// equals the lower index. A partition without load goes to index mod threads, as a new one does.
+/// Assigns a thread to each partition: heaviest first, each to the least loaded thread so far, with
+/// ties going to the lower index. A partition without load goes to index mod threads, like a new
+/// one.
 ///
 /// R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17 (1969): the
 /// largest thread load is at most 4/3 − 1/(3·threads) of the best possible, and at most the mean
-/// plus (1 − 1/threads) · the heaviest partition. Costs a sort and one step down a heap per
-/// partition.
+/// plus (1 − 1/threads) · the heaviest partition. Costs a sort and one heap sift per partition.
 pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
     let threads = threads.max(1);
     let ranked = Ranked::new(load);
@@ -23,10 +23,10 @@ pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
     bins
 }
 
-/// The same by rank, for partitions with load only.
+/// Like [`lpt`], but by rank, and only for partitions with load.
 pub(super) fn deal(ranked: &Ranked, threads: usize) -> Vec<u32> {
-    // Loads are not negative, so their bits are in the order of their values; unlike floats, bits
-    // have a total order.
+    // Loads are not negative, so their bits sort like their values; unlike floats, bits have a
+    // total order.
     let mut least: BinaryHeap<Reverse<(u64, u32)>> =
         (0..narrow(threads)).map(|thread| Reverse((0, thread))).collect();
     let mut bins = vec![0; ranked.len()];
@@ -48,14 +48,15 @@ mod tests {
     use super::super::workloads::{loads, sum};
     use super::*;
 
-    /// Loads are cut to what their ranks need, and sums are rounded.
+    /// Allows for rounding: ranking truncates loads, and sums are rounded.
     const ROUNDING: f64 = 1.0 + 1e-9;
 
     fn largest(load: &[f64], threads: usize) -> f64 {
         extremes(&thread_loads(load, &lpt(load, threads), threads)).1
     }
 
-    /// The smallest possible largest thread load; tries everything, threads being interchangeable.
+    /// The smallest possible largest thread load, by exhaustive search. Threads are
+    /// interchangeable.
     fn optimum(load: &[f64], threads: &mut [f64], best: f64) -> f64 {
         let Some((first, rest)) = load.split_first() else { return extremes(threads).1.min(best) };
         let mut best = best;
@@ -74,10 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn heaviest_first_to_the_least_loaded_and_ties_go_by_index() {
+    fn heaviest_goes_first_to_the_least_loaded_and_ties_go_by_index() {
         assert_eq!(lpt(&[1.0, 5.0, 3.0, 3.0], 2), [0, 0, 1, 1]);
         assert_eq!(lpt(&[2.0; 6], 3), [0, 1, 2, 0, 1, 2]);
-        // Graham's example of the bound being reached: 7 where 6 is possible.
+        // Graham's example that reaches the bound: 7 where 6 is possible.
         assert_eq!(
             largest(&[3.0, 3.0, 2.0, 2.0, 2.0], 2).total_cmp(&7.0),
             std::cmp::Ordering::Equal
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_partition_gets_a_thread_in_the_odd_cases() {
+    fn every_partition_gets_a_thread_in_edge_cases() {
         assert_eq!(lpt(&[], 4), [0; 0]);
         assert_eq!(lpt(&[1.0, 2.0], 1), [0, 0]);
         assert_eq!(lpt(&[1.0, 2.0], 5), [1, 0]);
@@ -95,11 +96,17 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         #[allow(clippy::cast_precision_loss)]
-        fn largest_bin_is_at_most_the_mean_and_the_rest_of_the_heaviest(load in loads(0..200), threads in 1..20_usize) {
+        fn largest_bin_is_at_most_the_mean_plus_the_rest_of_the_heaviest(
+            load in loads(0..200),
+            threads in 1..20_usize,
+        ) {
             let heaviest = load.iter().copied().fold(0.0, f64::max);
             let count = threads as f64;
             let bound = sum(&load) / count + (1.0 - 1.0 / count) * heaviest;
@@ -108,7 +115,10 @@ mod tests {
 
         #[test]
         #[allow(clippy::cast_precision_loss)]
-        fn largest_bin_is_within_grahams_ratio_of_the_optimum(load in loads(0..11), threads in 1..5_usize) {
+        fn largest_bin_is_within_grahams_ratio_of_the_optimum(
+            load in loads(0..11),
+            threads in 1..5_usize,
+        ) {
             let best = optimum(&load, &mut vec![0.0; threads], f64::INFINITY);
             let bound = best * (4.0 / 3.0 - 1.0 / (3.0 * threads as f64));
             prop_assert!(largest(&load, threads) <= bound * ROUNDING, "optimum {best}");

@@ -1,7 +1,7 @@
-//! The meter: what each partition was asked for, and what that costs.
+//! The meter: the demand on each partition, and its cost.
 //!
-//! It reads counts that producers and drain threads keep anyway. Nothing is reset: a load is the
-//! difference of two readings, and the first reading counts from the queue's start.
+//! It reads counts that producers and drain threads maintain anyway. Nothing is reset: a load is
+//! the difference between two readings, and the first reading counts from the queue's start.
 
 use rustc_hash::FxHashMap;
 
@@ -11,16 +11,16 @@ use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 use crate::item::Item;
 
-/// Runs in a row whose difference may be chance, before the base line moves all the same: so slow
-/// traffic adds up to evidence, and an old state of affairs is forgotten.
-const MOST_KEPT: u32 = 10;
+/// After this many consecutive runs without enough evidence, the baseline moves anyway: slow
+/// traffic can add up to evidence, and outdated readings are forgotten.
+const MAX_KEPT_RUNS: u32 = 10;
 
-/// Attempts per partition, and the weight of one.
+/// The attempts on each partition, and the weight of one attempt.
 #[derive(Debug)]
 pub(super) struct Reading {
     counts: Vec<u64>,
     attempts: Vec<f64>,
-    /// All 1 by throughput, nanoseconds per item by cost.
+    /// By throughput always 1, by cost the nanoseconds per item.
     weight: Vec<f64>,
 }
 
@@ -29,13 +29,14 @@ impl Reading {
         self.attempts.iter().zip(&self.weight).map(|(attempts, weight)| attempts * weight).collect()
     }
 
-    /// What the reading says about the threads. Attempts are counts, so their variance is about
-    /// their number (Poisson), and that of a load its weights' squares times the attempts. Without
-    /// this a queue with little traffic would move partitions at every run.
+    /// Whether the threads' loads differ by more than chance. Attempts are counts, so their
+    /// variance is about their number (Poisson), and the variance of a load is the square of its
+    /// weight times the attempts. Without this test, a queue with little traffic would move
+    /// partitions at every run.
     pub(super) fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
         const DEVIATIONS: f64 = 3.0;
-        /// A chance difference below this share of the largest load hides nothing that would be
-        /// worth a move.
+        /// If chance explains differences of at most this share of the largest load, it cannot hide
+        /// one that would be worth a move.
         const CLOSE_ENOUGH: f64 = 0.1;
         let variance: Vec<f64> =
             self.load().iter().zip(&self.weight).map(|(load, weight)| load * weight).collect();
@@ -51,11 +52,11 @@ impl Reading {
         }
     }
 
-    /// Weighs each partition by its handlers' moving average of nanoseconds per item. Waiting for
-    /// the interpreter, for an entry token or for the next try is in none of these averages.
+    /// Weighs each partition by its handlers' moving average of nanoseconds per item. The averages
+    /// exclude waiting for the interpreter, for an entry token, or for the next attempt.
     ///
-    /// A partition of several types gets their average, weighted by the items they had; one that
-    /// nothing is known about, or that any type may go to, gets the average of all.
+    /// A partition of several types gets their average, weighted by their items. A partition
+    /// without history, or one that any type may be routed to, gets the overall average.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn weigh_by_cost<T: Item>(&mut self, route: &Route<T>, selector: Selector) {
         let mut sums: FxHashMap<usize, (f64, f64)> = FxHashMap::default();
@@ -83,47 +84,51 @@ impl Reading {
     }
 }
 
-/// What a reading says.
+/// What a reading shows about the threads' loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
     /// The threads differ by more than chance explains.
     Uneven,
     Even,
-    /// Chance alone may have made the threads as different as they are.
+    /// Chance alone could explain the difference, and it could hide one worth a move.
     TooLittle,
 }
 
-/// The base line: the counts of an earlier reading.
+/// The baseline: the counts of an earlier reading.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    before: Vec<u64>,
-    kept: u32,
+    baseline: Vec<u64>,
+    kept_runs: u32,
 }
 
 impl Meter {
-    /// Attempts per partition since the base line: what was wanted, also of what waited or was
-    /// refused.
+    /// Reads the attempts per partition since the baseline. They measure demand, so they include
+    /// attempts that waited or were refused.
     #[allow(clippy::cast_precision_loss)] // beyond 2^53 attempts in one interval
     pub(super) fn read<T: Item>(&mut self, route: &Route<T>) -> Reading {
         let counts: Vec<u64> = route.partitions().map(Partition::attempts).collect();
-        self.before.resize(counts.len(), 0);
-        let attempts =
-            counts.iter().zip(&self.before).map(|(now, before)| (now - before) as f64).collect();
+        self.baseline.resize(counts.len(), 0);
+        let attempts = counts
+            .iter()
+            .zip(&self.baseline)
+            .map(|(now, baseline)| (now - baseline) as f64)
+            .collect();
         let weight = vec![1.0; counts.len()];
         Reading { counts, attempts, weight }
     }
 
-    /// The next reading begins where this one ended.
-    pub(super) fn begin_anew(&mut self, reading: Reading) {
-        self.before = reading.counts;
-        self.kept = 0;
+    /// Moves the baseline to this reading.
+    pub(super) fn advance(&mut self, reading: Reading) {
+        self.baseline = reading.counts;
+        self.kept_runs = 0;
     }
 
-    /// The reading said too little: the next one begins where it began, unless that is long ago.
+    /// Keeps the baseline, because the reading held too little evidence, unless the baseline is too
+    /// old.
     pub(super) fn keep(&mut self, reading: Reading) {
-        self.kept += 1;
-        if self.kept >= MOST_KEPT {
-            self.begin_anew(reading);
+        self.kept_runs += 1;
+        if self.kept_runs >= MAX_KEPT_RUNS {
+            self.advance(reading);
         }
     }
 }
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn small_differences_of_small_counts_say_too_little() {
+    fn small_differences_of_small_counts_are_too_little_evidence() {
         let of = |attempts: [f64; 2]| reading(&attempts, &[1.0; 2]).evidence(&[0, 1], 2);
         assert_eq!(of([10.0, 4.0]), Evidence::TooLittle);
         assert_eq!(of([0.0, 0.0]), Evidence::Even);

@@ -1,16 +1,16 @@
-//! Who should drain what: from measured loads to wanted owners, and from those to moves.
+//! Balancing: from measured loads to wanted owners, and from wanted owners to moves.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `meter` | what each partition was asked for, and what that costs |
-//! | `strategy` | [`DrainBalancer`]: plan now or leave it; the door to the pure functions below |
-//! | `sticky` | repair today's owners, or deal anew where repair does not reach |
+//! | `meter` | the demand on each partition, and its cost |
+//! | `strategy` | [`DrainBalancer`]: whether to plan now; the entry to the pure functions below |
+//! | `sticky` | repair the current owners, or reassign from scratch where repair falls short |
 //! | `repair` | moves and swaps between the most and the least loaded thread |
-//! | `lpt` | deal anew: longest processing time first |
-//! | `rank` | partitions in the order of their loads, and what no plan can beat |
-//! | `plan` | plans compared, checked and weighed |
-//! | `rebalancer` | one run for one queue: read, plan, move, say so |
-//! | `control_thread` | whose turn it is, in the one thread that does this for the whole process |
+//! | `lpt` | reassign from scratch: longest processing time first |
+//! | `rank` | partitions ordered by load, and bounds that no plan can beat |
+//! | `plan` | compare, validate and weigh plans |
+//! | `rebalancer` | one run for one queue: read, plan, move, log |
+//! | `control_thread` | the one thread per process that runs all balancers |
 
 mod balancing;
 pub(crate) mod control_thread;

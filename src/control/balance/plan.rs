@@ -1,6 +1,6 @@
-//! Plans compared, checked and weighed. A plan is the wanted thread of each partition.
+//! Compares, validates and weighs plans. A plan is the wanted thread of each partition.
 
-/// One partition that changes its thread.
+/// The move of one partition to another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) partition: usize,
@@ -8,7 +8,7 @@ pub(crate) struct Move {
     pub(crate) to: usize,
 }
 
-/// What has to be done to get from the owners to the plan, in the order of the partitions.
+/// The moves from the current owners to the plan, ordered by partition.
 pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
     let pairs = owner.iter().zip(plan).enumerate();
     pairs
@@ -17,31 +17,31 @@ pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
         .collect()
 }
 
-/// Checks a plan that somebody else made: one thread per partition, each thread existing. A
-/// partition given to a thread that does not exist would never be drained again.
+/// Validates a custom plan: one thread per partition, and each thread exists. A partition assigned
+/// to a missing thread would never be drained again.
 ///
 /// # Errors
-/// What is wrong, with value, limit and remedy.
+/// The problem, with value, limit and remedy.
 pub(crate) fn validate(plan: &[usize], partitions: usize, threads: usize) -> Result<(), String> {
     if plan.len() != partitions {
         return Err(format!(
-            "the plan has {} entries and the queue {partitions} partitions: give one thread per partition, in the \
-             order of the loads",
+            "the plan has {} entries and the queue {partitions} partitions: give one thread per \
+             partition, in the order of the loads",
             plan.len()
         ));
     }
     match plan.iter().enumerate().find(|(_, thread)| **thread >= threads) {
         Some((partition, thread)) => Err(format!(
-            "the plan gives partition {partition} to thread {thread} and the queue has {threads} drain threads: give a \
-             thread from 0 to {}",
+            "the plan gives partition {partition} to thread {thread} and the queue has {threads} \
+             drain threads: give a thread from 0 to {}",
             threads.saturating_sub(1)
         )),
         None => Ok(()),
     }
 }
 
-/// The load of each thread under the given owners. A partition whose owner does not exist counts
-/// nowhere.
+/// The load of each thread under the given owners. A partition whose owner does not exist is
+/// ignored.
 pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec<f64> {
     let mut loads = vec![0.0; threads];
     for (load, owner) in load.iter().zip(owner) {
@@ -59,17 +59,17 @@ pub(crate) fn load_ratio(thread_loads: &[f64]) -> f64 {
     if largest == 0.0 { 1.0 } else { largest / smallest }
 }
 
-/// How far apart the threads are: (largest − smallest) / largest; 0 when all are zero.
+/// The spread of the threads' loads: (largest − smallest) / largest; 0 when all are zero.
 pub(crate) fn spread(thread_loads: &[f64]) -> f64 {
     let (smallest, largest) = extremes(thread_loads);
     if largest == 0.0 { 0.0 } else { (largest - smallest) / largest }
 }
 
-/// The heaviest partition, if it alone exceeds a thread's fair share: no plan can then even out the
-/// threads, only more partitions for its type can. Of equals the lowest index.
+/// The heaviest partition, if it alone exceeds a thread's fair share. No plan can even out the
+/// threads then; only more partitions for its type can. Among ties, the lowest index.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
-    // Four quarters of a sum may differ from a partition of that size by a rounding.
+    // A quarter of a sum may differ from a partition of that size by a rounding error.
     const ROUNDING: f64 = 1.0 + 1e-9;
     let sum: f64 = load.iter().sum();
     let (partition, heaviest) =
@@ -77,7 +77,7 @@ pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
     (*heaviest > sum / threads.max(1) as f64 * ROUNDING).then_some(partition)
 }
 
-/// The smallest and the largest of the threads' loads; zeros when there is none.
+/// The smallest and the largest thread load; zeros without threads.
 pub(super) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
     let ordered =
         |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
@@ -99,29 +99,30 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_with_one_existing_thread_per_partition_is_valid() {
+    fn a_plan_with_an_existing_thread_per_partition_is_valid() {
         assert_eq!(validate(&[3, 0, 3], 3, 4), Ok(()));
         assert_eq!(validate(&[], 0, 4), Ok(()));
     }
 
-    /// In the original, partition 2 would from here on never be drained again.
+    /// In the original, partition 2 would never be drained again.
     #[test]
-    fn a_thread_that_does_not_exist_is_refused_by_value_limit_and_remedy() {
+    fn a_missing_thread_is_rejected_with_value_limit_and_remedy() {
         assert_eq!(
             validate(&[0, 1, 99, 3], 4, 4).unwrap_err(),
-            "the plan gives partition 2 to thread 99 and the queue has 4 drain threads: give a thread from 0 to 3"
+            "the plan gives partition 2 to thread 99 and the queue has 4 drain threads: give a \
+             thread from 0 to 3"
         );
         assert!(validate(&[0, 4], 2, 4).unwrap_err().contains("partition 1 to thread 4"));
     }
 
     #[test]
-    fn a_wrong_length_is_refused_by_value_limit_and_remedy() {
+    fn a_wrong_length_is_rejected_with_value_limit_and_remedy() {
         for (plan, entries) in [(vec![0; 3], 3), (vec![0; 5], 5), (vec![], 0)] {
             assert_eq!(
                 validate(&plan, 4, 4).unwrap_err(),
                 format!(
-                    "the plan has {entries} entries and the queue 4 partitions: give one thread per partition, in the \
-                     order of the loads"
+                    "the plan has {entries} entries and the queue 4 partitions: give one thread \
+                     per partition, in the order of the loads"
                 )
             );
         }

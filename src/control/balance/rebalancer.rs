@@ -14,19 +14,19 @@ use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, thread_local};
 
-/// A partition must exceed a thread's fair share by so much to be named in the log.
+/// A partition is logged as oversized if it exceeds a thread's fair share by this factor.
 const OVERSIZED_BY: f64 = 1.05;
 
 thread_local! {
-    #[allow(clippy::missing_const_for_thread_local)] // loom's twin has no such form
-    /// Whether this thread is inside a balancer, which may be the user's code.
+    #[allow(clippy::missing_const_for_thread_local)] // loom's macro has no const form
+    /// Whether this thread is inside a balancer, which may be user code.
     static BALANCES: Cell<bool> = Cell::new(false);
 }
 
 struct InsideBalancer(());
 
 impl InsideBalancer {
-    /// `None`: this thread is inside one already.
+    /// Returns `None` if this thread is already inside a balancer.
     fn enter() -> Option<Self> {
         if BALANCES.with(|balances| balances.replace(true)) { None } else { Some(Self(())) }
     }
@@ -47,11 +47,11 @@ struct Decision {
 }
 
 impl<T: Item> Shared<T> {
-    /// Runs the balancer on the time since its last run. Returns how many partitions have another
-    /// wanted owner now.
+    /// Runs the balancer on the loads since its last run. Returns the number of partitions whose
+    /// wanted owner changed.
     ///
-    /// The plan is made outside the control lock: producers and drain threads notice nothing, and a
-    /// balancer of the user's may take its time.
+    /// The plan is made outside the control lock, so producers and drain threads are not affected
+    /// and a custom balancer may take long.
     pub(crate) fn rebalance(self: &Arc<Self>) -> usize {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
@@ -61,7 +61,7 @@ impl<T: Item> Shared<T> {
             let mut control = self.control.lock();
             let wanted = moves(&decision.owner, &decision.plan).into_iter();
             let begun =
-                wanted.filter(|one| self.hand_over(&mut control, one.partition, one.to)).count();
+                wanted.filter(|step| self.hand_over(&mut control, step.partition, step.to)).count();
             if let Some(deadline) = control.handoffs.next_deadline() {
                 control_thread::request_settle(self, deadline);
             }
@@ -83,7 +83,7 @@ impl<T: Item> Shared<T> {
         begun
     }
 
-    /// `None`: everything stays where it is.
+    /// Returns `None` if all partitions stay where they are.
     fn decide(&self, balancing: &Balancing, meter: &mut Meter) -> Option<Decision> {
         let threads = self.threads.len();
         let mut reading = meter.read(&self.route);
@@ -91,9 +91,9 @@ impl<T: Item> Shared<T> {
             reading.weigh_by_cost(&self.route, self.config.selector);
         }
         let load = reading.load();
-        // The wanted owners: a partition that is on its way counts where it goes.
+        // The wanted owners: a partition in a handoff counts for its new owner.
         let owner: Vec<usize> =
-            (0..load.len()).map(|one| self.route.owner(one).load().wanted()).collect();
+            (0..load.len()).map(|partition| self.route.owner(partition).load().wanted()).collect();
         {
             let mut figures = balancing.figures.lock();
             figures.rebalances += 1;
@@ -101,8 +101,8 @@ impl<T: Item> Shared<T> {
         }
         let away = self.threads_away();
         let plan = if balancing.balancer.is_custom() {
-            meter.begin_anew(reading);
-            self.ask_custom(balancing, &load, &owner)
+            meter.advance(reading);
+            self.plan_custom(balancing, &load, &owner)
         } else {
             match reading.evidence(&owner, threads) {
                 Evidence::TooLittle if !rule_off(Rule::IgnoreNoise) => {
@@ -110,11 +110,11 @@ impl<T: Item> Shared<T> {
                     return None;
                 }
                 Evidence::Even if !rule_off(Rule::IgnoreNoise) => {
-                    meter.begin_anew(reading);
+                    meter.advance(reading);
                     return None;
                 }
                 _ => {
-                    meter.begin_anew(reading);
+                    meter.advance(reading);
                     self.report_oversized(balancing, &load);
                     let plan = |load: &[f64], owner: &[usize], threads| {
                         balancing.balancer.plan(load, owner, threads)
@@ -142,8 +142,8 @@ impl<T: Item> Shared<T> {
         Some(Decision { plan, load, owner })
     }
 
-    /// The threads that have been inside one call for so long that they may not come back: nothing
-    /// is given to them.
+    /// The threads that have been inside one call for so long that they may not return. No
+    /// partition is assigned to them.
     fn threads_away(&self) -> Vec<bool> {
         let interval = self.config.rebalance_interval;
         let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
@@ -154,7 +154,7 @@ impl<T: Item> Shared<T> {
             .collect()
     }
 
-    fn ask_custom(
+    fn plan_custom(
         &self,
         balancing: &Balancing,
         load: &[f64],
@@ -162,7 +162,7 @@ impl<T: Item> Shared<T> {
     ) -> Result<Option<Vec<usize>>, String> {
         let mut plan = Ok(None);
         self.host.enter(&mut || {
-            // The control thread serves other queues as well: a balancer's panic must not end it.
+            // The control thread serves other queues too: a panic of one balancer must not end it.
             let asked = catch_unwind(AssertUnwindSafe(|| {
                 balancing.balancer.plan(load, owner, self.threads.len())
             }));
@@ -171,7 +171,7 @@ impl<T: Item> Shared<T> {
         plan
     }
 
-    /// Names a partition that no plan can help.
+    /// Logs a partition that is too heavy for any plan.
     #[allow(clippy::cast_precision_loss)]
     fn report_oversized(&self, balancing: &Balancing, load: &[f64]) {
         let threads = self.threads.len();
@@ -183,9 +183,10 @@ impl<T: Item> Shared<T> {
             return;
         }
         let by_type = self.config.selector == Selector::ByType;
-        let here = self.route.types().filter(|one| by_type && one.partitions.contains(&partition));
+        let routes =
+            self.route.types().filter(|route| by_type && route.partitions.contains(&partition));
         let names: Vec<String> =
-            here.filter_map(|one| Some(one.registered()?.name.to_string())).collect();
+            routes.filter_map(|route| Some(route.registered()?.name.to_string())).collect();
         let types =
             if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
         let remedy = if by_type {
@@ -194,8 +195,8 @@ impl<T: Item> Shared<T> {
             "choose keys or partitions that spread more evenly"
         };
         self.host.log(&format!(
-            "queue {}: partition {partition}{types} has {:.0}% of the load, more than the {:.0}% of one of {threads} drain \
-             threads: {remedy}",
+            "queue {}: partition {partition}{types} has {:.0}% of the load, more than the {:.0}% \
+             of one of {threads} drain threads: {remedy}",
             self.name,
             share * 100.0,
             fair * 100.0
@@ -203,8 +204,8 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// A plan for the threads that are there. The partitions of the others stay: they could not move
-/// anyway.
+/// Plans for the available threads only. The partitions of the others stay: they could not be
+/// handed over anyway.
 fn plan_around(
     away: &[bool],
     load: &[f64],
@@ -214,16 +215,16 @@ fn plan_around(
     if !away.contains(&true) {
         return plan(load, owner, away.len());
     }
-    let here: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
+    let available: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
     let movable: Vec<usize> =
         (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
-    let position = |thread: usize| here.iter().position(|&one| one == thread).unwrap_or(0);
+    let position = |thread: usize| available.iter().position(|&other| other == thread).unwrap_or(0);
     let loads: Vec<f64> = movable.iter().map(|&partition| load[partition]).collect();
     let owners: Vec<usize> = movable.iter().map(|&partition| position(owner[partition])).collect();
-    let Some(partial) = plan(&loads, &owners, here.len())? else { return Ok(None) };
+    let Some(partial) = plan(&loads, &owners, available.len())? else { return Ok(None) };
     let mut whole = owner.to_vec();
     for (&partition, thread) in movable.iter().zip(partial) {
-        whole[partition] = here[thread];
+        whole[partition] = available[thread];
     }
     Ok(Some(whole))
 }
@@ -234,7 +235,7 @@ mod tests {
     use crate::config::DrainBalancer;
 
     #[test]
-    fn a_thread_that_is_away_gets_nothing_and_gives_nothing() {
+    fn a_thread_that_is_away_neither_gains_nor_loses_partitions() {
         let balancer = DrainBalancer::throughput_weighted();
         let plan =
             |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);

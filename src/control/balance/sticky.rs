@@ -1,26 +1,26 @@
-//! Sticky plans: repair today's owners, or deal anew where repair does not reach.
+//! Sticky plans: repair the current owners, or reassign from scratch where repair falls short.
 
 use super::lpt::deal;
 use super::plan::extremes;
 use super::rank::{Bounds, Ranked, narrow};
 use super::repair::Repair;
 
-/// A repair is taken when its largest thread load is at most so much above LPT's, and its smallest
-/// not further below.
+/// A repair is accepted if its largest thread load is at most this fraction above LPT's, and its
+/// smallest at most as far below.
 const TOLERANCE: f64 = 0.03;
 
-/// A thread for each partition, so that the threads' loads are even and few partitions move.
+/// Assigns a thread to each partition such that loads are even and few partitions move.
 ///
 /// * The largest thread load is at most 3 % above LPT's, and LPT's smallest at most 3 % above the
 ///   smallest.
 /// * Partitions without load stay where they are.
-/// * Nothing moves while every thread is within 2 % of the mean, and nothing moves when the plan is
-///   applied and the same loads come again.
-/// * An owner that is no thread counts as index mod threads, where a new partition begins.
+/// * Nothing moves while every thread is within 2 % of the mean, nor when the plan has been applied
+///   and the same loads recur.
+/// * An owner that does not exist counts as index mod threads, where a new partition starts.
 ///
-/// First today's owners are repaired (`repair`). If that does not come close to LPT, the partitions
-/// are dealt anew, the new bins are matched to the old threads so that much load stays, and the
-/// result is repaired too.
+/// The current owners are repaired first (`repair`). If the result is not close to LPT, the
+/// partitions are reassigned from scratch, the new bins are matched to the old threads so that much
+/// of the load stays, and the result is repaired too.
 pub(crate) fn sticky(load: &[f64], owner: &[usize], threads: usize) -> Vec<usize> {
     let threads = threads.max(1);
     let home = |partition: usize| match owner.get(partition) {
@@ -38,11 +38,10 @@ pub(crate) fn sticky(load: &[f64], owner: &[usize], threads: usize) -> Vec<usize
     plan
 }
 
-/// The same by rank.
+/// Like [`sticky`], but by rank.
 fn repair_or_deal(ranked: &Ranked, today: &[u32], threads: usize) -> Vec<u32> {
     let repaired = Repair::new(ranked, today.to_vec(), threads).settle();
-    // What no plan can beat, LPT cannot either: mostly the repair is good enough without asking
-    // LPT.
+    // LPT cannot beat the bounds either: usually the repair is good enough without running LPT.
     let Bounds { largest, smallest } = Bounds::of(ranked, threads);
     if close(repaired.load(), smallest, largest) {
         return repaired.into_threads();
@@ -61,7 +60,7 @@ fn close(loads: &[f64], smallest: f64, largest: f64) -> bool {
     most <= largest * (1.0 + TOLERANCE) && least * (1.0 + TOLERANCE) >= smallest
 }
 
-/// Renames bins to threads so that load stays: the bin and the thread that share most load are
+/// Maps bins to threads so that load stays: the bin and the thread that share the most load are
 /// matched first, then the next pair of which neither is taken. Greedy: at least half as much load
 /// stays as with the best matching.
 fn matched(ranked: &Ranked, bins: &[u32], today: &[u32], threads: usize) -> Vec<u32> {
@@ -101,7 +100,7 @@ mod tests {
     const ROUNDING: f64 = 1.0 + 1e-9;
 
     #[test]
-    fn every_partition_gets_a_thread_in_the_odd_cases() {
+    fn every_partition_gets_a_thread_in_edge_cases() {
         assert_eq!(sticky(&[], &[], 4), [0; 0]);
         assert_eq!(sticky(&[1.0, 2.0], &[0, 0], 1), [0, 0]);
         assert_eq!(sticky(&[0.0, 0.0, 0.0], &[2, 2, 0], 3), [2, 2, 0]);
@@ -114,25 +113,26 @@ mod tests {
     }
 
     #[test]
-    fn where_repair_is_stuck_the_partitions_are_dealt_anew() {
-        // Between the most and the least loaded thread, 9 + 9 and 9, no step helps; 15 can be had.
+    fn where_repair_is_stuck_the_partitions_are_reassigned() {
+        // No step helps between the most and the least loaded thread, 9 + 9 and 9, but 15 is
+        // possible.
         let (load, owner) = ([3.0, 6.0, 9.0, 9.0, 9.0], [1, 1, 1, 2, 2]);
         let ranked = Ranked::new(&load);
         let stuck = Repair::new(&ranked, vec![1, 1, 2, 2, 1], 3).settle();
         let (_, largest) = extremes(stuck.load());
         assert!(
             largest > 15.0 * (1.0 + TOLERANCE),
-            "the repair found {largest} by itself: take another example"
+            "the repair alone reached {largest}: choose another example"
         );
         let (_, largest) = extremes(&thread_loads(&load, &sticky(&load, &owner, 3), 3));
         assert!(largest <= 15.0, "{largest}");
     }
 
     #[test]
-    fn bins_take_the_names_of_the_threads_that_held_most_of_them() {
+    fn bins_map_to_the_threads_that_held_most_of_their_load() {
         let ranked = Ranked::new(&[1.0, 2.0, 4.0, 8.0]);
-        // Bin 0 is thread 2's 8, bin 1 is thread 0's 4 and 2, bin 2 has thread 2's 1 and takes the
-        // name that is left.
+        // Bin 0 is thread 2's 8, bin 1 is thread 0's 4 and 2, bin 2 has thread 2's 1 and gets the
+        // thread that is left.
         assert_eq!(matched(&ranked, &[2, 1, 1, 0], &[2, 0, 0, 2], 3), [1, 0, 0, 2]);
     }
 
@@ -163,10 +163,13 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn plans_are_total_near_lpt_and_final(
+        fn plans_are_complete_close_to_lpt_and_stable(
             (load, owner, threads) in (loads(0..120), 1..12_usize).prop_flat_map(|(load, threads)| {
                 let owner = prop::collection::vec(0..threads, load.len());
                 (Just(load), owner, Just(threads))
@@ -177,14 +180,27 @@ mod tests {
             prop_assert!(plan.iter().all(|thread| *thread < threads));
 
             let idle = || (0..load.len()).filter(|partition| load[*partition] == 0.0);
-            prop_assert!(idle().all(|partition| plan[partition] == owner[partition]), "idle partitions moved");
+            prop_assert!(
+                idle().all(|partition| plan[partition] == owner[partition]),
+                "idle partitions moved"
+            );
 
             let (smallest, largest) = extremes(&thread_loads(&load, &plan, threads));
             let (least, most) = extremes(&thread_loads(&load, &lpt(&load, threads), threads));
-            prop_assert!(largest <= most * (1.0 + TOLERANCE) * ROUNDING, "largest {largest}, LPT's {most}");
-            prop_assert!(smallest * (1.0 + TOLERANCE) * ROUNDING >= least, "smallest {smallest}, LPT's {least}");
+            prop_assert!(
+                largest <= most * (1.0 + TOLERANCE) * ROUNDING,
+                "largest {largest}, LPT's {most}"
+            );
+            prop_assert!(
+                smallest * (1.0 + TOLERANCE) * ROUNDING >= least,
+                "smallest {smallest}, LPT's {least}"
+            );
 
-            prop_assert_eq!(&sticky(&load, &plan, threads), &plan, "asked again about its own plan");
+            prop_assert_eq!(
+                &sticky(&load, &plan, threads),
+                &plan,
+                "planned again from its own plan"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The strategies: plan now, or leave the partitions where they are.
+//! The strategies: when to plan, and when to leave the partitions where they are.
 
 use std::borrow::Cow;
 
@@ -8,22 +8,23 @@ use super::sticky::sticky;
 use crate::config::DrainBalancer;
 use crate::rules::{Rule, rule_off};
 
-/// A load above this is taken for this, so that sums stay finite.
+/// Loads are capped at this value, so that sums stay finite.
 const LARGEST_LOAD: f64 = 1e290;
 
 impl DrainBalancer {
     /// The wanted thread of each partition, or `None` when nothing should move. A load that is
     /// negative or not finite counts as 0.
     ///
-    /// The weighted balancers skip when all loads are zero, when the threads' load ratio is below
-    /// `skip_ratio`, and when the new plan would not bring it down by at least `skip_ratio` to the
-    /// power of 2/3 (1.15: by 9 %). The last is for loads that cannot be spread evenly, like five
-    /// equal partitions on four threads or one partition above a thread's share, where noise alone
-    /// makes now one, now another plan the best. A plan that brings the ratio down to the cube root
-    /// of `skip_ratio` (1.15: 1.048) always passes.
+    /// The weighted balancers skip if all loads are zero, if the threads' load ratio is below
+    /// `skip_ratio`, or if the new plan would not lower the ratio by at least a factor of
+    /// `skip_ratio` to the power of 2/3 (for 1.15: by 9 %). The last rule is for loads that cannot
+    /// be spread evenly, such as five equal partitions on four threads, or one partition above a
+    /// thread's share, where noise alone decides which plan is best. A plan that lowers the ratio
+    /// to the cube root of `skip_ratio` (for 1.15: 1.048) always passes.
     ///
     /// # Errors
-    /// A custom assignment failed, or what it returned is no plan for these partitions and threads.
+    /// A custom assignment failed, or the plan that it returned is invalid for these partitions and
+    /// threads.
     pub fn plan(
         &self,
         load: &[f64],
@@ -60,7 +61,7 @@ fn weighted(load: &[f64], owner: &[usize], threads: usize, skip_ratio: f64) -> O
     if worth > 1.0 {
         let (raised, lowered) = extremes(&thread_loads(load, &plan, threads));
         let falls = largest / lowered;
-        // Both may be 0, when there are fewer loads than threads.
+        // Both may be 0 if there are fewer loads than threads.
         let rises = if raised > smallest { raised / smallest } else { 1.0 };
         if falls * rises < worth {
             return None;

@@ -1,4 +1,4 @@
-//! Tests of the strategies: when they skip, what they hand out, what they refuse.
+//! Tests of the strategies: when they skip, what they plan, what they reject.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn never_skipping() -> DrainBalancer {
     throughput().with_skip_ratio(1.0).unwrap()
 }
 
-/// Gives everything to one thread, or has a reason not to.
+/// Assigns everything to one thread, or fails.
 struct AllTo(Result<usize, String>);
 
 impl Assign for AllTo {
@@ -31,7 +31,7 @@ impl Assign for AllTo {
     }
 }
 
-/// Moves nothing, after a look at the loads.
+/// Moves nothing; fails unless the loads are as expected.
 struct Expects(Vec<f64>);
 
 impl Assign for Expects {
@@ -46,7 +46,7 @@ impl Assign for Expects {
 }
 
 #[test]
-fn skips_below_the_ratio_and_plans_from_it_on() {
+fn skips_below_the_ratio_and_plans_above_it() {
     let load = [100.0, 11.0, 10.0, 93.0, 11.0];
     let ratio_1_17 = [0, 0, 0, 1, 1];
     assert!(throughput().plan(&load, &ratio_1_17, 2).unwrap().is_some());
@@ -56,7 +56,7 @@ fn skips_below_the_ratio_and_plans_from_it_on() {
 }
 
 #[test]
-fn nothing_to_weigh_is_nothing_to_plan() {
+fn without_load_there_is_no_plan() {
     for (load, owner, threads) in
         [(vec![], vec![], 4), (vec![0.0; 3], vec![0, 0, 0], 2), (vec![0.0], vec![0], 1)]
     {
@@ -75,7 +75,7 @@ fn one_thread_and_idle_threads_are_left_alone() {
 }
 
 #[test]
-fn what_is_no_load_counts_as_none() {
+fn invalid_loads_count_as_zero() {
     let given = [f64::NAN, -3.0, f64::INFINITY, f64::NEG_INFINITY, 2.0, f64::MAX];
     let counted = vec![0.0, 0.0, 0.0, 0.0, 2.0, LARGEST_LOAD];
     assert_eq!(
@@ -114,17 +114,17 @@ fn noise_on_a_settled_plan_moves_nothing() {
 }
 
 #[test]
-fn a_hot_spot_that_moves_is_followed_with_few_moves() {
+fn a_hot_spot_that_shifts_is_followed_with_few_moves() {
     let (mut load, threads) = (tiers(100), 4);
     let owner = sticky(&load, &first_owners(100, threads), threads);
     load.rotate_left(50);
-    let plan = throughput().plan(&load, &owner, threads).unwrap().expect("the loads are elsewhere");
+    let plan = throughput().plan(&load, &owner, threads).unwrap().expect("the load has shifted");
     assert!(load_ratio(&thread_loads(&load, &plan, threads)) <= 1.05);
     assert!(moves(&owner, &plan).len() <= 15, "{} moves", moves(&owner, &plan).len());
 }
 
 #[test]
-fn a_custom_plan_is_checked_and_its_error_handed_on() {
+fn a_custom_plan_is_validated_and_its_error_passed_on() {
     let plan =
         |thread| DrainBalancer::custom(Arc::new(AllTo(thread))).plan(&[1.0, 1.0], &[0, 1], 4);
     assert_eq!(plan(Ok(3)), Ok(Some(vec![3, 3])));
@@ -137,13 +137,14 @@ fn a_custom_plan_is_checked_and_its_error_handed_on() {
 }
 
 #[test]
-fn a_skip_ratio_below_one_or_of_a_custom_balancer_is_refused_with_the_remedy() {
+fn a_skip_ratio_below_one_or_for_a_custom_balancer_is_rejected_with_a_remedy() {
     for ratio in [0.99, 0.0, -1.0, f64::NAN, f64::INFINITY] {
         let refused = throughput().with_skip_ratio(ratio).unwrap_err().to_string();
         assert_eq!(
             refused,
             format!(
-                "DrainBalancer: skip_ratio is {ratio}; give a finite number of at least 1, for instance 1.15"
+                "DrainBalancer: skip_ratio is {ratio}; give a finite number of at least 1, for \
+                 instance 1.15"
             )
         );
     }
@@ -156,7 +157,7 @@ fn a_skip_ratio_below_one_or_of_a_custom_balancer_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn balancers_compare_and_show_what_they_are() {
+fn balancers_compare_and_print_what_they_are() {
     let custom: Arc<dyn Assign> = Arc::new(AllTo(Ok(0)));
     let other: Arc<dyn Assign> = Arc::new(AllTo(Ok(0)));
     assert_eq!(
@@ -181,29 +182,40 @@ fn any_queue() -> impl Strategy<Value = (Vec<f64>, Vec<usize>, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the ratio promises: from `skip_ratio` on, a plan that reaches its cube root is handed
-    /// out; and whatever is handed out changes something.
+    /// What the ratio promises: from `skip_ratio` on, a plan that reaches its cube root is
+    /// returned, and every plan that is returned makes a difference.
     #[test]
-    fn a_good_plan_is_handed_out_and_a_pointless_one_is_not((load, owner, threads) in any_queue()) {
+    fn a_good_plan_is_returned_and_a_pointless_one_is_not((load, owner, threads) in any_queue()) {
         let today = thread_loads(&load, &owner, threads);
         let (smallest, largest) = extremes(&today);
         let plan = throughput().plan(&load, &owner, threads).unwrap();
         let best = load_ratio(&thread_loads(&load, &sticky(&load, &owner, threads), threads));
         match plan {
-            None => prop_assert!(load_ratio(&today) < SKIP_RATIO || best > SKIP_RATIO.cbrt() || largest == 0.0),
+            None => prop_assert!(
+                load_ratio(&today) < SKIP_RATIO || best > SKIP_RATIO.cbrt() || largest == 0.0
+            ),
             Some(plan) => {
                 let (raised, lowered) = extremes(&thread_loads(&load, &plan, threads));
                 prop_assert!(load_ratio(&today) >= SKIP_RATIO);
-                prop_assert!(largest / lowered * (raised / smallest).max(1.0) >= 1.09 || smallest == 0.0);
-                prop_assert_eq!(throughput().plan(&load, &plan, threads), Ok(None), "asked again about its own plan");
+                prop_assert!(
+                    largest / lowered * (raised / smallest).max(1.0) >= 1.09 || smallest == 0.0
+                );
+                prop_assert_eq!(
+                    throughput().plan(&load, &plan, threads),
+                    Ok(None),
+                    "planned again from its own plan"
+                );
             }
         }
     }
 
-    /// Noise of 3 % changes the ratio by at most 1.03 / 0.97: plans up to 1.15 · 0.97 / 1.03 =
-    /// 1.083 stay.
+    /// Noise of 3 % changes the ratio by at most a factor of 1.03 / 0.97: plans with a ratio of up
+    /// to 1.15 · 0.97 / 1.03 = 1.083 stay.
     #[test]
-    fn noise_moves_nothing_once_the_ratio_is_down((load, owner, threads) in any_queue(), seed: u64) {
+    fn noise_moves_nothing_once_the_ratio_is_down(
+        (load, owner, threads) in any_queue(),
+        seed: u64,
+    ) {
         let settled = sticky(&load, &owner, threads);
         if load_ratio(&thread_loads(&load, &settled, threads)) <= SKIP_RATIO * 0.97 / 1.03 {
             prop_assert_eq!(throughput().plan(&noisy(&load, seed), &settled, threads), Ok(None));

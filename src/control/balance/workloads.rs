@@ -3,7 +3,7 @@
 use proptest::collection::{SizeRange, vec};
 use proptest::prelude::*;
 
-/// What benches and tests call the headline: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1.
+/// The loads of the headline bench: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1.
 pub(super) fn tiers(partitions: usize) -> Vec<f64> {
     let tiers = [(20, 24.0), (30, 8.0), (20, 4.0), (30, 1.0)];
     let tiers = tiers
@@ -12,7 +12,7 @@ pub(super) fn tiers(partitions: usize) -> Vec<f64> {
     Lcg(42).shuffled(tiers.collect())
 }
 
-/// 1/k.
+/// Loads of 1/k.
 pub(super) fn zipf(partitions: u32) -> Vec<f64> {
     Lcg(42).shuffled((1..=partitions).map(|k| 1.0 / f64::from(k)).collect())
 }
@@ -22,12 +22,12 @@ pub(super) fn uniform(partitions: usize) -> Vec<f64> {
     vec![10.0; partitions]
 }
 
-/// Each partition with index mod threads: how a queue begins.
+/// The initial owners in a queue: index mod threads.
 pub(super) fn first_owners(partitions: usize, threads: usize) -> Vec<usize> {
     (0..partitions).map(|partition| partition % threads).collect()
 }
 
-/// Each load times 0.97 to 1.03.
+/// Each load times a factor from 0.97 to 1.03.
 pub(super) fn noisy(load: &[f64], seed: u64) -> Vec<f64> {
     let mut lcg = Lcg(seed);
     load.iter().map(|load| load * (0.97 + 0.06 * f64::from(lcg.below(1_000_001)) / 1e6)).collect()
@@ -37,8 +37,8 @@ pub(super) fn sum(load: &[f64]) -> f64 {
     load.iter().sum()
 }
 
-/// Loads of one kind each time: small counts with zeros and many equals, anything, or eighteen
-/// decades apart.
+/// Loads of one kind per case: small counts with zeros and many ties, arbitrary values, or values
+/// across 21 decades.
 pub(super) fn loads(partitions: impl Into<SizeRange>) -> impl Strategy<Value = Vec<f64>> {
     let partitions = partitions.into();
     prop_oneof![

@@ -1,4 +1,4 @@
-//! One thread that does things to the queue at random.
+//! A thread that performs random actions on the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,7 +12,7 @@ use super::settings::{KINDS, Mode, common_kind, private_kind, spread_kind};
 use super::world::{Hung, Impatient, World};
 use crate::support::{PATIENCE, Sent, key, sent};
 
-/// What an actor can do; the numbers say how often, in a hundred.
+/// What an actor can do. [`ACTIONS`] lists the frequency of each action, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Produce,
@@ -41,12 +41,12 @@ pub const ACTIONS: [(Action, usize); 12] = [
     (Action::Rebalance, 9),
     (Action::Flush, 3),
     (Action::Stats, 6),
-    // Only where the settings say so, see `Actor::run`.
+    // Only at the step that the settings choose, see `Actor::run`.
     (Action::Shutdown, 0),
 ];
 
-/// Items of one actor that go to any partition, in no order that could be checked, have a number of
-/// their own.
+/// Items of an actor that may go to any partition, so that their order cannot be checked, have a
+/// separate producer number.
 const UNORDERED: usize = 100;
 
 pub fn is_ordered(producer: usize) -> bool {
@@ -59,7 +59,7 @@ pub struct Actor<'a> {
     pub queue: &'a Arc<BatchQueue<Sent>>,
     pub random: Random,
     pub number: usize,
-    /// What serves the types that only this actor knows, with how many of them.
+    /// The probe that handles each type that only this actor registers.
     pub own: Vec<Option<Arc<Probe>>>,
     pub done: [usize; ACTIONS.len()],
 }
@@ -82,21 +82,21 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// `shutdown_at`: the step at which this actor shuts the queue down.
+    /// `shutdown_at` is the step at which this actor shuts the queue down.
     pub fn run(mut self, steps: usize, shutdown_at: Option<usize>) -> [usize; ACTIONS.len()] {
         for step in 0..steps {
             if self.world.is_wrong() {
                 break;
             }
-            let mut lot = self.random.below(100);
+            let mut draw = self.random.below(100);
             let mut action = Action::Shutdown;
             if shutdown_at != Some(step) {
-                for (one, weight) in ACTIONS {
-                    if lot < weight {
-                        action = one;
+                for (candidate, weight) in ACTIONS {
+                    if draw < weight {
+                        action = candidate;
                         break;
                     }
-                    lot -= weight;
+                    draw -= weight;
                 }
             }
             self.act(action);
@@ -144,7 +144,7 @@ impl<'a> Actor<'a> {
                     self.world.violation(format!("flush: {reached:?}"));
                 }
             }
-            Action::Stats => self.look(),
+            Action::Stats => self.check_stats(),
             Action::Shutdown => {
                 let abandoned = self.queue.shutdown(Some(Instant::now() + PATIENCE));
                 if abandoned > 0 {
@@ -157,13 +157,13 @@ impl<'a> Actor<'a> {
     fn produce_many(&mut self) {
         let count = self.random.within(1..80);
         let run = self.random.within(1..20);
-        // Many at once do not name partitions.
+        // `produce_many` does not name partitions.
         let ordered = self.world.settings.config.selector == Selector::ByType;
         let producer = if ordered { self.index } else { self.index + UNORDERED };
         let mut kind = self.random.below(KINDS);
         let mut items = Vec::with_capacity(count);
-        for place in 0..count {
-            if place % run == 0 {
+        for index in 0..count {
+            if index % run == 0 {
                 kind = self.random.below(KINDS);
             }
             items.push(self.item(kind, producer));
@@ -192,7 +192,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// One instance for two types that nobody else touches.
+    /// Registers one instance for two types that only this actor registers.
     fn share_instance(&mut self) {
         let kind = private_kind(self.index, &mut self.random);
         let Some(probe) = self.own[private_kind(self.index, &mut self.random)].clone() else {
@@ -219,8 +219,7 @@ impl<'a> Actor<'a> {
             && !self.world.may_run_out_of_time()
             && probe.closed.load(SeqCst) != 1
         {
-            self.world
-                .violation(format!("{} was removed, and not closed when that returned", probe.id));
+            self.world.violation(format!("{} was not closed when its removal returned", probe.id));
         }
     }
 
@@ -244,26 +243,26 @@ impl<'a> Actor<'a> {
             probe.note(&answer);
         }
         if matches!(answer, Err(AddHandlerError::Interrupted(Hung))) {
-            self.world.violation("the replacement of a factory hung");
+            self.world.violation("replacing a factory hung");
         }
     }
 
-    /// What must be true of a snapshot at any moment.
-    fn look(&self) {
+    /// Checks what must be true of every snapshot.
+    fn check_stats(&self) {
         let (stats, config) = (self.queue.stats(), &self.world.settings.config);
-        // A cycle's batch is rounded up to a segment, which is no larger than the batch.
+        // A cycle's batch is rounded up to a segment, which is never larger than the batch.
         let bound = config.buffer_size + 2 * config.max_batch_items;
-        if stats.partitions.iter().any(|one| one.used > bound as u64) {
+        if stats.partitions.iter().any(|partition| partition.used > bound as u64) {
             self.world.violation(format!("more than {bound} items in a partition: {stats:?}"));
         }
         if stats.consumed + stats.failed + stats.unhandled > stats.produced {
             self.world.violation(format!("more handled than accepted: {stats:?}"));
         }
         if stats.produced + stats.refused > stats.attempts {
-            self.world.violation(format!("more accepted and refused than tried: {stats:?}"));
+            self.world.violation(format!("more accepted and refused than attempted: {stats:?}"));
         }
-        if stats.partitions.iter().any(|one| one.owner >= stats.drain_threads.len()) {
-            self.world.violation(format!("a partition of nobody: {stats:?}"));
+        if stats.partitions.iter().any(|partition| partition.owner >= stats.drain_threads.len()) {
+            self.world.violation(format!("a partition without an owner: {stats:?}"));
         }
     }
 }

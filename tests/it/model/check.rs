@@ -1,4 +1,4 @@
-//! What must be true when a run is over.
+//! Checks what must be true when a run is over.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,13 +10,13 @@ use super::settings::{Mode, is_spread};
 use super::world::{Ended, World};
 use crate::support::{Sent, assert_conserved};
 
-/// Panics with all that is wrong.
+/// Panics with all violations.
 pub fn check(world: &World, queue: &BatchQueue<Sent>) {
     assert!(queue.has_ended() && !queue.is_running());
     let mut wrong = std::mem::take(&mut *world.violations.lock().unwrap());
     counts(world, queue, &mut wrong);
     items(world, &mut wrong);
-    lives(world, &mut wrong);
+    closes(world, &mut wrong);
     assert!(
         wrong.is_empty(),
         "{} violations: {:#?}\n{:#?}",
@@ -26,7 +26,7 @@ pub fn check(world: &World, queue: &BatchQueue<Sent>) {
     );
 }
 
-/// P2: the law of conservation, against what the actors and the handlers saw.
+/// P2: conservation of items, compared with what the actors and the handlers saw.
 fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
     let stats = queue.stats();
     assert_conserved(&stats);
@@ -39,7 +39,7 @@ fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
     if (stats.produced, stats.refused) != (accepted, refused) {
         wrong.push(format!("{accepted} accepted and {refused} refused: {stats:?}"));
     }
-    // What came back after the time ran out had been counted as abandoned.
+    // A batch that returned after time ran out had already been counted as abandoned.
     let late = world.may_run_out_of_time();
     if (stats.consumed, stats.failed) != (consumed, failed)
         && !(late && stats.consumed <= consumed && stats.failed <= failed)
@@ -51,7 +51,8 @@ fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
     }
 }
 
-/// P2, P3: nothing comes from nowhere, nothing comes twice, and what has an order keeps it.
+/// P2, P3: every handled item was accepted, none was handled twice, and ordered items keep their
+/// order.
 fn items(world: &World, wrong: &mut Vec<String>) {
     let accepted: HashSet<(usize, usize, usize)> = world
         .accepted
@@ -68,8 +69,8 @@ fn items(world: &World, wrong: &mut Vec<String>) {
         .filter(|probe| probe.of_factory)
         .map(|probe| probe.id)
         .collect();
-    // With a consumer the order is per partition, and a type that gets a handler there may get
-    // another partition.
+    // With a consumer the order is per partition, and registering a handler for a type may move it
+    // to another partition.
     let by_type =
         world.settings.config.selector == Selector::ByType && world.settings.mode == Mode::Handlers;
     let by_partition = world.settings.config.selector == Selector::Given;
@@ -79,13 +80,13 @@ fn items(world: &World, wrong: &mut Vec<String>) {
         for &Ended { item, probe, .. } in &*kind.lock().unwrap() {
             let name = (item.kind, item.producer, item.number);
             if !accepted.contains(&name) {
-                wrong.push(format!("{item:?} was handled and never accepted"));
+                wrong.push(format!("{item:?} was handled but never accepted"));
             }
             if !known.insert(name) {
                 wrong.push(format!("{item:?} was handled twice"));
             }
-            // By type, also across handlers that replace each other; of a factory, in each of its
-            // partitions.
+            // The order is by type, also across handlers that replace each other; for a factory it
+            // is by partition.
             let same = match (by_type, is_spread(item.kind)) {
                 (true, false) => (item.producer, 0),
                 (true, true) if factories.contains(&probe) => (item.producer, probe),
@@ -94,15 +95,15 @@ fn items(world: &World, wrong: &mut Vec<String>) {
             };
             let before = last.insert(same, item.number);
             if before.is_some_and(|before| before > item.number) {
-                wrong.push(format!("{item:?} after number {before:?}"));
+                wrong.push(format!("{item:?} came after number {before:?}"));
             }
         }
     }
 }
 
-/// P1, P9: each instance that ever served a type was closed, once. What comes after is a violation
-/// that it noted itself.
-fn lives(world: &World, wrong: &mut Vec<String>) {
+/// P1, P9: each instance that was ever registered was closed exactly once. Probes record calls
+/// after their close themselves.
+fn closes(world: &World, wrong: &mut Vec<String>) {
     for probe in &*world.probes.lock().unwrap() {
         let (closed, registered) = (probe.closed.load(SeqCst), probe.registered.load(SeqCst));
         if closed != usize::from(registered) {

@@ -1,4 +1,5 @@
-//! The handler of the model: it is in all moods, watches who calls it when, and calls back.
+//! The handler of the model: it succeeds or fails at random, checks who calls it when, and calls
+//! the queue.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
@@ -10,14 +11,14 @@ use super::settings::{End, KINDS, common_kind};
 use super::world::{Ended, World};
 use crate::support::{Sent, key};
 
-/// A handler's items are numbered from its own producer number up; actors are below.
+/// Producer numbers of probes start here; actors' numbers are below.
 pub const FIRST_PROBE: usize = 1_000;
 
-/// One handler instance, from the outside.
+/// A handler instance.
 pub struct Probe {
     pub id: usize,
     world: Weak<World>,
-    /// The types that it is registered for; empty: all.
+    /// The types that it is registered for. Empty means all types.
     kinds: Mutex<Vec<usize>>,
     handler: Mutex<Option<HandlerRef<Sent>>>,
     idles: bool,
@@ -26,12 +27,12 @@ pub struct Probe {
     fed: AtomicUsize,
     pub registered: AtomicBool,
     pub closed: AtomicUsize,
-    /// Whether it has a partition of its own: one place among the instances of a factory.
+    /// Whether it has a partition to itself, as one of a factory's instances.
     pub of_factory: bool,
 }
 
 impl Probe {
-    /// A new instance for these types; none: for all.
+    /// Creates an instance for these types, or for all types if there are none.
     pub fn new(
         world: &Arc<World>,
         kinds: &[usize],
@@ -56,7 +57,7 @@ impl Probe {
         probe
     }
 
-    /// The same instance at every call.
+    /// Returns the same handler on every call.
     pub fn handler(self: &Arc<Self>) -> HandlerRef<Sent> {
         self.handler
             .lock()
@@ -65,8 +66,8 @@ impl Probe {
             .clone()
     }
 
-    /// The instance and its handler hold each other.
-    pub fn let_go(&self) {
+    /// Breaks the reference cycle between the probe and its handler.
+    pub fn release(&self) {
         self.handler.lock().unwrap().take();
     }
 
@@ -74,7 +75,7 @@ impl Probe {
         self.kinds.lock().unwrap().push(kind);
     }
 
-    /// The answer to its registration.
+    /// Records whether its registration succeeded.
     pub fn note<E>(&self, answer: &Result<(), AddHandlerError<E>>) {
         if answer.is_ok() {
             self.registered.store(true, SeqCst);
@@ -84,7 +85,7 @@ impl Probe {
     fn consume(&self, world: &Arc<World>, batch: &mut Batch<Sent>) -> Result<(), Failure> {
         let items: Vec<Sent> = batch.iter().copied().collect();
         if items.len() != batch.len() || items.is_empty() {
-            world.violation(format!("a batch of {} that says {}", items.len(), batch.len()));
+            world.violation(format!("a batch of {} items reports {}", items.len(), batch.len()));
         }
         {
             let kinds = self.kinds.lock().unwrap();
@@ -106,7 +107,7 @@ impl Probe {
             6 => Some(Failure::last("never")),
             7 => {
                 self.end(world, &items, false);
-                // As a panic, without its message on the screen.
+                // A panic without the panic hook's message.
                 std::panic::resume_unwind(Box::new("in a panic"));
             }
             _ => None,
@@ -123,15 +124,15 @@ impl Probe {
         }
     }
 
-    /// The last that will be heard of these items.
+    /// Records the outcome of items that will not be handled again.
     fn end(&self, world: &World, items: &[Sent], consumed: bool) {
-        for run in items.chunk_by(|one, next| one.kind == next.kind) {
+        for run in items.chunk_by(|item, next| item.kind == next.kind) {
             let ended = run.iter().map(|&item| Ended { item, consumed, probe: self.id });
             world.ended[run[0].kind].lock().unwrap().extend(ended);
         }
     }
 
-    /// A control call, or an item, from inside the handler.
+    /// Makes a control call, or produces an item, from inside the handler.
     fn act(&self, world: &Arc<World>, random: &mut Random) {
         let Some(queue) = world.queue() else { return };
         match random.below(12) {
@@ -149,7 +150,7 @@ impl Probe {
             }
             4 => drop(queue.stats()),
             5 if world.settings.end == End::FromHandler && random.once_in(4) => {
-                // Returns at once, whatever is left to do.
+                // Returns immediately, whatever is left to do.
                 if queue.shutdown(None) != 0 {
                     world.violation("a shutdown inside a handler abandoned items");
                 }
@@ -161,7 +162,7 @@ impl Probe {
         }
     }
 
-    /// Every call goes through here: nobody else is inside, and nothing comes after the end.
+    /// Wraps every call: checks that no other call is inside, and that none comes after `on_close`.
     fn watch<R>(&self, call: &str, body: impl FnOnce(&Arc<World>) -> R) -> Option<R> {
         let world = self.world.upgrade()?;
         if self.inside.swap(true, SeqCst) {
@@ -177,7 +178,7 @@ impl Probe {
     }
 }
 
-/// Also when the call panics.
+/// Marks the call's end, even if it panics.
 struct Leave<'a>(&'a AtomicBool);
 
 impl Drop for Leave<'_> {

@@ -1,4 +1,4 @@
-//! Random numbers from a seed.
+//! Seeded random numbers.
 
 use std::ops::Range;
 
@@ -8,8 +8,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        // Two generators with neighbouring seeds must not walk through the same numbers one step
-        // apart.
+        // Generators with adjacent seeds must not produce the same sequence shifted by one step.
         let mut random = Self(seed.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ seed >> 33);
         random.next();
         random
@@ -31,7 +30,7 @@ impl Random {
         range.start + self.below(range.len())
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` calls, on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

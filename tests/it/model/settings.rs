@@ -1,4 +1,4 @@
-//! What queue a seed stands for, and how its run ends.
+//! The settings of a run: which queue it uses and how it ends.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -11,13 +11,14 @@ use batchqueue::{
 
 use super::random::Random;
 
-/// Producers, each a thread that acts at random.
+/// The number of actors. Each is a thread.
 pub const ACTORS: usize = 3;
-/// Types that only one actor registers and removes.
+/// The number of types, per actor, that only this actor registers and removes.
 const PRIVATE_KINDS: usize = 3;
-/// Types that every actor and every handler registers and removes, behind the private ones.
+/// The number of types that every actor and every handler registers and removes. They follow the
+/// private types.
 const COMMON_KINDS: usize = 4;
-/// Types that factories serve as well, behind the common ones.
+/// The number of types that factories handle too. They follow the common types.
 const SPREAD_KINDS: usize = 2;
 
 pub const KINDS: usize = ACTORS * PRIVATE_KINDS + COMMON_KINDS + SPREAD_KINDS;
@@ -45,16 +46,16 @@ pub enum Mode {
     ConsumerPerThread,
 }
 
-/// When the queue is shut down.
+/// How the queue is shut down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// When all actors are through, by several threads at once.
+    /// When all actors have finished, by several threads concurrently.
     After,
-    /// By an actor, while the others go on.
-    Amid,
+    /// By an actor, while the others continue.
+    MidRun,
     /// By a handler.
     FromHandler,
-    /// When all actors are through, without the time to deliver.
+    /// When all actors have finished, without enough time to deliver.
     OutOfTime,
 }
 
@@ -63,11 +64,11 @@ pub struct Settings {
     pub config: Config,
     pub mode: Mode,
     pub end: End,
-    /// The threads of the pool that the queue drains on; `None`: it has its own.
+    /// The number of threads of a shared pool; `None` if the queue has dedicated drain threads.
     pub pool: Option<usize>,
 }
 
-/// Moves partitions at random; now and then its plan is none.
+/// Moves partitions at random; some of its plans are missing, failed or invalid.
 #[derive(Debug)]
 struct Restless(Mutex<Random>);
 
@@ -127,7 +128,7 @@ impl Settings {
             buffer_size: size(random),
             strategy: random.pick(&[BufferStrategy::Blocking, BufferStrategy::IfPossible]),
             min_idle: Duration::from_micros(random.pick(&[0, 0, 200, 1_000])),
-            // Mostly endless, so that a lost wake-up is a failure and not a delay.
+            // Mostly endless, so that a lost wake-up is a failure rather than a delay.
             max_idle: Duration::from_millis(random.pick(&[60_000, 60_000, 2])),
             max_batch_items: size(random),
             retry,
@@ -143,7 +144,7 @@ impl Settings {
             End::After,
             End::After,
             End::After,
-            End::Amid,
+            End::MidRun,
             End::FromHandler,
             End::OutOfTime,
         ]);

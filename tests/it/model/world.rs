@@ -1,4 +1,4 @@
-//! What the actors and the handlers of one run know together.
+//! The shared state of a run's actors and handlers.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -10,7 +10,7 @@ use super::probe::Probe;
 use super::settings::{End, KINDS, Settings};
 use crate::support::{PATIENCE, Sent, sent};
 
-/// An item that a handler was given for the last time.
+/// An item whose outcome is final.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     pub item: Sent,
@@ -22,11 +22,11 @@ pub struct World {
     pub settings: Settings,
     queue: OnceLock<Weak<BatchQueue<Sent>>>,
     pub probes: Mutex<Vec<Arc<Probe>>>,
-    /// By type, in the order in which handlers got them.
+    /// By type, in the order in which handlers received them.
     pub ended: Vec<Mutex<Vec<Ended>>>,
     pub accepted: Mutex<Vec<Sent>>,
     pub refused: AtomicU64,
-    /// Items that handlers may still put in.
+    /// How many items handlers may still produce.
     pub feeds: AtomicUsize,
     pub violations: Mutex<Vec<String>>,
 }
@@ -49,7 +49,8 @@ impl World {
         self.queue.set(Arc::downgrade(queue)).unwrap();
     }
 
-    /// For handlers: the queue, unless it is gone or not known yet.
+    /// The queue, for handlers. Returns `None` before [`meet`](Self::meet) and once the queue is
+    /// dropped.
     pub fn queue(&self) -> Option<Arc<BatchQueue<Sent>>> {
         self.queue.get().and_then(Weak::upgrade)
     }
@@ -58,7 +59,7 @@ impl World {
         self.settings.end == End::OutOfTime
     }
 
-    /// Once something is, a run says so and does not go on.
+    /// Whether there is a violation, which ends the run.
     pub fn is_wrong(&self) -> bool {
         !self.violations.lock().unwrap().is_empty()
     }
@@ -67,15 +68,15 @@ impl World {
         self.violations.lock().unwrap().push(what.into());
     }
 
-    /// Where the selector `Given` sends an item: always to the same partition for one type and
+    /// The partition for an item with the selector `Given`: always the same for a type and
     /// producer, so that their order can be checked.
     pub fn partition(&self, queue: &BatchQueue<Sent>, item: Sent) -> Option<usize> {
         let given = self.settings.config.selector == Selector::Given;
-        // Growth is for `ByType` only: the number of partitions is the same at each call.
+        // Partitions grow only with `ByType`: the count is the same at each call.
         given.then(|| (item.kind * 7 + item.producer) % queue.partition_count())
     }
 
-    /// Puts one item in, and notes what became of it.
+    /// Produces one item and records the result.
     pub fn produce(&self, queue: &BatchQueue<Sent>, item: Sent) {
         let partition = self.partition(queue, item);
         match queue.produce_with(item, partition, None, &mut Impatient::default()) {
@@ -89,7 +90,7 @@ impl World {
         }
     }
 
-    /// Puts many in, and notes what became of them.
+    /// Produces many items and records the result.
     pub fn produce_many(&self, queue: &BatchQueue<Sent>, items: &[Sent]) {
         let mut left = Vec::from(items).into_iter();
         let result = queue.produce_many(&mut left, None, &mut Impatient::default());
@@ -112,8 +113,8 @@ impl World {
         }
     }
 
-    /// What a handler puts in. A handler instance is a producer of its own: its calls come one
-    /// after the other.
+    /// Produces an item from a handler. Each handler instance counts as a producer, because its
+    /// calls never overlap.
     pub fn feed(&self, queue: &BatchQueue<Sent>, kind: usize, producer: usize, number: usize) {
         if self.feeds.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
             self.produce(queue, sent(kind, producer, number));
@@ -121,11 +122,11 @@ impl World {
     }
 }
 
-/// Somebody waited far too long.
+/// A wait took far too long.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hung;
 
-/// Waits in slices, and not for ever: a test that hangs says nothing.
+/// Waits in slices, and not for ever: a test that hangs does not say why.
 pub struct Impatient(Instant);
 
 impl Default for Impatient {

@@ -295,7 +295,7 @@ def test_dictionary_with_a_broken_index_is_rejected():
         columns = {"k": ["a", "b"], "v": ["a", "b"], name: broken}
         aggregator = Aggregator(Aggregation(keys=["k"], measures={"m": Max("v")}))
         with pytest.raises(
-            BatchQueueError, match="index 7 of a dictionary with 2 values; check the data"
+            BatchQueueError, match="index 7 is outside a dictionary of 2 values; check the data"
         ):
             aggregator.update(pa.table(columns))
         assert len(aggregator) == 0
@@ -308,7 +308,7 @@ def test_invalid_text_is_rejected(is_dictionary):
     if is_dictionary:
         broken = pa.DictionaryArray.from_arrays(pa.array([0, 1]), broken)
     aggregator = Aggregator(Aggregation(keys=["k"], measures={"n": Count()}))
-    with pytest.raises(BatchQueueError, match="a column of texts has one that is not UTF-8"):
+    with pytest.raises(BatchQueueError, match="a column of strings has a value that is not UTF-8"):
         aggregator.update(pa.table({"k": broken}))
     assert len(aggregator) == 0
 

@@ -128,8 +128,8 @@ def test_batch_that_cannot_be_added_fails_as_a_whole_and_changes_nothing(make_qu
     assert totals(aggregator) == {1: (1, 0), 2: (1, 1)}
     assert (queue.stats().consumed, queue.stats().failed) == (2, 2)
     messages = [str(error) for _, error in errors]
-    assert messages[0] == 'column "key" is of type Utf8; give Int64, as before, or cast it before'
-    assert messages[1] == 'there is no column "value"; the data has ["tag", "key"]'
+    assert messages[0] == 'column "key" is of type Utf8; give Int64, as before, or cast it first'
+    assert messages[1] == 'column "value" is missing; the data has ["tag", "key"]'
     assert all(isinstance(error, ConfigError) for _, error in errors)
     assert errors[0][0][0].to_pylist() == [{"tag": "a", "key": "text", "value": 0}]
 

@@ -159,7 +159,8 @@ def test_partials_without_their_metadata_are_not_counted_as_rows():
     aggregator.update(rows([1, 1]))
     partials = aggregator.partials().replace_schema_metadata(None)
     with pytest.raises(
-        ConfigError, match="the metadata of their schema is gone, so they would be counted as rows"
+        ConfigError,
+        match="the metadata of their schema is missing, so they would be counted as rows",
     ):
         aggregator.update(partials)
 
@@ -171,14 +172,16 @@ def test_partials_of_another_aggregation_or_version_are_rejected():
     )
     aggregator.update(rows([1]))
     partials = aggregator.partials()
-    with pytest.raises(ConfigError, match="these partials are of another aggregation"):
+    with pytest.raises(ConfigError, match="these partials belong to another aggregation"):
         other.update(partials)
     metadata = {**partials.schema.metadata, b"batchqueue.aggregation.version": b"2"}
-    with pytest.raises(ConfigError, match='of version "2", and this batchqueue reads version "1"'):
+    with pytest.raises(
+        ConfigError, match='have layout version "2", but this batchqueue reads version "1"'
+    ):
         aggregator.update(partials.replace_schema_metadata(metadata))
     broken = partials.set_column(1, "n", pa.array([1]))
     with pytest.raises(
-        ConfigError, match='column "n" is of type Int64; give partials as they were made'
+        ConfigError, match='column "n" is of type Int64; give partials as they were emitted'
     ):
         aggregator.update(broken)
     assert len(aggregator) == 0

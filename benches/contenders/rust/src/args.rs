@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::workload::Workload;
 
-/// Small enough that each item's mark fits in a cache, large enough that every partition fills up
-/// and blocks.
+/// Small enough for the marks of all items to fit into the cache, large enough for every partition
+/// to fill up and block.
 const CHECKED_ITEMS: usize = 3_200_000;
 
 pub struct Args {
@@ -14,7 +14,7 @@ pub struct Args {
     pub items: usize,
     pub rounds: usize,
     pub warm_up: Duration,
-    /// Mark each item by its number and compare, instead of measuring.
+    /// Verify that each item is handled exactly once, instead of measuring.
     pub check: bool,
 }
 
@@ -36,11 +36,11 @@ impl Args {
                 "--items" => items = Some(number()?),
                 "--rounds" => rounds = number()?,
                 "--warm-up-s" => warm_up = Duration::from_secs(number()? as u64),
-                _ => return Err(format!("no option {word}")),
+                _ => return Err(format!("unknown option {word}")),
             }
         }
         let workload = workload.ok_or("--workload is missing")?;
-        // Each producer puts the same number of items.
+        // Each producer produces the same number of items.
         let items = items.unwrap_or(if check { CHECKED_ITEMS } else { workload.items });
         let items = items / workload.producers * workload.producers;
         Ok(Self {

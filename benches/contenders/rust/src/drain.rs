@@ -1,7 +1,7 @@
-//! The shape that the stores share: a store per partition, each drain thread owns the partitions
-//! with its index modulo the threads. It takes from one after the other, groups by type, and calls
-//! the type's handler. After an empty cycle it sleeps 1 ms, then twice as long each time, at most
-//! 50 ms; a producer that finds a partition full wakes it.
+//! The design shared by the stores: one store per partition. A drain thread owns the partitions
+//! whose index modulo the number of threads is its own. It takes from them in turn, groups by type,
+//! and calls each type's handler. After an empty cycle it sleeps 1 ms, doubling to 50 ms; a
+//! producer that finds a partition full wakes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +14,21 @@ use crate::workload::Workload;
 
 const MAX_IDLE: Duration = Duration::from_millis(50);
 
-/// What a partition keeps its items in.
+/// The container of a partition's items.
 pub trait Store: Send + Sync + 'static {
     fn bounded(capacity: usize) -> Self;
 
-    /// Gives the item back when the store is full.
+    /// Returns the item if the store is full.
     fn try_put(&self, metric: Metric) -> Result<(), Metric>;
 
     /// Waits while the store is full.
     fn put(&self, metric: Metric);
 
-    /// Moves what is there into `batch`, which is empty.
+    /// Moves all items into `batch`, which is empty.
     fn take(&self, batch: &mut Vec<Metric>);
 }
 
-/// One object per type, called through `dyn`.
+/// A type's handler, called through `dyn`.
 trait Handler: Send {
     fn consume(&mut self, batch: &[Metric]);
 }
@@ -46,10 +46,10 @@ impl Handler for NoOp {
 
 pub struct Partitioned<S> {
     stores: Arc<Vec<S>>,
-    /// Type → partition.
+    /// The partition of each type.
     route: Vec<usize>,
     threads: Vec<JoinHandle<()>>,
-    /// Partition → who takes from it.
+    /// The drain thread of each partition.
     owners: Vec<Thread>,
     closing: Arc<AtomicBool>,
 }
@@ -68,7 +68,9 @@ impl<S: Store> Contender for Partitioned<S> {
                     .map(|kind| Box::new(NoOp { kind, tally: tally.clone() }) as Box<dyn Handler>)
                     .collect();
                 let (stores, closing) = (stores.clone(), closing.clone());
-                thread::spawn(move || drain_loop(&stores, &mine, Groups::new(handlers), &closing))
+                thread::spawn(move || {
+                    drain_loop(&stores, &mine, BatchByType::new(handlers), &closing)
+                })
             })
             .collect();
         let owners =
@@ -91,7 +93,8 @@ impl<S: Store> Contender for Partitioned<S> {
     }
 
     fn stop(&mut self) {
-        // Release: pairs with the Acquire load in `drain_loop`. Everything was handled already.
+        // Release: pairs with the Acquire load in `drain_loop`. All items have been handled by
+        // then.
         self.closing.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
@@ -100,7 +103,12 @@ impl<S: Store> Contender for Partitioned<S> {
     }
 }
 
-fn drain_loop<S: Store>(stores: &[S], mine: &[usize], mut groups: Groups, closing: &AtomicBool) {
+fn drain_loop<S: Store>(
+    stores: &[S],
+    mine: &[usize],
+    mut groups: BatchByType,
+    closing: &AtomicBool,
+) {
     let mut batch = Vec::new();
     let mut idle = Duration::from_millis(1);
     // Acquire: pairs with the Release store in `stop`.
@@ -122,19 +130,20 @@ fn drain_loop<S: Store>(stores: &[S], mine: &[usize], mut groups: Groups, closin
     }
 }
 
-/// A drain thread's handlers, and room to group what it took.
-struct Groups {
+/// A drain thread's handlers, and its batch grouped by type.
+struct BatchByType {
     handlers: Vec<Box<dyn Handler>>,
     by_type: Vec<Vec<Metric>>,
     touched: Vec<usize>,
 }
 
-impl Groups {
+impl BatchByType {
     fn new(handlers: Vec<Box<dyn Handler>>) -> Self {
         Self { by_type: vec![Vec::new(); handlers.len()], handlers, touched: Vec::new() }
     }
 
-    /// Calls the handlers and empties the batch. A batch of one type goes to its handler as it is.
+    /// Calls the handlers and empties the batch. A batch of a single type goes to its handler
+    /// unchanged.
     fn dispatch(&mut self, batch: &mut Vec<Metric>) {
         let first = batch[0].kind;
         if batch.iter().all(|metric| metric.kind == first) {

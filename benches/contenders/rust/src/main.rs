@@ -1,19 +1,18 @@
-//! `batchqueue` and what one could take instead of it, in one process per contender: the same
-//! workload, the same clock, the same handlers. `run.py` starts it, once per contender and round;
-//! by hand:
+//! `batchqueue` and alternatives to it, in one process per contender, with the same workload, clock
+//! and handlers. `run.py` starts it once per contender and round. To run it directly:
 //!
 //! ```text
 //! cargo run --release -- --contender kanal --workload headline --rounds 3
 //! cargo run --release -- --contender kanal --workload headline --check
 //! ```
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `args` | the command line |
 //! | `workload` | producers, drain threads, types, slots, items |
-//! | `tally` | what the handlers count, and how a round knows its end |
+//! | `tally` | what the handlers count, and when a round ends |
 //! | `measure` | warm-up, rounds, the clock, one JSON line per round |
-//! | `drain` | the shape that the stores share: drain threads own partitions, take, group, dispatch |
+//! | `drain` | shared by the stores: drain threads own partitions, take, group, dispatch |
 //! | `stores` | flume, kanal, crossbeam, `Mutex<Vec>` |
 //! | `ours` | `batchqueue` through its public API |
 
@@ -40,9 +39,9 @@ fn main() {
         "flume" => measure::run::<Partitioned<stores::Flume>>(&args),
         "kanal" => measure::run::<Partitioned<stores::Kanal>>(&args),
         "mutex-vec" => measure::run::<Partitioned<stores::MutexVec>>(&args),
-        other => {
-            Err(format!("no contender {other}: batchqueue, crossbeam, flume, kanal or mutex-vec"))
-        }
+        other => Err(format!(
+            "unknown contender {other}; give batchqueue, crossbeam, flume, kanal or mutex-vec"
+        )),
     };
     if let Err(message) = outcome {
         eprintln!("contenders: {} {}: {message}", args.contender, args.workload.name);

@@ -1,4 +1,4 @@
-//! The clock: from the first produce to the last handled item. Threads and queue are made before it
+//! The clock: from the first produce to the last handled item. Threads and queue exist before it
 //! starts.
 
 use std::sync::{Arc, Barrier};
@@ -8,19 +8,19 @@ use crate::args::Args;
 use crate::tally::{Metric, Tally};
 use crate::workload::Workload;
 
-/// A contender.
+/// A queue under measurement.
 pub trait Contender: Send + Sync + 'static {
     /// Starts the drain threads, with a handler for each type.
     fn start(workload: &Workload, tally: &Arc<Tally>) -> Self;
 
-    /// Puts one item in, and waits while its partition is full.
+    /// Produces one item; waits while its partition is full.
     fn produce(&self, metric: Metric);
 
-    /// Ends the drain threads, after all was handled.
+    /// Ends the drain threads. All items have been handled.
     fn stop(&mut self);
 }
 
-/// Warms up, measures, and verifies that what was put in was handled.
+/// Warms up, measures, and verifies that every item was handled.
 pub fn run<C: Contender>(args: &Args) -> Result<(), String> {
     let workload = &args.workload;
     let slots = Arc::new(workload.slots());
@@ -46,8 +46,8 @@ pub fn run<C: Contender>(args: &Args) -> Result<(), String> {
             report(args, number, round());
         }
     }
-    let only = Arc::get_mut(&mut contender).ok_or("a producer is still running")?;
-    only.stop();
+    let contender = Arc::get_mut(&mut contender).ok_or("a producer is still running")?;
+    contender.stop();
     tally.verify(&expected)?;
     if args.check {
         println!(
@@ -75,7 +75,7 @@ fn one_round<C: Contender>(
             let mut slot = producer * slots.len() / workload.producers;
             std::thread::spawn(move || {
                 start_line.wait();
-                // Here, because the thread that measures may get a core only much later.
+                // Read here because the measuring thread may be scheduled much later.
                 let began = Instant::now();
                 for value in (producer * each) as u64..((producer + 1) * each) as u64 {
                     contender.produce(Metric { kind: slots[slot], value });
@@ -99,6 +99,7 @@ fn report(args: &Args, round: usize, took: Duration) {
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = items as f64 / seconds;
     println!(
-        r#"{{"workload": "{workload}", "contender": "{contender}", "round": {round}, "items": {items}, "seconds": {seconds:.6}, "items_per_second": {rate:.0}}}"#
+        "{{\"workload\": \"{workload}\", \"contender\": \"{contender}\", \"round\": {round}, \
+         \"items\": {items}, \"seconds\": {seconds:.6}, \"items_per_second\": {rate:.0}}}"
     );
 }

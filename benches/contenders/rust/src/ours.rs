@@ -1,4 +1,4 @@
-//! `batchqueue` through its public API: the only file here that knows it.
+//! `batchqueue` through its public API. No other file here refers to it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,33 +1,33 @@
-//! What the handlers count. The same for every contender, so that a round ends for all of them by
-//! the same rule.
+//! What the handlers count. It is the same for every contender, so that a round ends by the same
+//! rule.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// 16 bytes, like a pointer with its type.
+/// 16 bytes, the size of a pointer and its type.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     pub kind: usize,
-    /// The number of the item in its round.
+    /// The item's number in its round.
     pub value: u64,
 }
 
-/// Written by the one thread that is inside the type's handler; a line of its own, so that types do
-/// not disturb each other.
+/// Written by the one thread inside the type's handler. Aligned to separate cache lines, so that
+/// types do not share them.
 #[repr(align(128))]
 #[derive(Default)]
 struct Handled(AtomicU64);
 
-/// The items handled so far, by type; with `thread_context`, also which.
+/// The number of items handled so far, by type; with `marks`, also which items.
 pub struct Tally {
     handled: Vec<Handled>,
     marks: Vec<AtomicU8>,
 }
 
 impl Tally {
-    /// `checked_items`: how many items to tell apart; 0 when only their number counts.
+    /// `checked_items` is the number of items to mark individually, or 0 to count only.
     pub fn new(types: usize, checked_items: usize) -> Arc<Self> {
         Arc::new(Self {
             handled: (0..types).map(|_| Handled::default()).collect(),
@@ -54,8 +54,8 @@ impl Tally {
         handled.store(handled.load(Ordering::Relaxed) + len as u64, Ordering::Release);
     }
 
-    /// Returns when as many items as `expected` were handled of each type. Type by type, so that
-    /// waiting costs nothing.
+    /// Waits until `expected` items of each type have been handled. Checks one type after the
+    /// other, so that waiting costs almost nothing.
     pub fn wait_for(&self, expected: &[u64]) {
         for (handled, &expected) in self.handled.iter().zip(expected) {
             // Acquire: pairs with the Release store in `consume`.
@@ -65,13 +65,14 @@ impl Tally {
         }
     }
 
-    /// Whether exactly the expected items were handled. Call it after the drain threads have ended.
+    /// Checks that exactly the expected items were handled. Must be called after the drain threads
+    /// have ended.
     pub fn verify(&self, expected: &[u64]) -> Result<(), String> {
         for (kind, (handled, &expected)) in self.handled.iter().zip(expected).enumerate() {
-            // Relaxed: the threads that write were joined.
+            // Relaxed: the writing threads were joined.
             let handled = handled.0.load(Ordering::Relaxed);
             if handled != expected {
-                return Err(format!("type {kind}: {handled} items handled, {expected} put in"));
+                return Err(format!("type {kind}: {handled} items handled, {expected} produced"));
             }
         }
         // Relaxed: as above.

@@ -1,7 +1,7 @@
-//! What goes in: how many producers and types, in which order, and the shape that every contender
-//! is given.
+//! The workloads: the numbers of producers and types, the order of items, and the configuration of
+//! every contender.
 
-/// `(types, weight)` each: a type of weight 24 has 24 slots.
+/// Pairs of `(types, weight)`: a type of weight 24 has 24 slots.
 type Tiers = &'static [(usize, usize)];
 
 pub struct Workload {
@@ -9,7 +9,7 @@ pub struct Workload {
     pub drain_threads: usize,
     pub producers: usize,
     pub buffer_size: usize,
-    /// Items of one round: enough that the start, where the drain threads sleep, does not show.
+    /// The items of a round: enough that the start, when the drain threads sleep, does not matter.
     pub items: usize,
     tiers: Tiers,
 }
@@ -43,23 +43,25 @@ const ALL: [Workload; 3] = [
 
 impl Workload {
     pub fn named(name: &str) -> Result<Self, String> {
-        ALL.into_iter().find(|workload| workload.name == name).ok_or(format!("no workload {name}"))
+        ALL.into_iter()
+            .find(|workload| workload.name == name)
+            .ok_or(format!("unknown workload {name}"))
     }
 
     pub fn types(&self) -> usize {
         self.tiers.iter().map(|tier| tier.0).sum()
     }
 
-    /// Adaptive: one partition per type up to 25 per drain thread, then one for every two more.
+    /// The adaptive number of partitions: one per type up to 25 per drain thread, then one for
+    /// every two more types.
     pub fn partitions(&self) -> usize {
         let threshold = self.drain_threads * 25;
         let types = self.types();
         if types <= threshold { types } else { threshold + (types - threshold) / 2 }
     }
 
-    /// The types in the order in which a producer puts them: one slot per unit of weight, shuffled
-    /// by a fixed linear congruential generator. Producer `p` starts at slot `p · slots /
-    /// producers`.
+    /// The types in the order of production: one slot per unit of weight, shuffled by a fixed
+    /// linear congruential generator. Producer `p` starts at slot `p · slots / producers`.
     pub fn slots(&self) -> Vec<usize> {
         let weights =
             self.tiers.iter().flat_map(|&(types, weight)| std::iter::repeat_n(weight, types));
@@ -78,7 +80,7 @@ impl Workload {
         slots
     }
 
-    /// How many items of each type `items` items are.
+    /// The number of items of each type among `items` items.
     pub fn expected(&self, slots: &[usize], items: usize) -> Vec<u64> {
         let mut expected = vec![0; self.types()];
         let each = items / self.producers;

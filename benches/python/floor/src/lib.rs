@@ -1,5 +1,5 @@
-//! The floor under `produce`: an empty method with its signature, and the same put without a
-//! method.
+//! The lower bounds of `produce`: an empty method with its signature, and the same put called from
+//! Rust.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use batchqueue::{
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// As large as an item of the queue in Python: an object and its type.
+/// The size of a Python queue's item: an object and its type.
 struct Object {
     _object: Py<PyAny>,
     key: usize,
@@ -33,7 +33,7 @@ impl Empty {
         Self
     }
 
-    /// `produce` without what it does.
+    /// The signature of `produce`, with an empty body.
     #[pyo3(signature = (item, *, timeout=None))]
     fn produce(&self, item: Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         drop(item);
@@ -45,8 +45,8 @@ fn refused(error: ProduceError<Object>) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// Nanoseconds per put of these objects from Rust, into a queue that has room for all of them and
-/// whose drain thread rests.
+/// Nanoseconds per put of these objects from Rust, into a queue with room for all of them and a
+/// resting drain thread.
 #[pyfunction]
 fn put_ns(objects: Vec<Bound<'_, PyAny>>) -> PyResult<f64> {
     let config = Config {

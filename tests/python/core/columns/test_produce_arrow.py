@@ -262,7 +262,7 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
         (
             table(out_of_range),
             "tag",
-            r'"tag" could not be split: .*index 7 of a dictionary with 1 values; check the data',
+            r'"tag" could not be split: .*index 7 is outside a dictionary of 1 values; check',
         ),
     ],
     ids=[

@@ -90,7 +90,7 @@ def test_batch_that_fails_names_the_reason_and_commits_nothing(
         ),
         (
             {"aggregation": Aggregation(keys=["carrier"], measures={"late": Sum("late")})},
-            'first error: ConfigError: there is no column "late"',
+            'first error: ConfigError: column "late" is missing',
         ),
     ],
 )

@@ -26,7 +26,8 @@ impl Store for Crossbeam {
     }
 
     fn take(&self, batch: &mut Vec<Metric>) {
-        // Producers go on meanwhile: without the limit one partition could keep the thread.
+        // Producers continue meanwhile: without the limit, one partition could occupy the thread
+        // for ever.
         batch.extend(self.receiver.try_iter().take(self.capacity));
     }
 }

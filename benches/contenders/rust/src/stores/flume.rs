@@ -1,4 +1,4 @@
-//! A bounded flume channel, taken by `drain`: one lock for all that is there.
+//! A bounded flume channel, emptied by `drain` under one lock.
 
 use flume::{Receiver, Sender, bounded};
 

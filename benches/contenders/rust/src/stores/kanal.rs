@@ -1,5 +1,5 @@
-//! A bounded kanal channel, taken by `drain_into`: one lock for all that is there, and for what
-//! producers wait with.
+//! A bounded kanal channel, emptied by `drain_into` under one lock, including the items of waiting
+//! producers.
 
 use kanal::{Receiver, Sender, bounded};
 

@@ -1,4 +1,4 @@
-//! What the contenders keep their items in, one file each.
+//! The contenders' containers, one file each.
 
 mod crossbeam;
 mod flume;

@@ -1,5 +1,5 @@
-//! A vector behind a lock, swapped out whole. The swapped-in vector keeps its room, so a partition
-//! costs two buffers.
+//! A vector behind a lock, swapped out as a whole. The other vector keeps its capacity, so a
+//! partition costs two buffers.
 
 use parking_lot::{Condvar, Mutex};
 

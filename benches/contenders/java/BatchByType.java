@@ -5,8 +5,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A drain thread's batch, grouped by class while it is taken; the lists keep their room from batch to batch. */
-final class Groups {
+/** A drain thread's batch, grouped by class as it is taken. Lists keep their capacity. */
+final class BatchByType {
     private static final class Group {
         final Handler handler;
         final List<Metric> batch = new ArrayList<>();
@@ -19,7 +19,7 @@ final class Groups {
     private final Map<Class<?>, Group> groups = new HashMap<>();
     private final List<Group> touched = new ArrayList<>();
 
-    Groups(Metric[] metrics, Tally tally) {
+    BatchByType(Metric[] metrics, Tally tally) {
         for (Metric metric : metrics) {
             groups.put(metric.getClass(), new Group(tally.handler(metric.kind)));
         }
@@ -33,7 +33,7 @@ final class Groups {
         group.batch.add(metric);
     }
 
-    /** Calls each class's handler; returns whether there was anything. */
+    /** Calls each class's handler. Returns false if the batch was empty. */
     boolean dispatch() {
         boolean any = !touched.isEmpty();
         for (Group group : touched) {

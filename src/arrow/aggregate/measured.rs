@@ -1,0 +1,50 @@
+//! The state that an aggregator keeps for each measure.
+
+use arrow_schema::Fields;
+
+use super::description::Measure;
+use super::extremes::{Extreme, FirstLast};
+use super::partials::EXACT;
+use super::quantiles::Quantiles;
+use super::state::State;
+use super::sums::{Counts, FloatSums, IntegerSums};
+use super::top_n::TopN;
+
+/// How a measure is kept.
+pub(super) enum Measured {
+    /// In a state of its own.
+    Own(Box<dyn State>),
+    /// As the count of values of the sum or mean with this index, which is over the same column.
+    CountOf(usize),
+}
+
+impl Measured {
+    pub(super) fn copied(&self) -> Option<Self> {
+        match self {
+            Self::Own(state) => state.copied().map(Self::Own),
+            Self::CountOf(sum) => Some(Self::CountOf(*sum)),
+        }
+    }
+}
+
+/// Creates the state for a measure whose partials have these fields.
+pub(super) fn state_of(name: &str, measure: &Measure, fields: &Fields) -> Box<dyn State> {
+    let of = |place: usize| fields[place].data_type().clone();
+    match measure {
+        Measure::Count { .. } => Box::<Counts>::default(),
+        Measure::Sum { .. } | Measure::Mean { .. } => {
+            let is_mean = matches!(measure, Measure::Mean { .. });
+            if of(0) == EXACT {
+                Box::new(IntegerSums::new(name, is_mean))
+            } else {
+                Box::new(FloatSums::new(is_mean))
+            }
+        }
+        Measure::Min { .. } => Box::new(Extreme::new(of(0), false)),
+        Measure::Max { .. } => Box::new(Extreme::new(of(0), true)),
+        Measure::First { .. } => Box::new(FirstLast::new(of(0), of(1), false)),
+        Measure::Last { .. } => Box::new(FirstLast::new(of(0), of(1), true)),
+        Measure::Quantiles { quantiles, .. } => Box::new(Quantiles::new(quantiles)),
+        Measure::TopN { n, .. } => Box::new(TopN::new(*n, fields)),
+    }
+}
