@@ -46,8 +46,8 @@ impl ThreadPolicy {
     pub fn cores(base: usize, multiplier: f64) -> Result<Self, ConfigError> {
         if !(multiplier.is_finite() && multiplier > 0.0) {
             return Err(ConfigError(format!(
-                "threads: the multiplier of cores is {multiplier}; give a finite number above 0, for \
-                 instance 1.0"
+                "threads: the multiplier of cores is {multiplier}; give a finite number above 0, \
+                 for instance 1.0"
             )));
         }
         Ok(Self::Cores { base, multiplier })

@@ -71,9 +71,8 @@ impl DrainBalancer {
     pub fn with_skip_ratio(self, skip_ratio: f64) -> Result<Self, ConfigError> {
         if !(skip_ratio.is_finite() && skip_ratio >= 1.0) {
             return Err(ConfigError(format!(
-                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, for \
-                 instance \
-                 {SKIP_RATIO}"
+                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, \
+                 for instance {SKIP_RATIO}"
             )));
         }
         match self {

@@ -41,7 +41,8 @@ impl<T> Ending<T> {
     // ---- close
     // -----------------------------------------------------------------------------------------
 
-    /// Under the control lock, before the gates close and before [`publish_closing`](Self::publish_closing).
+    /// Under the control lock, before the gates close and before
+    /// [`publish_closing`](Self::publish_closing).
     pub(crate) fn set_unfinished(&self, partitions: usize) {
         // Relaxed: published by the Release store of `closing`.
         self.unfinished.store(partitions, Ordering::Relaxed);
@@ -54,7 +55,8 @@ impl<T> Ending<T> {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Ends the waits between two tries of a batch. After [`publish_closing`](Self::publish_closing).
+    /// Ends the waits between two tries of a batch, after
+    /// [`publish_closing`](Self::publish_closing).
     pub(crate) fn notify_closed(&self) {
         let (lock, closed) = &self.closed;
         let _guard = lock.lock();

@@ -37,6 +37,7 @@ impl Flushes {
     }
 
     /// Whether a flush is waiting.
+    #[inline]
     pub(crate) fn are_waiting(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.waiting.load(Ordering::Relaxed) > 0
@@ -52,6 +53,7 @@ impl Flushes {
     }
 
     /// At a quiescent point, after the fence.
+    #[inline]
     pub(crate) fn notify(&self) {
         if self.are_waiting() && !rule_off(Rule::NotifyFlush) {
             let (lock, progress) = &self.progress;

@@ -55,17 +55,20 @@ impl ThreadSlot {
 
     /// Whether the thread was asked to hand a partition over. Relaxed: the caller has fenced, or a
     /// mark that is missed now is seen before sleep.
+    #[inline]
     pub(crate) fn is_asked_to_hand_over(&self) -> bool {
         self.asked_to_hand_over.load(Ordering::Relaxed)
     }
 
     /// Clears the mark, before the thread checks its partitions.
+    #[inline]
     pub(crate) fn take_handoff_request(&self) {
         // AcqRel: pairs with the Release in `ask_to_hand_over`.
         self.asked_to_hand_over.swap(false, Ordering::AcqRel);
     }
 
     /// At a quiescent point.
+    #[inline]
     pub(crate) fn count_cycle(&self) {
         // Relaxed load: only this thread writes it. Release: what the cycle did is visible to a
         // thread that sees the number.

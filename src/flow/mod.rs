@@ -1,32 +1,42 @@
-//! The data plane: the journey of an item, in the order in which it meets these files.
+//! The data plane: the way of an item, in the order in which it meets these files.
 //!
 //! ```text
-//!  produce.rs    a producer brings an item                     BLOCKING waits, IF_POSSIBLE refuses
-//!  bulk.rs       or many at once, with one lock for many items; run.rs: in one partition
-//!  pending.rs       or without waiting, by an event loop: what found no room is kept, and tried again
-//!  weighted.rs      or one that stands for many, like a block of rows
+//!  produce.rs        a producer brings an item            BLOCKING waits, IF_POSSIBLE refuses
+//!  bulk.rs           or many, under one lock              run.rs: those for one partition
+//!  pending.rs        or without waiting, from an event loop: an item without room is tried again
+//!  weighted.rs       or one that stands for many, like a block of rows
 //!     │
-//!  type_table.rs      type → partition, for the queue's life        a hot type: several, in turn
-//!  route.rs      partitions, their owners, the handlers of the types; it only grows
+//!  type_table.rs     type → partition, for the queue's life        a hot type: several, in turn
+//!  route.rs          partitions, their owners, the handlers of the types; it only grows
 //!     │
-//!  partition.rs  open segment ──sealed when full──▶ channel    the counts
-//!  gate.rs       what its lock guards: the open segment, the bound, the closed mark
+//!  partition.rs      open segment ──sealed when full──▶ channel
+//!  gate.rs           what its lock guards: the open segment, the bound, the closed mark
 //!     │
-//!  ready.rs      "partition 7 has items"                       one bit; wakes the owner if it sleeps
+//!  ready.rs          "partition 7 has items": one bit; wakes the owner if it sleeps
 //!     │
-//!  take.rs       what is queued, segment by segment
-//!  drain.rs      the owner's cycle: take, dispatch, quiescent point, where a partition may change its owner
+//!  take.rs           what is queued, segment by segment
+//!  drain.rs          the owner's cycle: take, dispatch, quiescent point, where a partition may
+//!     │              change its owner
 //!     │
-//!  dispatch.rs   group by type, enter each handler alone       tries again as the retry policy says
+//!  dispatch.rs       group by type, enter each handler alone; retries as the policy says
 //!     │
-//!  handler.rs    consume(batch)
+//!  handler.rs        consume(batch)
 //!     │
-//!  idle_policy.rs       nothing left: rest, then sleep
+//!  drain_sleep.rs    nothing left: rest, then sleep, as long as idle_policy.rs says
 //! ```
 //!
-//! Beside the way stand `space.rs`, the wait in front of a full partition; `segment_pool.rs`, emptied
-//! segments; `side_calls.rs`, `on_idle` and `on_close`; `host.rs`, the world that the handlers live
-//! in, such as the interpreter; and `blocking.rs`, the waits of threads on which others count.
+//! Beside the way stand:
+//!
+//! | file | what |
+//! |---|---|
+//! | `space.rs`, `pause.rs` | the wait for room in a full partition; how a caller waits |
+//! | `segment.rs`, `segment_pool.rs` | segments, and emptied ones for later use |
+//! | `counts.rs`, `slow_counts.rs` | the counts of a partition |
+//! | `consumption.rs` | whether handlers or consumers get the batches |
+//! | `side_calls.rs` | `on_idle` and `on_close` |
+//! | `dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
+//! | `host.rs` | the environment of the handlers, such as the interpreter |
+//! | `blocking.rs` | waits of threads that others count on |
 
 pub(crate) mod blocking;
 pub(crate) mod bulk;
