@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from batchqueue import __version__
 from batchqueue.cli.demo.options import DemoOptions, add_arguments, require_packages
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed or results differ, 2 invalid use, 130 interrupted.
     """
     parser = argparse.ArgumentParser(prog="batchqueue", description="A partitioned batch queue.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     add_arguments(
         commands.add_parser("demo", help="aggregate a year of flights, and check the result")
