@@ -12,7 +12,7 @@ use super::top_n::TopN;
 
 /// How a measure is kept.
 pub(super) enum Measured {
-    /// In a state of its own.
+    /// In its own state.
     Own(Box<dyn State>),
     /// As the count of values of the sum or mean with this index, which is over the same column.
     CountOf(usize),

@@ -23,7 +23,7 @@ pub(super) enum PreparedMeasures {
 }
 
 impl Prepared {
-    /// `is_own` says which measures have a state of their own.
+    /// `is_own` says which measures have their own state.
     pub(super) fn of(
         batch: &RecordBatch,
         aggregation: &Aggregation,
