@@ -23,7 +23,7 @@ impl From<TypeKey> for HandledType {
     }
 }
 
-/// What a queue may hold.
+/// An item of a queue.
 ///
 /// An item may stand for several, as a block of rows does: that number is its weight, and it goes
 /// in by [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by
@@ -42,7 +42,8 @@ pub trait Item: Send + Sized + 'static {
         1
     }
 
-    /// Cuts an item in two, of which the first weighs `weight`: 1 or more, and less than the whole.
+    /// Cuts an item in two. The first part has the given weight: at least 1, and less than the
+    /// whole.
     #[must_use]
     fn cut(self, weight: usize) -> (Self, Self) {
         unreachable!("an item of weight 1 was cut at {weight}")

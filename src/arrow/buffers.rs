@@ -113,7 +113,7 @@ impl Drop for PooledBuffer {
     }
 }
 
-/// PooledValues that are written once, then frozen and shared.
+/// Values that are written once, then frozen and shared.
 pub(super) struct PooledValues<N> {
     buffer: PooledBuffer,
     native: std::marker::PhantomData<N>,

@@ -1,4 +1,4 @@
-//! TagGroups the rows of a column by tag.
+//! Groups the rows of a column by tag.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowDictionaryKeyType, ArrowPrimitiveType};
@@ -138,7 +138,7 @@ impl Finder<'_> {
             let of_rows = take(values, indices, Some(options)).map_err(SplitError::Arrow)?;
             return self.column(&of_rows, of_row);
         }
-        // TagGroups numbered in the order of the dictionary's values.
+        // Groups numbered in the order of the dictionary's values.
         let of_values = TagGroups::of(values, self.tags, self.buffers)?;
         let of_value = of_values.of_row();
         let mut groups: Vec<Option<u32>> = vec![None; of_values.keys.len()];

@@ -1,22 +1,22 @@
-//! Which balancer a queue is asked to have. What each of them plans is in `control/balance`.
+//! The choice of a queue's balancer. How each of them plans is in `control/balance`.
 
 use std::fmt;
 
 use crate::error::ConfigError;
 use crate::sync::Arc;
 
-/// Threads this close, largest to smallest, are balanced enough.
+/// The default skip ratio.
 pub(crate) const SKIP_RATIO: f64 = 1.15;
 
-/// An assignment of your own, for [`DrainBalancer::custom`].
+/// A custom assignment, for [`DrainBalancer::custom`].
 pub trait Assign: Send + Sync {
-    /// The wanted thread of each partition, or `None` to leave all where they are.
+    /// Returns the wanted thread of each partition, or `None` to leave all where they are.
     ///
     /// `load` and `owner` have one entry per partition; threads are 0 to `threads − 1`. Called on
-    /// the control thread, or on the thread that asked for a run; never on a drain thread.
+    /// the control thread, or on the thread that requested a run; never on a drain thread.
     ///
     /// # Errors
-    /// A reason, for the log; nothing moves then.
+    /// A reason, which is logged; nothing moves then.
     fn assign(
         &self,
         load: &[f64],
@@ -28,38 +28,38 @@ pub trait Assign: Send + Sync {
 /// How partitions are spread over drain threads.
 ///
 /// The two weighted balancers give every thread about the same load and move few partitions: none
-/// while the largest thread load is below `skip_ratio` times the smallest, and none when moving
-/// would not bring the two much closer.
+/// while the largest thread load is below `skip_ratio` times the smallest, and none if moving would
+/// not bring the two much closer.
 #[derive(Clone)]
 pub enum DrainBalancer {
-    /// A partition weighs what its producers tried to put into it: right when all items cost about
-    /// the same.
+    /// A partition is weighted by the items that its producers tried to enqueue. Suitable when all
+    /// items cost about the same.
     ThroughputWeighted {
-        /// Largest thread load over smallest, below which nothing moves.
+        /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
-    /// A partition weighs the time its handlers need for that: right when some types cost more than
-    /// others.
+    /// A partition is weighted by the time that its handlers need for those items. Suitable when
+    /// some types cost more than others.
     CostWeighted {
-        /// Largest thread load over smallest, below which nothing moves.
+        /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
-    /// A partition weighs as with `ThroughputWeighted`, and you say where it goes.
+    /// Partitions are weighted as with `ThroughputWeighted`, and your code assigns them.
     Custom(Arc<dyn Assign>),
 }
 
 impl DrainBalancer {
-    /// By throughput; skips below a ratio of 1.15.
+    /// Balances by throughput; skips below a ratio of 1.15.
     pub fn throughput_weighted() -> Self {
         Self::ThroughputWeighted { skip_ratio: SKIP_RATIO }
     }
 
-    /// By cost; skips below a ratio of 1.15.
+    /// Balances by cost; skips below a ratio of 1.15.
     pub fn cost_weighted() -> Self {
         Self::CostWeighted { skip_ratio: SKIP_RATIO }
     }
 
-    /// By your own assignment. What it returns is checked before anything moves.
+    /// Balances by a custom assignment, which is validated before anything moves.
     pub fn custom(assign: Arc<dyn Assign>) -> Self {
         Self::Custom(assign)
     }
@@ -67,7 +67,7 @@ impl DrainBalancer {
     /// The same balancer with another skip ratio; at 1 it never skips.
     ///
     /// # Errors
-    /// `skip_ratio` is not a finite number of at least 1, or the balancer is a custom one.
+    /// `skip_ratio` is not a finite number of at least 1, or the balancer is custom.
     pub fn with_skip_ratio(self, skip_ratio: f64) -> Result<Self, ConfigError> {
         if !(skip_ratio.is_finite() && skip_ratio >= 1.0) {
             return Err(ConfigError(format!(
@@ -85,12 +85,12 @@ impl DrainBalancer {
         }
     }
 
-    /// Whether partitions weigh the time that their handlers need.
+    /// Whether partitions are weighted by the time that their handlers need.
     pub fn is_cost_weighted(&self) -> bool {
         matches!(self, Self::CostWeighted { .. })
     }
 
-    /// Whether the assignment is the user's own.
+    /// Whether the assignment is custom.
     pub fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
     }

@@ -1,8 +1,8 @@
-//! The waits that a thread may do while somebody counts on it: in a handler, in a drain thread,
-//! between two tries.
+//! Waits of threads that others depend on: in a handler, on a drain thread, between two attempts of
+//! a batch.
 //!
-//! On a shared pool another worker takes the place of the one that waits, for what it waits for may
-//! need one.
+//! On a shared pool another worker replaces the one that waits, because what it waits for may need
+//! a worker.
 
 use crate::control::scheduler::{Compensation, Limit};
 use crate::flow::consumption::Consumption;
@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::sync::{Arc, Duration};
 use crate::thread_context::{drained_queue, held_token};
 
-/// The shared pool has as many blocked workers as it may have.
+/// The shared pool has reached its limit of blocked workers.
 #[derive(Debug)]
 pub(crate) struct NoWorkerLeft;
 
@@ -24,7 +24,7 @@ impl<T: Item> Shared<T> {
         drained_queue() == Some(Arc::as_ptr(self) as usize)
     }
 
-    /// Whether the calling thread, by waiting for space here, would wait for itself: it drains this
+    /// Whether the calling thread would wait for itself if it waited for space here: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
         let held = held_token();
@@ -43,9 +43,9 @@ impl<T: Item> Shared<T> {
         needed || self.on_own_drain_thread()
     }
 
-    /// Before the calling thread waits for a drain of this queue: on a worker of the pool that this
-    /// queue drains on, another one takes its place meanwhile. `Err`: none can, so it must not
-    /// wait.
+    /// Called before the calling thread waits for a drain of this queue. If it is a worker of the
+    /// pool that drains this queue, another worker replaces it meanwhile. Returns an error if no
+    /// worker can: the thread must not wait then.
     pub(crate) fn compensate(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
             Some(pool) if pool.runs_current_thread() => {
@@ -55,10 +55,10 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Waits for a handler that another thread is inside, and that may need the host to come out.
-    /// On a shared pool that thread may itself wait for a drain there, so another worker takes this
-    /// one's place; at most one for each queue of the pool. Called inside the host. `None`: the
-    /// host has not run the wait.
+    /// Waits for a handler that another thread is inside; that thread may need the host to leave
+    /// it. On a shared pool that thread may itself wait for a drain there, so another worker
+    /// replaces this one: at most one for each queue of the pool. Called inside the host. Returns
+    /// `None` if the host did not run the wait.
     pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Option<Entered<'a>> {
         let mut entered = None;
         let mut wait = || {
@@ -73,20 +73,22 @@ impl<T: Item> Shared<T> {
         entered
     }
 
-    /// Waits between two tries of a batch. A close ends it: what is left is tried at once.
+    /// Waits between two attempts of a batch. A close ends the wait: the remaining attempts follow
+    /// immediately.
     pub(crate) fn back_off(&self, delay: Duration) {
-        // On a shared pool another worker takes this one's place meanwhile.
+        // On a shared pool another worker replaces this one meanwhile.
         let _compensation = self.compensate_without_limit();
         self.ending.wait_for_close(delay);
     }
 
-    /// Before a call into a handler that works elsewhere, for which the calling thread only waits.
+    /// Called before a call into a handler that works elsewhere: the calling thread only waits for
+    /// it.
     pub(crate) fn compensate_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
         let only_waits = handler.handler.works_elsewhere() && !rule_off(Rule::CompensateForLoop);
         if only_waits { self.compensate_without_limit() } else { None }
     }
 
-    /// On a shared pool: another worker, for a wait of which there is at most one per queue.
+    /// On a shared pool, starts another worker for a wait of which there is at most one per queue.
     fn compensate_without_limit(&self) -> Option<Compensation> {
         let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
         on_pool.and_then(|pool| pool.begin_blocking(Limit::None))

@@ -1,9 +1,9 @@
-//! Produce, many at once: in order, with one hold of a gate for many items.
+//! Bulk produce: many items in order, holding a gate once for many items.
 //!
-//! Items of several types, in any mixture, go to several partitions. The gates of those met last
-//! stay held meanwhile, so each is taken once for many items and not once for each. Two such
-//! producers would wait for each other if one held a gate that the other wants: so with a gate in
-//! its hands a producer only tries the next one, and lets all go before it waits.
+//! Items of several types, in any mixture, go to several partitions. The gates of the most recent
+//! partitions stay locked, so each is locked once for many items rather than once per item. Two
+//! such producers could deadlock if each held a gate that the other wants. So while it holds a gate
+//! a producer only tries to lock the next one, and it releases all gates before it waits.
 
 use crate::config::Selector;
 use crate::error::ProduceError;
@@ -16,22 +16,22 @@ use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
 
-/// Gates held at once; a power of two.
+/// The number of gates held concurrently; a power of two.
 const HELD: usize = 16;
 
-/// Types whose partitions are remembered at once: as many as a word has bits.
+/// The number of types whose partitions are remembered: as many as a word has bits.
 const TYPE_SLOTS: usize = u64::BITS as usize;
 
-/// Items put in before all gates are let go: some microseconds.
+/// Items put before all gates are released: a few microseconds.
 const PUTS: usize = 1_024;
 
-/// Items of a spread type that go to one of its partitions in a row.
+/// Consecutive items of a spread type that go to the same partition.
 const SPREAD_RUN: usize = 64;
 
-/// Where many items come from. It is asked for them inside gates, so it must run no foreign code
-/// and wait for nobody.
+/// The source of many items. It is called while gates are held, so it must not run foreign code or
+/// wait.
 pub(crate) trait Source<T>: Iterator<Item = T> {
-    /// How many are left. Asked outside the gates, where others may have changed that.
+    /// How many items are left. Called outside the gates, where other threads may have changed it.
     fn left(&mut self) -> usize;
 }
 
@@ -42,8 +42,8 @@ impl<T> Source<T> for std::vec::IntoIter<T> {
 }
 
 impl<T: Item> Shared<T> {
-    /// Puts items in, in order, up to the first that is refused, which comes back. The rest stays
-    /// in `items`.
+    /// Puts items, in order, up to the first that is refused, which is returned. The rest stays in
+    /// `items`.
     pub(crate) fn produce_many<P: Pause>(
         self: &Arc<Self>,
         items: &mut impl Source<T>,
@@ -56,8 +56,8 @@ impl<T: Item> Shared<T> {
         Ok(())
     }
 
-    /// Puts items in, in order, up to the first that finds no room, which has been counted as a
-    /// late attempt: where, and why.
+    /// Puts items, in order, up to the first that finds no room. Returns that item, counted as a
+    /// delayed attempt, with its partition and the reason.
     #[inline]
     pub(super) fn put_many<'a>(
         self: &'a Arc<Self>,
@@ -87,7 +87,7 @@ impl<T: Item> Shared<T> {
         None
     }
 
-    /// Each partition in turn gets its share of the items in a row, but not more than [`PUTS`].
+    /// Each partition in turn gets its share of the items as one run of at most [`PUTS`].
     fn put_in_turn<'a>(
         self: &'a Arc<Self>,
         items: &mut impl Source<T>,
@@ -114,26 +114,26 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// The gates that are held, each at the position that the index of its partition gives, and the
-/// types whose items go through them.
+/// The gates that are held, each at a position given by its partition's index, and the types whose
+/// items go through them.
 struct Runs<'a, T: Item> {
     shared: &'a Arc<Shared<T>>,
     inside_pool: bool,
     held: [Option<Run<'a, T>>; HELD],
-    /// By type, as long as the run is held.
+    /// By type, while the run is held.
     slots: [TypeSlot; TYPE_SLOTS],
-    /// Which of these lead to the run at each position, as bits.
+    /// For each position, a bit set of the slots that refer to its run.
     slots_of: [u64; HELD],
 }
 
-/// Where the next items of a type go.
+/// The run for the next items of a type.
 #[derive(Clone, Copy)]
 struct TypeSlot {
     key: TypeKey,
     /// The position of the run in `held`.
     position: usize,
-    /// How many of them: 0 says that the slot is free, [`ALL`](Self::ALL) that the type is not
-    /// spread.
+    /// How many items go there. 0 means that the slot is free, [`ALL`](Self::ALL) that the type is
+    /// not spread.
     left: usize,
 }
 
@@ -153,7 +153,7 @@ impl<'a, T: Item> Runs<'a, T> {
         }
     }
 
-    /// The run of the partition that the next item of a type goes to.
+    /// The run for the next item of a type.
     #[inline]
     fn of(&mut self, key: TypeKey) -> &mut Run<'a, T> {
         let slot = &self.slots[slot_of(key)];
@@ -168,8 +168,8 @@ impl<'a, T: Item> Runs<'a, T> {
         }
     }
 
-    /// The same for a type that is not in its first slot: it is new, or spread, or in the slot
-    /// beside that.
+    /// Like [`of`](Self::of), for a type that is not in its first slot: it is new, or spread, or in
+    /// the adjacent slot.
     #[inline(never)]
     fn look_up(&mut self, key: TypeKey) -> usize {
         let first = &self.slots[slot_of(key)];
@@ -191,7 +191,7 @@ impl<'a, T: Item> Runs<'a, T> {
         position
     }
 
-    /// Takes a partition's gate, unless it is held. Returns the position of the run.
+    /// Locks a partition's gate unless it is held already. Returns the position of the run.
     fn hold(&mut self, partition: &'a Partition<T>) -> usize {
         let position = partition.index % HELD;
         if !self.held[position].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
@@ -229,7 +229,7 @@ impl<'a, T: Item> Runs<'a, T> {
     }
 }
 
-/// Fibonacci hashing, as in `type_table.rs`: the uppermost bits of the product.
+/// Fibonacci hashing, as in `type_table.rs`: the top bits of the product.
 #[inline]
 fn slot_of(key: TypeKey) -> usize {
     let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -239,7 +239,7 @@ fn slot_of(key: TypeKey) -> usize {
 }
 
 impl<T: Item> Drop for Runs<'_, T> {
-    /// Also when an item's `type_key` panics: what was put in is announced. That item is lost.
+    /// Announces the items that were put, even if an item's `type_key` panics. That item is lost.
     fn drop(&mut self) {
         self.end_all();
     }
@@ -255,7 +255,7 @@ mod loom_tests {
     use crate::sync::Arc;
     use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 
-    /// The second of two gates, held by a producer who wants the first.
+    /// Each producer holds one of two gates and wants the other.
     #[test]
     fn loom_two_producers_of_many_meet_at_two_gates() {
         model(1, || {
@@ -280,8 +280,8 @@ mod loom_tests {
         });
     }
 
-    /// What is put in while the gate is held is announced once, when it is let go: a sleeper hears
-    /// of it.
+    /// Items that are put while the gate is held are announced once, at its release: a sleeper is
+    /// woken.
     #[test]
     fn loom_many_while_the_owner_goes_to_sleep() {
         model(3, || {
@@ -296,7 +296,7 @@ mod loom_tests {
         });
     }
 
-    /// The second item finds no room: every gate is let go before the producer waits.
+    /// The second item finds no room: every gate is released before the producer waits.
     #[test]
     fn loom_space_while_a_producer_of_many_goes_to_wait() {
         model(2, || {

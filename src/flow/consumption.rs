@@ -1,10 +1,10 @@
-//! Who handles the batches of a queue.
+//! Which handlers get the batches of a queue.
 
 use crate::flow::handler::HandlerRef;
 use crate::flow::route::TypeHandlers;
 use crate::sync::Arc;
 
-/// Who handles batches.
+/// Which handlers get the batches.
 pub(crate) enum Consumption<T> {
     /// The handler of each type.
     ByHandler,

@@ -1,4 +1,4 @@
-//! The counts of a partition: what producers tried and put in, what its drain thread took and
+//! The counts of a partition: what producers attempted and put, and what its drain thread took and
 //! completed.
 
 use crate::flow::gate::Gate;
@@ -9,19 +9,19 @@ use crate::rules::{Rule, rule_off};
 use crate::sync::Ordering;
 
 impl<T> Partition<T> {
-    /// Counts a put that has to wait for others before its first look.
+    /// Counts a put that has to wait for others before its first attempt.
     pub(crate) fn begin_delayed(&self) {
         let _gate = self.gate.lock();
         self.count_slow(Attempt::New, 1, 0);
     }
 
-    /// Under the gate: a put that does not succeed at once, or such a one that has succeeded at
-    /// last.
+    /// Counts, under the gate, puts that do not succeed immediately, or delayed puts that have now
+    /// succeeded.
     pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
         self.slow.count(attempt, delayed, put);
     }
 
-    /// Puts begun so far: also those that wait, so that a balancer sees the demand.
+    /// Attempts so far, including those that wait, so that a balancer sees the demand.
     pub(crate) fn attempts(&self) -> u64 {
         let gate = self.gate.lock();
         self.attempts_of(&gate)
@@ -39,14 +39,14 @@ impl<T> Partition<T> {
         }
     }
 
-    /// The position that a flush waits for: items put in so far.
+    /// The position that a flush waits for: the items put so far.
     pub(crate) fn pushed_under_gate(&self) -> u64 {
         self.gate.lock().pushed()
     }
 
-    /// The counts of one moment: under the gate nothing comes in, and a reading of `taken` between
-    /// two equal readings of `completed` belongs to it. A drain thread that is too fast for that
-    /// for long makes in flight look larger.
+    /// A consistent snapshot of the counts: under the gate no item enters, and a reading of `taken`
+    /// between two equal readings of `completed` is consistent with it. If the drain thread is too
+    /// fast for that on every try, in flight appears larger.
     pub(crate) fn counts(&self) -> PartitionCounts {
         const TRIES: usize = 16;
         let gate = self.gate.lock();

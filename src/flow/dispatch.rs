@@ -1,5 +1,5 @@
-//! Dispatch: what one cycle took, grouped by type and handed to the handlers, one thread at a time
-//! in each.
+//! Dispatch: groups the items of a cycle by type and passes them to the handlers, with one thread
+//! at a time inside each handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,23 +17,22 @@ use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
 use crate::thread_context::HandlerScope;
 
-/// What a cycle took from one partition.
+/// The segments that a cycle took from one partition.
 #[derive(Debug)]
 pub(crate) struct Taken<T> {
     pub(crate) partition: usize,
     pub(crate) segments: Segments<T>,
 }
 
-/// The items of one cycle that go to one handler, or to nobody.
+/// The items of a cycle that go to one handler, or that have none.
 pub(crate) struct Group<T> {
     target: Option<Target<T>>,
     batch: Batch<T>,
 }
 
-/// Groups by type, in the order in which the types were met; by partition as well where a type is
-/// spread.
+/// Groups items by type, in order of first appearance; items of a spread type also by partition.
 ///
-/// `known_before`: the types with a higher number count as unknown.
+/// Types with a number of `known_before` or above count as unknown.
 pub(crate) fn group_by_type<T: Item>(
     route: &Route<T>,
     selector: Selector,
@@ -45,8 +44,8 @@ pub(crate) fn group_by_type<T: Item>(
     let mut group_index = GroupIndex::default();
     for Taken { partition, segments } in taken {
         if selector == Selector::ByType {
-            // The partitions of a type are its own, or shared with types that are not spread: no
-            // group gathers from two.
+            // A type's partitions are exclusive to it, or shared with types that are not spread: no
+            // group spans two partitions.
             group_index.forget();
         }
         let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
@@ -75,7 +74,7 @@ pub(crate) fn group_by_type<T: Item>(
     groups
 }
 
-/// Which group a type has. Most partitions hold one type, for which nothing is hashed.
+/// The group of each type. Most partitions hold a single type, which needs no hashing.
 #[derive(Default)]
 struct GroupIndex {
     first: Option<(TypeKey, usize)>,
@@ -103,7 +102,7 @@ impl GroupIndex {
     }
 }
 
-/// One group for the one consumer of the queue.
+/// Puts all items into one group for the queue's consumer.
 pub(crate) fn group_for<T: Item>(
     consumer: &Arc<TypeHandlers<T>>,
     taken: Vec<Taken<T>>,
@@ -120,23 +119,23 @@ pub(crate) fn group_for<T: Item>(
     }
 }
 
-/// Hands groups over on behalf of one drain thread.
+/// Dispatches groups on behalf of one drain thread.
 pub(crate) struct Dispatcher<'a, T: Item> {
     pub(crate) shared: &'a Shared<T>,
     pub(crate) tally: &'a ThreadTally,
-    /// Lines to log once the thread has left the host: a logging handler may be slow, or produce
+    /// Lines to log after the thread has left the host: a logging handler may be slow, or produce
     /// into a queue.
     pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
     pub(crate) segment_cache: &'a mut SegmentCache<T>,
-    /// This thread has entered the host.
+    /// Whether this thread has entered the host.
     pub(crate) inside_host: bool,
 }
 
 impl<T: Item> Dispatcher<'_, T> {
-    /// Dispatches every group: first those whose handler is free, then those that another thread is
-    /// inside. The thread holds one entry token at a time, so threads that wait for each other's
-    /// handlers cannot lock up.
+    /// Dispatches every group: first those whose handler is free, then those whose handler another
+    /// thread is inside. A thread holds one entry token at a time, so threads that wait for each
+    /// other's handlers cannot deadlock.
     pub(crate) fn dispatch(&mut self, groups: Vec<Group<T>>) {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
@@ -148,18 +147,18 @@ impl<T: Item> Dispatcher<'_, T> {
                 continue;
             };
             if let Some(entered) = target.handler().token.try_enter() {
-                self.deliver_where_it_lives(&target, batch, Some(entered));
+                self.deliver_in_place(&target, batch, Some(entered));
             } else {
                 busy.push((target, batch));
             }
         }
         for (target, batch) in busy {
-            self.deliver_where_it_lives(&target, batch, None);
+            self.deliver_in_place(&target, batch, None);
         }
     }
 
-    /// With the host if the handler needs it.
-    fn deliver_where_it_lives<'t>(
+    /// Delivers inside the host if the handler needs it.
+    fn deliver_in_place<'t>(
         &mut self,
         target: &'t Target<T>,
         batch: Batch<T>,
@@ -186,8 +185,7 @@ impl<T: Item> Dispatcher<'_, T> {
         self.inside_host = false;
     }
 
-    /// One batch to its handler, as often as the retry policy allows; then the count of what became
-    /// of it.
+    /// Passes a batch to its handler, as often as the retry policy allows; then counts the outcome.
     fn deliver<'t>(
         &mut self,
         target: &'t Target<T>,
@@ -214,7 +212,7 @@ impl<T: Item> Dispatcher<'_, T> {
                         .as_ref()
                         .map_or(Duration::ZERO, |retry| retry.delay(attempt));
                     self.tally.side_call(None);
-                    // Outside the token and the host: whoever else needs them goes on meanwhile.
+                    // Outside the token and the host, so that other threads can use them meanwhile.
                     self.shared.host.leave(&mut || self.shared.back_off(delay));
                     attempt += 1;
                 }
@@ -242,8 +240,8 @@ impl<T: Item> Dispatcher<'_, T> {
         }
     }
 
-    /// Inside the handler's entry token: `consume`. `None`: the time is over, and nobody is called
-    /// any more.
+    /// Calls `consume` while holding the handler's entry token. Returns `None` if the shutdown
+    /// deadline has passed and handlers are no longer called.
     fn try_once<'t>(
         &mut self,
         target: &'t Target<T>,
@@ -292,7 +290,7 @@ impl<T: Item> Dispatcher<'_, T> {
     }
 }
 
-/// Calls into a handler; a panic fails the call and not the drain thread.
+/// Calls a handler. A panic fails the call, not the drain thread.
 pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     if rule_off(Rule::CatchPanic) {
         return body();
@@ -315,8 +313,8 @@ mod loom_tests {
     use crate::sync::Arc;
     use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 
-    /// Rule 6: what has no handler goes into the partition of a type that has one: its handler does
-    /// not get it.
+    /// Rule 6: an item without a handler goes into the partition of a type that has one, whose
+    /// handler does not get it.
     #[test]
     fn loom_unknown_type_while_the_owner_takes() {
         model(2, || {

@@ -1,10 +1,10 @@
-//! When a line about refused, failed or unhandled items is due.
+//! Decides when a line about refused, failed or unhandled items is due.
 
 use crate::item::TypeKey;
 use crate::observe::Throttle;
 use crate::sync::Instant;
 
-/// Log lines that are due at most once per type and minute.
+/// Limits log lines to one per type and minute.
 #[derive(Debug)]
 pub(crate) struct DispatchLog {
     unhandled: Throttle<TypeKey>,
@@ -13,7 +13,7 @@ pub(crate) struct DispatchLog {
     side_calls: Throttle<(SideCall, String)>,
 }
 
-/// The calls into a handler that carry no items.
+/// The handler calls that carry no items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum SideCall {
     OnIdle,
@@ -30,22 +30,22 @@ impl DispatchLog {
         }
     }
 
-    /// `Some`: a line about failed items of the type is due; their number since the last one.
+    /// Returns the number of failed items of the type since the last line if a line is due.
     pub(crate) fn note_failed(&self, key: TypeKey, items: u64) -> Option<u64> {
         self.failed.note(key, items, Instant::now())
     }
 
-    /// `Some`: a line about unhandled items of the type is due; their number since the last one.
+    /// Returns the number of unhandled items of the type since the last line if a line is due.
     pub(crate) fn note_unhandled(&self, key: TypeKey, items: u64) -> Option<u64> {
         self.unhandled.note(key, items, Instant::now())
     }
 
-    /// `Some`: a line about refused items of the type is due; their number since the last one.
+    /// Returns the number of refused items of the type since the last line if a line is due.
     pub(crate) fn note_refused(&self, key: TypeKey, items: usize) -> Option<u64> {
         self.refused.note(key, items as u64, Instant::now())
     }
 
-    /// `Some`: a line about the failed call is due; the number of failures since the last one.
+    /// Returns the number of failures of the call since the last line if a line is due.
     pub(crate) fn note_side_call(&self, call: SideCall, handler: &str) -> Option<u64> {
         self.side_calls.note((call, handler.to_owned()), 1, Instant::now())
     }

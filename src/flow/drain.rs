@@ -1,4 +1,4 @@
-//! The work of one drain thread: cycle, quiescent point, rest; and the end.
+//! The work of one drain thread: cycle, quiescent point, rest, end.
 //!
 //! ```text
 //!        ┌───────────── items taken ────────────┐
@@ -23,40 +23,39 @@ use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
 
-/// How long a drain thread with work stays with its host: a fifth of the time after which the
-/// interpreter asks a thread to let others go on, and which nobody asks while a handler runs that
-/// is no Python code.
+/// How long a drain thread with work stays inside its host: a fifth of the interpreter's switch
+/// interval, because no switch is requested while a handler runs native code.
 const STAY: Duration = Duration::from_millis(1);
 
-/// The same in cycles, for loom, which has no clock.
+/// The same limit in cycles, for loom, which has no clock.
 const MOST_CYCLES: usize = if cfg!(loom) { 2 } else { usize::MAX };
 
-/// What a cycle came to.
+/// The outcome of a cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cycle {
     Worked,
-    /// It worked, but on so little that a rest is worth more than another cycle at once.
+    /// It worked, but on so few items that a rest pays off more than an immediate cycle.
     Thin,
     Empty,
     /// The queue has ended; [`DrainTask::end`] is next.
     Over,
 }
 
-/// The part of a queue that one drain thread does.
+/// One drain thread's share of a queue.
 pub(crate) struct DrainTask<T: Item> {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared<T>>,
     pub(super) sleeper: Sleeper,
-    /// The partition that was served last; the next scan starts after it.
+    /// The partition served last; the next scan starts after it.
     last_served: usize,
     pub(super) empty_cycles: u32,
     /// The rest after the last thin cycle.
     pub(super) thin_rest: Duration,
-    /// Pressure was told, and a partition of this thread was half full at the last look.
+    /// Pressure was signalled, and a partition of this thread was half full at the last check.
     pub(super) is_pressed: bool,
-    /// The last cycle with work needed the host.
+    /// Whether the last cycle with work needed the host.
     was_hosted: bool,
-    /// Whether the last empty cycle called `on_idle` somewhere.
+    /// Whether the last empty cycle called an `on_idle`.
     pub(super) has_idle_handlers: bool,
     /// Lines to log outside the host.
     pub(super) lines: Vec<String>,
@@ -86,14 +85,14 @@ impl<T: Item> DrainTask<T> {
         &self.shared
     }
 
-    /// Takes from the ready partitions of this thread and dispatches, or tells idle handlers; then
-    /// the quiescent point.
+    /// Takes from the ready partitions of this thread and dispatches, or calls idle handlers; then
+    /// reaches the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
         if self.shared.ending.is_over() {
             return Cycle::Over;
         }
         let closing = self.shared.ending.is_closing();
-        // Only for a switched-off rule: the types that are known before the cycle takes anything.
+        // Only used if the rule is off: the types that are known before the cycle takes anything.
         let known = if rule_off(Rule::RouteAfterTake) {
             self.shared.route.types().count()
         } else {
@@ -104,7 +103,8 @@ impl<T: Item> DrainTask<T> {
         if let Some(first) = first {
             began = Some(Instant::now());
             let shared = self.shared.clone();
-            // To the end all partitions are looked at, of both kinds at once.
+            // While closing, a cycle checks all partitions, those that need the host and those that
+            // do not.
             let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
             let mut work = || items = self.take_and_dispatch(first, closing, known, &mut served);
@@ -142,8 +142,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Cycles up to the first that is not followed by another one at once; while there is work,
-    /// some in one stay with the host.
+    /// Runs cycles up to the first that is not followed immediately by another. While there is
+    /// work, several cycles share one stay inside the host.
     pub(crate) fn work(&mut self) -> Cycle {
         let mut last = self.cycle();
         if last == Cycle::Worked && self.was_hosted {
@@ -162,10 +162,9 @@ impl<T: Item> DrainTask<T> {
     }
 
     // ---- take and dispatch
-    // -----------------------------------------------------------------------------------
 
-    /// The partitions of this thread that are ready, from the one after the last served. Ready bits
-    /// never decide about the end: once the queue is closing, every partition is looked at.
+    /// The ready partitions of this thread, starting after the one served last. Ready bits never
+    /// decide whether the queue has ended: once it is closing, every partition is checked.
     pub(super) fn partitions_to_take(
         &self,
         closing: bool,
@@ -173,7 +172,7 @@ impl<T: Item> DrainTask<T> {
         to_take(&self.shared, self.index, self.last_served, closing)
     }
 
-    /// Returns how many items that were.
+    /// Returns the number of items.
     fn take_and_dispatch(
         &mut self,
         first: usize,
@@ -190,7 +189,7 @@ impl<T: Item> DrainTask<T> {
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
             if !closing && is_host_free(&shared, thread, index) == hosted {
-                // The next cycle begins with it, whatever this one goes on to take.
+                // The next cycle starts with it, whatever else this one takes.
                 passed_over = true;
                 continue;
             }
@@ -212,7 +211,7 @@ impl<T: Item> DrainTask<T> {
             }
         }
         let slot = &shared.threads[self.index];
-        // The handlers are looked up after the last take: an item is in a partition only after its
+        // Handlers are looked up after the last take: an item enters a partition only after its
         // handler was published.
         let groups = match &shared.consumption {
             Consumption::ByHandler => group_by_type(
@@ -237,9 +236,8 @@ impl<T: Item> DrainTask<T> {
     }
 
     // ---- the quiescent point
-    // ---------------------------------------------------------------------------------
 
-    /// Nothing is in hand any more. The order of these steps is rule 7.
+    /// Reached with nothing in flight. The order of these steps is rule 7.
     fn quiescent_point(&mut self, served: &[usize], closing: bool) {
         let shared = self.shared.clone();
         let complete =
@@ -247,7 +245,7 @@ impl<T: Item> DrainTask<T> {
         if !rule_off(Rule::CompleteFirst) {
             complete();
         }
-        // SeqCst: pairs with the fence of a flush, between its waiting mark and its look at
+        // SeqCst: pairs with the fence of a flush, between its waiting mark and its read of
         // `completed`.
         fence(Ordering::SeqCst);
         shared.flushes.notify();
@@ -265,7 +263,7 @@ impl<T: Item> DrainTask<T> {
         self.retire_handlers();
     }
 
-    /// Counts out the partitions of this thread that are closed and empty.
+    /// Marks the closed and empty partitions of this thread as finished.
     fn finish_partitions(&self) {
         for partition in
             self.shared.route.partitions().filter(|partition| self.is_inside(partition.index))
@@ -281,9 +279,8 @@ impl<T: Item> DrainTask<T> {
     }
 
     // ---- the end
-    // ---------------------------------------------------------------------------------------------
 
-    /// Everything is handled: the last act of this task.
+    /// The last act of this task, when everything is handled.
     pub(crate) fn end(&mut self) {
         self.retire_handlers();
         self.close_handlers();
@@ -292,8 +289,9 @@ impl<T: Item> DrainTask<T> {
         self.note_cpu_time();
     }
 
-    /// After an expired shutdown: what is left was counted as abandoned. It dies in the host, here
-    /// and now, because an item may hold the queue that holds it.
+    /// After an expired shutdown, drops the remaining items, which were counted as abandoned. They
+    /// are dropped here, inside the host, because an item may hold a reference to the queue that
+    /// holds it.
     fn discard_abandoned(&mut self) {
         let shared = self.shared.clone();
         if !shared.ending.is_expired() {
@@ -310,7 +308,6 @@ impl<T: Item> DrainTask<T> {
     }
 
     // ---- what others see
-    // -------------------------------------------------------------------------------------
 
     pub(super) fn slot(&self) -> &ThreadSlot {
         &self.shared.threads[self.index]
@@ -327,8 +324,8 @@ impl<T: Item> DrainTask<T> {
     }
 }
 
-/// The partitions of drain thread `index` that are ready, or all of them: from the one after the
-/// last served.
+/// The ready partitions of drain thread `index`, or all of them while closing, starting after the
+/// one served last.
 fn to_take<T: Item>(
     shared: &Shared<T>,
     index: usize,
@@ -357,7 +354,7 @@ fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     }
 }
 
-/// Whether what comes out of a partition can do without the host.
+/// Whether the items of a partition can be handled without the host.
 fn is_host_free<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     match &shared.consumption {
         Consumption::ByHandler => {

@@ -1,5 +1,5 @@
-//! How a drain thread comes to rest or sleep: what it announces, and what it checks afterwards
-//! (rule 10 of `control/ownership/README.md`).
+//! How a drain thread goes to rest or sleep: what it publishes, and what it checks afterwards (rule
+//! 10 of `control/ownership/README.md`).
 
 use crate::control::scheduler::{SleepAttempt, SleepKind};
 use crate::flow::drain::{Cycle, DrainTask};
@@ -9,19 +9,20 @@ use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
 
 impl<T: Item> DrainTask<T> {
-    /// The task had left its worker asleep, and runs again.
+    /// Called when the task, which had left its worker to sleep, runs again.
     pub(crate) fn wake_up(&self) {
         self.sleeper.wake_up();
     }
 
-    /// After a thin or an empty cycle. `None`: there is something to do after all.
+    /// Prepares to sleep after a thin or empty cycle. Returns `None` if there is something to do
+    /// after all.
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
         if after == Cycle::Thin {
             if self.shared.flushes.are_waiting() {
                 return None;
             }
-            // This is the rest that the first empty cycle would have.
+            // This rest takes the place of that of the first empty cycle.
             self.empty_cycles = 1;
             (kind, limit) = (SleepKind::Rest, self.thin_rest);
         } else {
@@ -29,13 +30,14 @@ impl<T: Item> DrainTask<T> {
                 kind = SleepKind::Sleep;
             }
             if kind == SleepKind::Sleep && !self.has_idle_handlers {
-                // It would wake up for `on_idle` only, which nobody wants.
+                // It would wake up only for `on_idle`, which no handler has.
                 limit = limit.max(self.shared.config.max_idle);
             }
             self.empty_cycles = self.empty_cycles.saturating_add(1);
         }
         let attempt = self.sleeper.prepare(kind);
-        // Not without pressure: the look takes every gate, mostly from a producer.
+        // Checked under pressure only: the check locks every gate, usually in competition with a
+        // producer.
         self.is_pressed =
             (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
         if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
@@ -49,7 +51,7 @@ impl<T: Item> DrainTask<T> {
             .any(|index| self.shared.route.partition(index).is_half_full())
     }
 
-    /// The second look, after the thread has said that it sleeps.
+    /// The second check, after the thread has published that it sleeps.
     fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
         let shared = &self.shared;
         if shared.ending.is_over()

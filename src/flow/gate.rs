@@ -1,36 +1,37 @@
-//! What the gate of a partition guards: the open segment, the bound, the access, and the plan of
+//! The state behind a partition's gate: the open segment, the bound, the access, and the plan for
 //! the next puts.
 
 use crate::rules::{Rule, rule_off};
 
-/// Who may still put items in.
+/// Who may still put items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Access {
-    /// Everybody.
+    /// All threads.
     Open,
-    /// Drain threads only: they finish what their own queues hold.
+    /// Drain threads only, so that handlers can finish the items of their queues.
     DrainThreads,
-    /// Nobody.
+    /// No thread.
     Closed,
 }
 
-/// What a put reads and writes, in one cache line together with the lock.
+/// What a put reads and writes, in one cache line with the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Gate<T> {
     pub(super) open: Vec<T>,
-    /// Items put in before the first of the open segment.
+    /// Items put before the first item of the open segment.
     pub(super) before_open: u64,
-    /// `taken` at the last look: never more than it is now. While the partition has room by this,
-    /// and an open segment, a put need not look at the line that the thread inside writes.
+    /// The last value of `taken` that was read; never above the current one. While the partition
+    /// has room by this value, and an open segment, a put need not read the cache line that the
+    /// thread inside writes.
     pub(super) taken_seen: u64,
     pub(super) buffer_size: u32,
     pub(super) segment_size: u16,
-    /// While the open segment is shorter than this, a put has nothing to look at and nothing to
-    /// tell. 0 while it is empty.
+    /// Fast path: while the open segment is shorter than this, a put needs no check and no wake-up.
+    /// 0 while the segment is empty.
     pub(super) plain_until: u16,
-    /// Segments in the channel, less those that the thread inside received since it last held the
-    /// gate.
+    /// Segments in the channel, including those that the thread inside has received since it last
+    /// held the gate.
     pub(super) sealed: u32,
     pub(super) access: Access,
 }
@@ -49,24 +50,24 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Items put in so far.
+    /// Items put so far.
     pub(super) fn pushed(&self) -> u64 {
         self.before_open + self.open.len() as u64
     }
 
-    /// Queued items: never fewer than there are.
+    /// Queued items, or more: an upper bound.
     pub(super) fn queued(&self) -> usize {
         usize::try_from(self.pushed() - self.taken_seen).unwrap_or(usize::MAX)
     }
 
-    /// Half of the bound, at which a put signals pressure.
+    /// Half of the bound: the level at which a put signals pressure.
     pub(super) fn half(&self) -> usize {
         (self.buffer_size as usize).div_ceil(2)
     }
 
-    /// After a put: how far the next ones are plain. The first item of a segment, its last one and
-    /// the half of the bound are looked at when they come; whoever takes the open segment or
-    /// changes the access takes the plan back.
+    /// Called after a put: plans up to which length of the open segment further puts take the fast
+    /// path. The first and the last item of a segment and the item at half of the bound take the
+    /// slow path. A thread that takes the open segment or changes the access withdraws the plan.
     pub(super) fn plan(&mut self) {
         let ahead = usize::try_from(self.before_open - self.taken_seen).unwrap_or(usize::MAX);
         let below_half = (self.half() - 1).saturating_sub(ahead);

@@ -1,4 +1,4 @@
-//! What a handler is, what it is given, and the token that lets one thread at a time into it.
+//! Handlers, their batches, and the token that admits one thread at a time.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
 
-/// The items of one type that one cycle took, in order, as the segments they travelled in.
+/// The items of one type from one cycle, in order, in the segments that carried them.
 #[derive(Debug)]
 pub struct Batch<T> {
     segments: Segments<T>,
@@ -22,18 +22,18 @@ impl<T> Default for Batch<T> {
 }
 
 impl<T> Batch<T> {
-    /// Items in the batch, by weight.
+    /// The number of items in the batch, by weight.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether every item was taken out.
+    /// Whether all items have been taken out.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether a failure now is final. Else a handler that fails and leaves all items in the batch
-    /// is called again.
+    /// Whether a failure of this call is final. Otherwise a handler that fails and leaves all items
+    /// in the batch is called again.
     pub fn is_last_attempt(&self) -> bool {
         self.last_attempt
     }
@@ -47,21 +47,23 @@ impl<T> Batch<T> {
         self.segments.iter().flatten()
     }
 
-    /// Takes all items out, in order. What the iterator is dropped with is dropped too.
+    /// Takes all items out, in order. Items left in the iterator when it is dropped are dropped
+    /// too.
     pub fn drain(&mut self) -> Drain<'_, T> {
         self.len = 0;
         let left = self.segments.iter().map(Vec::len).sum();
         Drain { segments: self.segments.iter_mut(), current: None, left }
     }
 
-    /// The same in pieces, for loops that a look at the piece for each item would slow down.
+    /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
+    /// item would slow down.
     #[cfg(feature = "python")]
     pub(crate) fn drain_segments(&mut self) -> impl Iterator<Item = std::vec::Drain<'_, T>> {
         self.len = 0;
         self.segments.iter_mut().map(|segment| segment.drain(..))
     }
 
-    /// The segments, for what they are worth to a later take.
+    /// The segments, for reuse by a later take.
     pub(crate) fn into_segments(self) -> Segments<T> {
         self.segments
     }
@@ -85,7 +87,7 @@ impl<T> Batch<T> {
     }
 }
 
-/// The items of a batch, in order; it knows how many are left.
+/// The items of a batch, in order. The exact length is known.
 #[derive(Debug)]
 pub struct Drain<'a, T> {
     segments: std::slice::IterMut<'a, Vec<T>>,
@@ -122,24 +124,24 @@ impl<T> Drop for Drain<'_, T> {
 
 impl<T> ExactSizeIterator for Drain<'_, T> {}
 
-/// Why a handler could not handle a batch.
+/// Why a handler failed to handle a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong, for the log.
     pub message: String,
-    /// Whether somebody has been told already; else the queue logs it.
+    /// Whether the failure has been reported already; if not, the queue logs it.
     pub reported: bool,
-    /// Whether trying again may help. A batch that lost items is never tried again.
+    /// Whether a retry may help. A batch that lost items is never retried.
     pub retry: bool,
 }
 
 impl Failure {
-    /// A failure that the queue will log, and that its retry policy may repair.
+    /// A failure that the queue logs and may retry.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), reported: false, retry: true }
     }
 
-    /// A failure that the queue will log; trying again would not help.
+    /// A failure that the queue logs and does not retry.
     pub fn last(message: impl Into<String>) -> Self {
         Self { message: message.into(), reported: false, retry: false }
     }
@@ -153,22 +155,22 @@ impl fmt::Display for Failure {
 
 /// Handles the batches of one type, or of a whole queue.
 ///
-/// **Exclusive (P1):** no two calls into one [`HandlerRef`] overlap, whatever thread, type or queue
-/// they come from. A panic fails its own batch only.
+/// **Exclusive (P1):** calls of one [`HandlerRef`] never overlap, whatever thread, type or queue
+/// they come from. A panic fails only its own batch.
 pub trait Handler<T>: Send + Sync {
     /// Handles one batch: 1 to `max_batch_items` items, rounded up to a segment.
     ///
     /// # Errors
-    /// The batch could not be handled; all of it is counted as failed.
+    /// The batch could not be handled; all its items count as failed.
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
 
-    /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). Where no handler of a
-    /// partition needs that, its drain thread does not enter for it.
+    /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). If no handler of a
+    /// partition needs it, the drain thread does not enter the host for that partition.
     fn needs_host(&self) -> bool {
         true
     }
 
-    /// Whether [`on_idle`](Self::on_idle) does anything. A handler that says no costs an idle queue
+    /// Whether [`on_idle`](Self::on_idle) does anything. If not, the handler costs an idle queue
     /// nothing.
     fn has_on_idle(&self) -> bool {
         false
@@ -177,7 +179,7 @@ pub trait Handler<T>: Send + Sync {
     /// Called after an empty cycle of the drain thread that owns the handler.
     ///
     /// # Errors
-    /// Logged, and counted nowhere: no item is involved.
+    /// Logged but not counted, because no item is involved.
     fn on_idle(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -185,13 +187,13 @@ pub trait Handler<T>: Send + Sync {
     /// Called once per queue, after the handler's last batch.
     ///
     /// # Errors
-    /// Logged, and counted nowhere: no item is involved.
+    /// Logged but not counted, because no item is involved.
     fn on_close(&self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Whether another thread does the work, like an event loop, while the drain thread waits for
-    /// it. On a shared pool another worker takes the place of the one that waits.
+    /// Whether another thread, such as an event loop, does the work while the drain thread waits
+    /// for it. On a shared pool another worker replaces the one that waits.
     fn works_elsewhere(&self) -> bool {
         false
     }
@@ -209,7 +211,7 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
     }
 }
 
-/// The right to enter one handler instance. Whoever holds it is the only one inside.
+/// The right to enter a handler instance. Only the thread that holds it is inside.
 #[derive(Debug, Default)]
 pub struct EntryToken {
     door: Mutex<Door>,
@@ -219,13 +221,13 @@ pub struct EntryToken {
 #[derive(Debug, Default)]
 struct Door {
     held: bool,
-    /// Threads that wait for the token. While there are none, which is nearly always, nobody is
-    /// told that it is free: that would be a system call for each batch.
+    /// Threads that wait for the token. While there are none, which is nearly always, a release
+    /// notifies no thread: that would be a system call for each batch.
     waiting: usize,
 }
 
 impl EntryToken {
-    /// Takes the token if nobody holds it.
+    /// Takes the token if it is free.
     pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
         let mut door = self.door.lock();
         if std::mem::replace(&mut door.held, true) && !rule_off(Rule::EntryToken) {
@@ -234,7 +236,7 @@ impl EntryToken {
         Some(Entered(self))
     }
 
-    /// Whether somebody is inside, at this moment.
+    /// Whether a thread is inside at this moment.
     pub(crate) fn is_held(&self) -> bool {
         self.door.lock().held
     }
@@ -252,8 +254,8 @@ impl EntryToken {
     }
 }
 
-/// Proof that this thread holds an entry token. Unlike a lock guard it may cross the host's `enter`
-/// and `leave`.
+/// Proof that this thread holds an entry token. Unlike a lock guard it may be moved across the
+/// host's `enter` and `leave`.
 #[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a EntryToken);
 
@@ -267,20 +269,20 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A handler instance with its entry token. Clones are the same instance: register one under
-/// several types or on several queues, and still only one thread is inside at a time.
+/// A handler instance with its entry token. Clones refer to the same instance: even if it is
+/// registered for several types or on several queues, only one thread is inside at a time.
 pub struct HandlerRef<T> {
     pub(crate) handler: Arc<dyn Handler<T>>,
     pub(crate) token: Arc<EntryToken>,
 }
 
 impl<T> HandlerRef<T> {
-    /// A new instance with a token of its own.
+    /// Creates an instance with a new token.
     pub fn new(handler: impl Handler<T> + 'static) -> Self {
         Self::with_token(Arc::new(handler), Arc::new(EntryToken::default()))
     }
 
-    /// An instance that shares `token` with others: none of them is entered while another one is.
+    /// Creates an instance that shares `token` with others: only one of them is entered at a time.
     pub fn with_token(handler: Arc<dyn Handler<T>>, token: Arc<EntryToken>) -> Self {
         Self { handler, token }
     }

@@ -1,42 +1,42 @@
-//! The world that handlers live in. Rust handlers need none; Python handlers need the interpreter.
+//! The host that handlers run in. Rust handlers need none; Python handlers need the interpreter.
 
 use crate::item::{Item, TypeKey};
 
-/// Wraps what drain threads do, so that the core never names an interpreter.
+/// Wraps the work of drain threads, so that the core never refers to an interpreter.
 pub trait Host<T: Item>: Send + Sync + 'static {
-    /// Runs the whole life of one drain thread.
+    /// Runs a drain thread from start to end.
     fn live(&self, body: &mut (dyn FnMut() + Send)) {
         body();
     }
 
-    /// Runs everything that looks into items or calls handlers: once per cycle with work, unless no
-    /// handler [needs](crate::Handler::needs_host) it. May be called inside itself.
+    /// Runs everything that reads items or calls handlers: once per cycle with work, unless no
+    /// handler [needs](crate::Handler::needs_host) it. Calls may be nested.
     fn enter(&self, body: &mut dyn FnMut()) {
         body();
     }
 
-    /// Runs several cycles, each with its own [`enter`](Self::enter), which costs less inside.
+    /// Runs several cycles, each with a nested [`enter`](Self::enter), which makes that cheaper.
     fn stay(&self, body: &mut dyn FnMut()) {
         body();
     }
 
-    /// Runs what needs no host: a wait for another thread, a handler that can do without. Mostly
-    /// from inside [`enter`](Self::enter).
+    /// Runs what needs no host: a wait for another thread, or a handler that does not need it.
+    /// Usually called inside [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();
     }
 
-    /// Tells the operator of something that may need a hand.
+    /// Logs a line about something that may need the operator's attention.
     fn log(&self, line: &str) {
         log::warn!(target: "batchqueue", "{line}");
     }
 
-    /// Tells the operator of something that went as it should.
+    /// Logs a line about normal operation.
     fn inform(&self, line: &str) {
         log::info!(target: "batchqueue", "{line}");
     }
 
-    /// Why an item may have no handler although there are some, for the log. Called inside
+    /// A hint for the log: why an item may have no handler although others do. Called inside
     /// [`enter`](Self::enter).
     fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
         None

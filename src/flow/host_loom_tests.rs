@@ -1,10 +1,10 @@
-//! What drain threads meet beside items, under loom: an interpreter, waits that end by themselves,
-//! tries that fail.
+//! Loom tests of what drain threads deal with besides items: an interpreter, waits that time out,
+//! attempts that fail.
 //!
-//! The interpreter of the model is a lock that one thread at a time holds, as an attached thread
-//! does: a drain thread takes it for a cycle with work, a producer holds it while it puts, and both
-//! let it go for a wait. loom reports a deadlock where somebody waits for another thread and keeps
-//! it. Bounds: two or three preemptions with one drain thread, one with two.
+//! The model's interpreter is a lock that one thread at a time holds, like an attached thread: a
+//! drain thread takes it for a cycle with work, a producer holds it while it puts, and both release
+//! it for a wait. loom reports a deadlock if a thread keeps it while it waits for another. Bounds:
+//! two or three preemptions with one drain thread, one with two.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ impl Interpreter {
     }
 }
 
-/// The interpreter as a host, and as what a producer does while it waits.
+/// The interpreter as a host, and as a waiting producer's pause.
 #[derive(Clone, Default)]
 struct Attached(Arc<Interpreter>);
 
@@ -92,7 +92,7 @@ impl Attached {
     }
 }
 
-/// An attached producer fills the partition, and waits for a drain thread that has to attach.
+/// An attached producer fills the partition and waits for a drain thread that has to attach.
 #[test]
 fn loom_attached_producer_waits_for_space() {
     model(2, || {
@@ -108,8 +108,8 @@ fn loom_attached_producer_waits_for_space() {
     });
 }
 
-/// The same for a flush. The handler comes after the item, while the drain thread waits to attach,
-/// or before.
+/// The same for a flush. The handler is added after the item, while the drain thread waits to
+/// attach, or before.
 #[test]
 fn loom_attached_thread_flushes() {
     model(2, || {
@@ -125,8 +125,8 @@ fn loom_attached_thread_flushes() {
     });
 }
 
-/// Notes a batch while the interpreter is somebody else's, as a handler does that sleeps or reads a
-/// file.
+/// Records a batch while another thread may hold the interpreter, like a handler that sleeps or
+/// reads a file.
 fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number> + use<> {
     let (seen, interpreter) = (seen.clone(), interpreter.clone());
     move |batch: &mut Batch<Number>| {
@@ -135,8 +135,8 @@ fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number
     }
 }
 
-/// Two drain threads meet at a handler that lets the interpreter go and wants it back: who waits
-/// for the handler must not be attached.
+/// Two drain threads meet at a handler that releases the interpreter and reacquires it: a thread
+/// that waits for the handler must not be attached.
 #[test]
 fn loom_attached_owners_meet_at_one_handler() {
     model(1, || {
@@ -146,7 +146,7 @@ fn loom_attached_owners_meet_at_one_handler() {
     });
 }
 
-/// The same where the second one brings no items, but the end of a handler that shares its token.
+/// The same if the second thread brings no items, but closes a handler that shares the token.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
     model(1, || {
@@ -164,7 +164,7 @@ fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
     });
 }
 
-/// A sleep that times out as the first item comes.
+/// A sleep times out as the first item arrives.
 #[test]
 fn loom_put_while_a_sleep_times_out() {
     model(2, || {
@@ -182,7 +182,7 @@ fn loom_put_while_a_sleep_times_out() {
     });
 }
 
-/// A first item does not end a rest: it is found when the rest has ended by itself.
+/// A first item does not end a rest: it is found when the rest has timed out.
 #[test]
 fn loom_put_while_a_rest_ends() {
     model(3, || {
@@ -196,7 +196,7 @@ fn loom_put_while_a_rest_ends() {
     });
 }
 
-/// Fails at the first try.
+/// Fails at the first attempt.
 struct Stubborn(Arc<Seen>, Mutex<bool>);
 
 impl Handler<Number> for Stubborn {
@@ -209,8 +209,8 @@ impl Handler<Number> for Stubborn {
     }
 }
 
-/// A close ends the wait between two tries of a batch, whichever of the two begins first. Who
-/// closes is attached, so the thread that waits must not be.
+/// A close ends the wait between two attempts of a batch, whichever of the two begins first. The
+/// closing thread is attached, so the waiting one must not be.
 #[test]
 fn loom_close_while_a_batch_waits_for_its_next_try() {
     model(2, || {

@@ -4,14 +4,14 @@ use crate::config::Config;
 use crate::control::scheduler::SleepKind;
 use crate::sync::Duration;
 
-/// Doublings of the sleep; the cap keeps the shift from overflowing.
+/// Caps the doublings of the sleep, so that the shift cannot overflow.
 const MAX_DOUBLINGS: u32 = 20;
 
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 
-/// What to do after the `empty_cycles`-th empty cycle in a row, counted from 0.
+/// What to do after the `empty_cycles`-th consecutive empty cycle, counted from 0.
 ///
-/// The first one rests `min_idle`, so that items gather and go to their handlers as one batch.
+/// The first one rests for `min_idle`, so that items gather and reach their handlers as one batch.
 /// Later ones sleep until the first item, at most `min(max(min_idle, 1 ms) · 2^n, max_idle)`, after
 /// which `on_idle` is called again.
 pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKind, Duration) {
@@ -23,22 +23,21 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
 }
 
-/// A batch below this costs more to hand over than its items cost to queue.
+/// Dispatching a batch smaller than this costs more than queueing its items.
 const THIN_BATCH_ITEMS: usize = 256;
 
-/// A handler that takes longer than this for a batch sets the pace itself.
+/// A handler that takes longer than this for a batch determines the pace.
 const QUICK_BATCH: Duration = Duration::from_micros(50);
 
-/// The rest after a cycle that handed over `items` in `batches` within `took`; `before`: the rest
-/// after the thin cycle before, or zero. `None`: the next cycle follows at once.
+/// The rest after a cycle that dispatched `items` in `batches` within `took`. `before` is the rest
+/// after the previous thin cycle, or zero. Returns `None` if the next cycle follows immediately.
 ///
-/// Many types with a steady trickle each keep a drain thread in cycles of tiny batches, each with
-/// the full price of a batch, and take the processor and the cache lines from the producers. After
-/// a rest the batches are larger. It begins with `min_idle` and doubles, up to `max_idle`, while
-/// such cycles would take more than a third of the cores, of which each has `threads_per_core`
-/// drain threads. Longer rests do not pay: what waits has left the caches when it is taken.
-/// Handlers that are slow for their few items are not made to wait: that would only add to the
-/// latency.
+/// Many types with a steady trickle of items keep a drain thread in cycles of tiny batches, each at
+/// the full price of a batch, and take processor time and cache lines from the producers. After a
+/// rest the batches are larger. It starts at `min_idle` and doubles, up to `max_idle`, while such
+/// cycles would take more than a third of the cores' time, with `threads_per_core` drain threads
+/// per core. Longer rests do not pay: waiting items have left the caches by the time they are
+/// taken. There is no rest for handlers that are slow despite few items: it would only add latency.
 pub(crate) fn after_thin_cycle(
     config: &Config,
     threads_per_core: u32,
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_once_then_doubles_up_to_the_cap() {
+    fn rests_once_then_sleeps_double_up_to_the_cap() {
         let config = Config::default();
         let plan: Vec<_> = (0..8).map(|n| after_empty_cycle(&config, n).1.as_millis()).collect();
         assert_eq!(plan, [5, 10, 20, 40, 80, 160, 200, 200]);
@@ -101,7 +100,7 @@ mod tests {
         assert_eq!(
             grown,
             [5, 10, 20, 40, 20, 40, 20],
-            "20 ms are a third of the time at a rest of 40"
+            "at a rest of 40 ms, cycles of 20 ms take a third of the time"
         );
         assert_eq!(after(0, config.min_idle), config.min_idle);
         let crowded = after_thin_cycle(

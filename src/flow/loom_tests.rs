@@ -5,7 +5,8 @@ use crate::sync::{Arc, Duration};
 use crate::testing::loom::{Number, ONE, Seen, config, model, two_owners_meet};
 use crate::{BatchQueue, Wait};
 
-/// Ready set with sleep and wake (rules 1, 3 and 10): a put while the owner goes to sleep wakes it.
+/// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
+/// it.
 #[test]
 fn loom_put_while_the_owner_goes_to_sleep() {
     model(3, || {
@@ -13,15 +14,15 @@ fn loom_put_while_the_owner_goes_to_sleep() {
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
-        // Nothing but the put's own wake-up ends this wait: a flush wakes nobody who was awake when
-        // it began.
+        // Only the put's wake-up ends this wait: a flush wakes no thread that was awake when it
+        // began.
         seen.wait_for(1);
         queue.shutdown(None);
     });
 }
 
-/// A rest does not end with the first item, but with the pressure of a partition that is half full:
-/// here the first item is both. The rest is as endless as the sleep.
+/// A first item does not end a rest, but the pressure of a half-full partition does: here the first
+/// item is both. The rest is as endless as the sleep.
 #[test]
 fn loom_pressure_while_the_owner_goes_to_rest() {
     model(3, || {
@@ -35,7 +36,7 @@ fn loom_pressure_while_the_owner_goes_to_rest() {
     });
 }
 
-/// Two items: the second finds the partition empty, not empty, or in between.
+/// Two items: the second finds the partition empty, non-empty, or in between.
 #[test]
 fn loom_second_put_while_the_owner_takes_the_first() {
     model(2, || {
@@ -51,7 +52,7 @@ fn loom_second_put_while_the_owner_takes_the_first() {
 }
 
 /// Seal and take (rule 4): the third put fills a segment and seals it while the owner takes. The
-/// second one is plain.
+/// second put takes the fast path.
 #[test]
 fn loom_seal_while_the_owner_takes() {
     model(2, || {
@@ -69,12 +70,12 @@ fn loom_seal_while_the_owner_takes() {
     });
 }
 
-/// A take that stops at its budget (rule 5): what it leaves behind is found again.
+/// A take that stops at its budget (rule 5): the items that it leaves behind are found again.
 #[test]
 fn loom_put_while_a_take_stops_at_its_budget() {
     model(2, || {
         let seen = Arc::new(Seen::default());
-        // Segments of three, as many as a take takes; the second put is plain.
+        // Segments of three, the budget of a take; the second put takes the fast path.
         let small = Config { max_batch_items: 3, buffer_size: 12, ..config(1) };
         let queue = BatchQueue::builder("q", small).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
@@ -87,7 +88,7 @@ fn loom_put_while_a_take_stops_at_its_budget() {
     });
 }
 
-/// Bounded, with a producer that waits (rule 2): space wakes it.
+/// A full partition with a waiting producer (rule 2): space wakes it.
 #[test]
 fn loom_space_while_a_producer_goes_to_wait() {
     model(2, || {
@@ -102,7 +103,7 @@ fn loom_space_while_a_producer_goes_to_wait() {
     });
 }
 
-/// The entry token keeps the second one out.
+/// The entry token keeps the second owner out.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
     model(1, || {
@@ -115,7 +116,7 @@ fn loom_two_owners_meet_at_one_handler() {
     });
 }
 
-/// A flush against the cycle that handles the last item (rule 7).
+/// A flush races the cycle that handles the last item (rule 7).
 #[test]
 fn loom_flush_while_the_cycle_ends() {
     model(2, || {

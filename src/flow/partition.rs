@@ -1,21 +1,21 @@
 //! One partition: a crossbeam channel of sealed segments, and one open segment behind a lock.
 //!
 //! The lock, called the gate, guards the open segment together with the bound, the closed mark and
-//! the counts, so that a put decides and acts in one step. Full segments leave it through the
-//! channel: the thread inside receives them without the lock, and the price of the channel is paid
-//! per segment and not per item.
+//! the counts, so that a put decides and acts in one step. Full segments leave through the channel:
+//! the thread inside receives them without the lock, and the cost of the channel is paid per
+//! segment rather than per item.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics and the meter of the balancer |
-//! | `space` | producers that wait; thread inside and closer, after they made space or closed | the same |
-//! | `taken`, `completed` | thread inside, by plain stores | producers (under the gate), flush, statistics |
+//! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics, meter |
+//! | `space` | waiting producers; thread inside and closer, after freeing or closing | the same |
+//! | `taken`, `completed` | thread inside, plain stores | producers (gate), flush, statistics |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `host_free` | registration of handlers | thread inside |
-//! | `mixed` | registration of types; producers, before they put what has no type of its own here | thread inside |
+//! | `mixed` | registration of types; producers, before they put an unrouted type | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
-//! All counts only grow. Queued are `pushed - taken` items, in flight `taken - completed`.
+//! All counts are monotonic. `pushed - taken` items are queued, `taken - completed` are in flight.
 
 use crate::flow::gate::{Access, Gate};
 use crate::flow::ready::ReadyBit;
@@ -28,14 +28,14 @@ use crate::sync::{
     SegmentChannel,
 };
 
-/// What a put made true, for whoever must wake the drain thread.
+/// The effect of a put, which decides whether to wake the drain thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Signal {
-    /// The drain thread knows already.
+    /// The drain thread need not be notified.
     Nothing,
-    /// The partition was empty: wake a sleeper, let a resting thread rest.
+    /// The partition was empty: wake a sleeping thread, but let a resting one rest.
     FirstItem,
-    /// The partition is half full or full: end a rest, too.
+    /// The partition is half full or full: end a rest as well.
     Pressure,
 }
 
@@ -53,48 +53,49 @@ pub(crate) struct Partition<T> {
     pub(super) drain_side: DrainSide,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
-    /// Made with the first full segment: most partitions of a queue with many types never fill one.
+    /// Created with the first full segment: most partitions of a queue with many types never fill
+    /// one.
     pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
     pub(super) ready: ReadyBit,
     pub(super) space: Space,
     pub(super) slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
-    /// An item that weighs more than 1 has been here.
+    /// Whether the partition has ever held an item that weighs more than 1.
     pub(super) has_weighted: AtomicBool,
-    /// The handlers of its types need no host, as far as that is known: their thread takes from
-    /// here without one.
+    /// Whether the known handlers of its types need no host: their thread then takes from here
+    /// outside the host.
     host_free: AtomicBool,
-    /// It may hold items of more than one type, under the selector `ByType`.
+    /// Whether it may hold items of more than one type, with the selector `ByType`.
     mixed: AtomicBool,
 }
 
-/// What the thread inside writes, in a cache line of its own.
+/// What the thread inside writes, in a separate cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct DrainSide {
     pub(super) taken: AtomicU64,
     pub(super) completed: AtomicU64,
     pub(super) finished: AtomicBool,
-    /// Segments received that `gate.sealed` still counts.
+    /// Received segments that `gate.sealed` still counts.
     pub(super) received: AtomicU32,
     pub(super) revoked_at_ns: AtomicU64,
 }
 
 impl<T> Partition<T> {
-    /// Asked about what was taken. Relaxed: the gate or the channel that brought an item brought
-    /// its mark, too.
+    /// Whether items of more than one type may be here. Called for taken items. Relaxed: the gate
+    /// or the channel that delivered an item delivered its mark, too.
     pub(crate) fn is_mixed(&self) -> bool {
         self.mixed.load(Ordering::Relaxed)
     }
 
-    /// From now on items of a second type may come, and of any more.
+    /// Marks that items of further types may arrive from now on.
     pub(crate) fn mix(&self) {
         if !self.is_mixed() && !rule_off(Rule::MarkMixed) {
             self.mixed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Relaxed: whoever sees the old mark does the same in another place.
+    /// Relaxed: a thread that sees the old mark does the same work elsewhere.
     pub(crate) fn is_host_free(&self) -> bool {
         self.host_free.load(Ordering::Relaxed)
     }
@@ -110,7 +111,7 @@ impl<T> Partition<T> {
         segment_size: usize,
         segment_pool: Arc<SegmentPool<T>>,
     ) -> Self {
-        // A put touches one cache line of the partition: its lock and all that it guards. loom's
+        // A put touches one cache line of the partition: the lock and everything it guards. loom's
         // locks are larger.
         const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
@@ -130,9 +131,8 @@ impl<T> Partition<T> {
     }
 
     // ---- producers
-    // -------------------------------------------------------------------------------------------
 
-    /// Puts one item in. What does not fit comes back. Most puts need not know whether this is a
+    /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
     /// drain thread.
     #[inline]
     pub(crate) fn put(
@@ -141,21 +141,21 @@ impl<T> Partition<T> {
         inside_pool: impl FnOnce() -> bool,
     ) -> Result<Signal, (T, Stop)> {
         let mut gate = self.gate.lock();
-        // Most puts: only the item and one length are stored.
+        // Fast path: only the item and one length are stored.
         if gate.open.len() < usize::from(gate.plain_until) {
             gate.open.push(item);
             return Ok(Signal::Nothing);
         }
-        self.put_with_care(gate, item, Attempt::New, inside_pool())
+        self.put_slowly(gate, item, Attempt::New, inside_pool())
     }
 
-    /// Tries again to put an item in that waited.
+    /// Puts an item that has waited.
     pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
-        self.put_with_care(self.gate.lock(), item, Attempt::Again, inside_pool)
+        self.put_slowly(self.gate.lock(), item, Attempt::Again, inside_pool)
     }
 
     #[inline(never)]
-    fn put_with_care(
+    fn put_slowly(
         &self,
         mut gate: QuickGuard<'_, Gate<T>>,
         item: T,
@@ -174,7 +174,7 @@ impl<T> Partition<T> {
         Ok(self.announce(&mut gate, was_empty, 1))
     }
 
-    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed; may
+    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed. May
     /// return early.
     pub(crate) fn wait_for_room(&self, weight: usize, limit: Option<Duration>, inside_pool: bool) {
         self.space.wait(limit, || {
@@ -185,8 +185,8 @@ impl<T> Partition<T> {
         });
     }
 
-    /// How many items find room; all that may be when none is taken any more, so that whoever waits
-    /// for room looks again.
+    /// The number of items that there is room for. Once the partition is closed this is the full
+    /// bound, so that waiting producers check again.
     pub(crate) fn room(&self) -> usize {
         let mut gate = self.gate.lock();
         if gate.access == Access::Closed {
@@ -196,7 +196,7 @@ impl<T> Partition<T> {
         self.buffer_size.saturating_sub(gate.queued())
     }
 
-    /// Whether a put may go on: the access, then the bound.
+    /// Checks whether a put may proceed: first the access, then the bound.
     #[inline]
     pub(super) fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
         let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
@@ -219,7 +219,7 @@ impl<T> Partition<T> {
     }
 
     pub(super) fn refresh_taken(&self, gate: &mut Gate<T>) {
-        // Acquire: pairs with the Release in `store_taken`. An old value only makes the partition
+        // Acquire: pairs with the Release in `store_taken`. A stale value only makes the partition
         // look fuller.
         gate.taken_seen = self.drain_side.taken.load(Ordering::Acquire);
     }
@@ -230,7 +230,7 @@ impl<T> Partition<T> {
         self.seal_full(gate);
     }
 
-    /// After a put: the open segment is never a full one.
+    /// Called after a put, so that the open segment is never full.
     #[inline]
     pub(super) fn seal_full(&self, gate: &mut Gate<T>) {
         if gate.open.len() >= usize::from(gate.segment_size) {
@@ -243,22 +243,21 @@ impl<T> Partition<T> {
         let next = self.segment_pool.segment();
         let full = std::mem::replace(&mut gate.open, next);
         let items = full.len() as u64;
-        // Sealed segments are full ones and count against the bound until `taken` is stored, so
-        // that more than `buffer_size / segment_size` are never in the channel.
+        // Sealed segments are full and count against the bound until `taken` is stored, so the
+        // channel never holds more than `buffer_size / segment_size` of them.
         let most = gate.buffer_size as usize / usize::from(gate.segment_size) + 2;
         match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => {
                 gate.sealed += 1;
                 gate.before_open += items;
             }
-            // The bound makes this unreachable; without the bound (a switched-off rule) nothing may
-            // be lost.
+            // Unreachable because of the bound; if that rule is off, no item may be lost.
             Err(segment) => gate.open = segment,
         }
     }
 
-    /// Under the gate, after `put` items went in: sets the ready bit on the step from empty to
-    /// non-empty.
+    /// Called under the gate after `put` items were put: sets the ready bit on the transition from
+    /// empty to non-empty.
     #[inline]
     pub(super) fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
         if put == 0 {
@@ -269,7 +268,7 @@ impl<T> Partition<T> {
         }
         let half = gate.half();
         if gate.queued() >= half {
-            // By an old `taken` it may only look so.
+            // A stale `taken` may make it look fuller than it is.
             self.refresh_taken(gate);
         }
         gate.plan();
@@ -284,14 +283,14 @@ impl<T> Partition<T> {
     }
 
     // ---- control and statistics
-    // ------------------------------------------------------------------------------
 
     /// Whether the ready bit is set. The caller has fenced.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.is_set()
     }
 
-    /// Before the owner word says so: when the partition was revoked, since the queue's start.
+    /// Records when the partition was revoked, relative to the queue's start. Called before the
+    /// owner word changes.
     pub(crate) fn note_revoked(&self, at: Duration) {
         // Relaxed: published by the exchange of the owner word.
         self.drain_side
@@ -304,18 +303,18 @@ impl<T> Partition<T> {
         Duration::from_nanos(self.drain_side.revoked_at_ns.load(Ordering::Relaxed))
     }
 
-    /// Narrows who may put, and tells the producers that wait.
+    /// Restricts who may put, and notifies waiting producers.
     pub(crate) fn restrict(&self, access: Access) {
         let mut gate = self.gate.lock();
         gate.access = gate.access.max(access);
         gate.withdraw_plan();
         drop(gate);
         if !rule_off(Rule::NotifyClosed) {
-            self.space.tell();
+            self.space.notify();
         }
     }
 
-    /// Items handled, as a position in the partition's order.
+    /// The items handled, as a position in the partition's order.
     pub(crate) fn completed(&self) -> u64 {
         // Acquire: pairs with the Release in `complete`; what the handlers wrote is visible.
         self.drain_side.completed.load(Ordering::Acquire)

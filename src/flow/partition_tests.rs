@@ -1,4 +1,4 @@
-//! One partition against a model of it, call by call: signals, stops, order, counts, the ready bit,
+//! Compares one partition with a model, call by call: signals, stops, order, counts, the ready bit,
 //! the bound.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::flow::slow_counts::Attempt;
 use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
 
-/// Numbers next to each other, which weigh one each.
+/// Consecutive numbers, each of weight one.
 #[derive(Debug, Clone, PartialEq)]
 struct Numbers(Range<u64>);
 
@@ -45,26 +45,29 @@ fn single(number: u64) -> Numbers {
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// So many single puts, from a drain thread or from outside; the first that finds no room is
-    /// tried again after a take.
+    /// This many single puts, from a drain thread or from outside; the first that finds no room is
+    /// retried after a take.
     Put(usize, bool),
-    /// So many at once.
+    /// This many puts in one run.
     PutRun(usize, bool),
-    /// One item of this weight, in pieces of at least so much.
+    /// One item of this weight, in pieces of at least this weight.
     PutWeighted(usize, usize, bool),
-    /// Of at least so many, if there are.
+    /// A take of at least this many items, if there are as many.
     Take(usize),
     Restrict(Access),
 }
 
 fn action(buffer_size: usize) -> impl Strategy<Value = Action> {
     prop_oneof![
-        12 => (0..buffer_size + 2, any::<bool>()).prop_map(|(puts, inside)| Action::Put(puts, inside)),
-        4 => (0..buffer_size + 2, any::<bool>()).prop_map(|(run, inside)| Action::PutRun(run, inside)),
+        12 => (0..buffer_size + 2, any::<bool>())
+            .prop_map(|(puts, inside)| Action::Put(puts, inside)),
+        4 => (0..buffer_size + 2, any::<bool>())
+            .prop_map(|(run, inside)| Action::PutRun(run, inside)),
         3 => (1..2 * buffer_size + 2, 0..buffer_size + 1, any::<bool>())
             .prop_map(|(weight, least, inside)| Action::PutWeighted(weight, least, inside)),
         6 => (1..buffer_size + 3).prop_map(Action::Take),
-        1 => prop_oneof![Just(Access::DrainThreads), Just(Access::Closed)].prop_map(Action::Restrict),
+        1 => prop_oneof![Just(Access::DrainThreads), Just(Access::Closed)]
+            .prop_map(Action::Restrict),
     ]
 }
 
@@ -74,7 +77,7 @@ fn case() -> impl Strategy<Value = (usize, usize, Vec<Action>)> {
     })
 }
 
-/// The partition and what it must be.
+/// The partition and its model.
 struct Both {
     partition: Partition<Numbers>,
     buffer_size: usize,
@@ -114,7 +117,7 @@ impl Both {
         if self.access > limit { Some(Stop::Closed) } else { full }
     }
 
-    /// `put` items went in; what must be signalled.
+    /// Records that `put` items were put. Returns the expected signal.
     fn pushed(&mut self, put: usize) -> Signal {
         let (before, half) = (self.queued.len(), self.buffer_size.div_ceil(2));
         for _ in 0..put {
@@ -145,7 +148,7 @@ impl Both {
         }
     }
 
-    /// The second try of a put that found no room, after a take has made some.
+    /// Retries a put that found no room, after a take has made some.
     fn put_again(&mut self, inside: bool) {
         if self.stop(inside) == Some(Stop::Full) {
             self.take(1);
@@ -178,8 +181,8 @@ impl Both {
         self.attempts += put as u64 + u64::from(stopped.is_some());
     }
 
-    /// One item that weighs so much, or the part of it that finds room; what is left goes in after
-    /// a take, or is given up.
+    /// Puts one item of this weight, or the part of it that finds room; the rest is put after a
+    /// take, or given up.
     fn put_weighted(&mut self, weight: usize, least: usize, inside: bool) {
         let whole = Numbers(self.next..self.next + weight as u64);
         let stop = self.stop(inside).filter(|stop| *stop == Stop::Closed);
@@ -231,7 +234,7 @@ impl Both {
         assert_eq!(counts.refused, self.refused);
         assert!(
             self.queued.is_empty() || self.partition.is_ready(),
-            "an item, and no bit that says so"
+            "an item is queued, but the ready bit is not set"
         );
         assert_eq!(
             self.partition.is_half_full(),
@@ -244,7 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn each_call_does_what_the_model_says((buffer_size, max_batch_items, actions) in case()) {
+    fn every_call_matches_the_model((buffer_size, max_batch_items, actions) in case()) {
         let mut both = Both::new(buffer_size, max_batch_items);
         for action in actions {
             match action {
@@ -254,7 +257,9 @@ proptest! {
                     }
                 }
                 Action::PutRun(run, inside) => both.put_run(run, inside),
-                Action::PutWeighted(weight, least, inside) => both.put_weighted(weight, least, inside),
+                Action::PutWeighted(weight, least, inside) => {
+                    both.put_weighted(weight, least, inside);
+                }
                 Action::Take(budget) => both.take(budget),
                 Action::Restrict(access) => {
                     both.access = both.access.max(access);

@@ -1,26 +1,26 @@
-//! How a caller waits, in slices that it can end.
+//! How a caller waits: in slices, between which it can give up.
 
 use std::convert::Infallible;
 
 use crate::sync::{Duration, Instant};
 
-/// What a caller does while it must wait. In Rust it just waits; in Python it lets the interpreter
-/// go meanwhile and looks for signals between slices.
+/// What a caller does while it waits. In Rust it just waits; in Python it releases the interpreter
+/// meanwhile and checks for signals between slices.
 pub trait Pause {
-    /// Why a pause can end the wait for good.
+    /// Why a pause may end the wait for good.
     type Interrupt;
 
-    /// Calls `wait` with the longest time to wait in one piece; `None` is no limit.
+    /// Calls `wait` with the length of one slice; `None` means no limit.
     ///
     /// # Errors
-    /// The caller does not want to wait any longer.
+    /// The caller gives up waiting.
     fn pause(
         &mut self,
         wait: &mut (dyn FnMut(Option<Duration>) + Send),
     ) -> Result<(), Self::Interrupt>;
 }
 
-/// Just waits.
+/// Waits without slices or interrupts.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Wait;
 
@@ -33,7 +33,7 @@ impl Pause for Wait {
     }
 }
 
-/// The shorter of a pause's own slice and the time until `deadline`.
+/// The shorter of a pause's slice and the time until `deadline`.
 pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     match (limit, left) {

@@ -1,5 +1,5 @@
-//! Produce for callers that must not wait, like an event loop: what found no room is kept, and
-//! tried again by the caller.
+//! Produce for callers that must not wait, such as an event loop: an item that finds no room is
+//! kept, and the caller retries.
 //!
 //! ```text
 //!  try_produce ──no room──▶ PendingItem ──listen──▶ room? ──yes──▶ try_again ──▶ in
@@ -7,9 +7,9 @@
 //!                                             └──▶ hears of it ◀┘
 //! ```
 //!
-//! Room that comes between the first try and `listen` is told to nobody: so the caller looks once
-//! more after it listens, and from then on whenever it hears. The attempt is counted with the first
-//! try, and the refusal when the caller gives up.
+//! Room that appears between the first attempt and `listen` is not announced: so the caller checks
+//! once more after it has called `listen`, and from then on at each notification. The attempt is
+//! counted at the first try, and the refusal when the caller gives up.
 
 use std::fmt;
 
@@ -23,21 +23,22 @@ use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::on_drain_thread;
 
-/// What became of an item that is not in.
+/// The state of an item that was not put.
 #[derive(Debug)]
 pub enum TryProduceError<T: Item> {
-    /// It may still go in.
+    /// The item may still be put.
     Pending(PendingItem<T>),
-    /// It was refused, and that is counted.
+    /// The item was refused, and is counted as such.
     Refused(ProduceError<T>),
 }
 
-/// An item that found no room, and whose producer has not given up. Dropped, it counts as refused.
-#[must_use = "dropped, the item is refused"]
+/// An item that found no room and whose producer has not given up. If it is dropped, it counts as
+/// refused.
+#[must_use = "if it is dropped, the item is refused"]
 pub struct PendingItem<T: Item> {
     shared: Arc<Shared<T>>,
     partition: usize,
-    /// `None`: it is settled.
+    /// `None` once the item is settled.
     item: Option<T>,
 }
 
@@ -46,27 +47,27 @@ impl<T: Item> PendingItem<T> {
         Self { shared: shared.clone(), partition: partition.index, item: Some(item) }
     }
 
-    /// The partition that it waits for.
+    /// The partition that the item waits for.
     pub fn partition(&self) -> usize {
         self.partition
     }
 
-    /// What waits; always there.
+    /// The waiting item; always `Some`.
     pub fn item(&self) -> Option<&T> {
         self.item.as_ref()
     }
 
-    /// Lets `listener` hear of room in the partition. It may have come before: look at it, or try,
-    /// after this.
+    /// Notifies `listener` of room in the partition from now on. Room may have appeared before:
+    /// check again, or retry, after this call.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
         self.place().space.listen(listener.clone(), self.partition);
         Listening { shared: self.shared.clone(), partition: self.partition, listener }
     }
 
-    /// Puts the item in, if there is room now.
+    /// Puts the item if there is room now.
     ///
     /// # Errors
-    /// It is still late, or the queue is shut down.
+    /// The item is still pending, or the queue is shut down.
     pub fn try_again(mut self) -> Result<(), TryProduceError<T>> {
         let Some(item) = self.item.take() else { return Ok(()) };
         let partition = self.shared.route.partition(self.partition);
@@ -82,7 +83,7 @@ impl<T: Item> PendingItem<T> {
         }
     }
 
-    /// Gives up because the caller's time is over.
+    /// Gives up because the caller's deadline has passed.
     pub fn time_out(self) -> ProduceError<T> {
         match self.refuse(Refusal::TimedOut) {
             TryProduceError::Refused(refused) => refused,
@@ -122,7 +123,7 @@ impl<T: Item> fmt::Debug for PendingItem<T> {
     }
 }
 
-/// While it lives, a listener hears of room in one partition.
+/// Notifies a listener of room in one partition until it is dropped.
 pub struct Listening<T: Item> {
     shared: Arc<Shared<T>>,
     partition: usize,
@@ -142,8 +143,8 @@ impl<T: Item> fmt::Debug for Listening<T> {
 }
 
 impl<T: Item> Shared<T> {
-    /// Puts one item in, without waiting. `is_awaited`: whether others wait for that partition,
-    /// whom the caller does not want to overtake.
+    /// Puts one item without waiting. `is_awaited` returns whether other items, which the caller
+    /// does not want to overtake, wait for a partition.
     pub(crate) fn try_produce(
         self: &Arc<Self>,
         item: T,
@@ -154,7 +155,7 @@ impl<T: Item> Shared<T> {
             Some(index) => self.given(index),
             None => self.select(item.type_key()),
         };
-        // Whoever those others wait for must not wait for them.
+        // A thread that those others wait for must not wait for them.
         if is_awaited(partition.index) && !self.would_wait_for_itself() {
             partition.begin_delayed();
             return Err(TryProduceError::Pending(PendingItem::new(self, partition, item)));
@@ -168,7 +169,8 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Puts items in, in order, up to the first that is not in at once. The rest stays in `items`.
+    /// Puts items, in order, up to the first that cannot be put immediately. The rest stays in
+    /// `items`.
     pub(crate) fn try_produce_many(
         self: &Arc<Self>,
         items: &mut impl Source<T>,
@@ -193,7 +195,7 @@ mod loom_tests {
     use crate::testing::loom::{Latch, Number, ONE, Seen, config, model};
     use crate::{Batch, BatchQueue, HandlerRef};
 
-    /// An event loop that sleeps until it hears.
+    /// An event loop that sleeps until it is notified.
     #[derive(Default)]
     struct Ear {
         heard: Mutex<bool>,
@@ -216,7 +218,7 @@ mod loom_tests {
         }
     }
 
-    /// As an event loop puts an item in. Whether it is in.
+    /// Puts an item as an event loop does. Returns whether it was put.
     fn put(queue: &BatchQueue<Number>, number: u32) -> bool {
         let mut pending = match queue.try_produce(Number(ONE, number), None, &|_| false) {
             Ok(()) => return true,
@@ -237,7 +239,7 @@ mod loom_tests {
         }
     }
 
-    /// The owner takes while the loop begins to listen: it hears, or it sees the room.
+    /// The owner takes while the loop begins to listen: the loop is notified, or it sees the room.
     #[test]
     fn loom_space_while_a_loop_begins_to_listen() {
         model(2, || {
@@ -252,7 +254,7 @@ mod loom_tests {
         });
     }
 
-    /// Nothing but the close can end the wait: the handler is inside, and the partition full.
+    /// Only the close can end the wait: the handler is running, and the partition is full.
     #[test]
     fn loom_close_while_a_loop_listens() {
         model(2, || {

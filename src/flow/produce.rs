@@ -1,4 +1,4 @@
-//! Produce: one item, with or without waiting. Many at once are in `bulk.rs`.
+//! Produce: one item, with or without waiting. Bulk produce is in `bulk.rs`.
 
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
@@ -12,7 +12,7 @@ use crate::sync::{Arc, Instant, Ordering};
 use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
-    /// Puts one item in.
+    /// Puts one item.
     pub(crate) fn produce<P: Pause>(
         self: &Arc<Self>,
         item: T,
@@ -20,7 +20,7 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        debug_assert_eq!(item.weight(), 1, "what weighs more goes in by produce_weighted");
+        debug_assert_eq!(item.weight(), 1, "weighted items need produce_weighted");
         let partition = match given {
             Some(index) => self.given(index),
             None => self.select(item.type_key()),
@@ -34,7 +34,7 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The first try did not succeed.
+    /// Continues after a first attempt that did not succeed.
     #[cold]
     pub(super) fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
@@ -62,7 +62,7 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Counts a refused item, and says so once per type and minute.
+    /// Counts a refused item, and logs it at most once per type and minute.
     pub(super) fn refuse<E>(
         &self,
         item: &T,
@@ -75,7 +75,8 @@ impl<T: Item> Shared<T> {
             let why = match &refusal {
                 Refusal::Closed => "the queue is shut down".to_owned(),
                 _ => format!(
-                    "partition {index} is full ({size}/{size}): raise buffer_size or add drain threads"
+                    "partition {index} is full ({size}/{size}): raise buffer_size or add drain \
+                     threads"
                 ),
             };
             let (queue, name) = (&self.name, self.host.type_name(item));
@@ -106,7 +107,8 @@ impl<T: Item> Shared<T> {
         partition
     }
 
-    /// The partition did not take the item: whether to wait for room is asked for and can help.
+    /// Called when a partition did not accept the item: checks whether to wait for room, by the
+    /// queue's strategy and because it can help.
     pub(super) fn may_wait<E>(
         self: &Arc<Self>,
         partition: &Partition<T>,
@@ -115,8 +117,8 @@ impl<T: Item> Shared<T> {
         if stop == Stop::Closed {
             return Err(Refusal::Closed);
         }
-        // A resting drain thread must hear of the full partition: it rests only while no producer
-        // has to wait.
+        // A resting drain thread must be notified of the full partition: it rests only while no
+        // producer has to wait.
         self.wake_inside(partition, Signal::Pressure);
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
@@ -127,7 +129,7 @@ impl<T: Item> Shared<T> {
         Ok(())
     }
 
-    /// The same, and waits for room.
+    /// Like [`may_wait`](Self::may_wait), and then waits for room.
     pub(super) fn wait_or_refuse<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
@@ -142,8 +144,8 @@ impl<T: Item> Shared<T> {
             return Err(Refusal::TimedOut);
         }
         if compensation.is_none() {
-            // Held over the whole wait: what was given back after each slice might not be had
-            // again.
+            // Held for the whole wait: if it were returned after each slice, it might not be
+            // available again.
             let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant) };
             *compensation = worker;
         }
@@ -156,7 +158,7 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// Why an item was not put in, without the item.
+/// Why an item was not put, without the item.
 pub(super) enum Refusal<E> {
     Full,
     Closed,

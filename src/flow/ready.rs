@@ -1,8 +1,8 @@
-//! The ready set: one bit per partition says that it may have items.
+//! The ready set: one bit per partition, set if it may have items.
 //!
 //! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and
 //! by the thread inside the partition (clear before a take, set again when a take stops at its
-//! budget). Read by drain threads that look for work. 64 partitions share one word; growth adds
+//! budget). Read by drain threads in search of work. 64 partitions share one word; growth adds
 //! words and never moves one.
 
 use crossbeam_utils::CachePadded;
@@ -11,7 +11,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 
 pub(crate) const BITS: usize = u64::BITS as usize;
 
-/// One word of the ready set, for 64 partitions in a row.
+/// One word of the ready set, for 64 consecutive partitions.
 pub(crate) type ReadyWord = Arc<CachePadded<AtomicU64>>;
 
 pub(crate) fn new_word() -> ReadyWord {
@@ -31,18 +31,18 @@ impl ReadyBit {
     }
 
     pub(crate) fn set(&self) {
-        // Release: pairs with the Acquire of the scan in `ready_in`; publishes nothing by itself,
-        // the gate does.
+        // Release: pairs with the Acquire of the scan in `ready_after`. Items are published by the
+        // gate, not by this store.
         self.word.fetch_or(self.mask, Ordering::Release);
     }
 
-    /// The caller has fenced.
+    /// Whether the bit is set. The caller has fenced.
     pub(crate) fn is_set(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.word.load(Ordering::Relaxed) & self.mask != 0
     }
 
-    /// Only for the thread inside. The caller fences before it takes.
+    /// Clears the bit. For the thread inside only; the caller fences before it takes.
     pub(crate) fn clear(&self) {
         // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another
         // bit of the word.
@@ -50,11 +50,9 @@ impl ReadyBit {
     }
 }
 
-/// The partitions whose bit is set, from the one after `after`, once around; `after` itself comes
-/// last.
+/// The partitions whose bit is set, in one round that starts after `after` and ends with it.
 ///
-/// The words are read when the scan comes to them: a scan that stops early has cost only what it
-/// looked at.
+/// Words are read lazily: a scan that stops early costs only the words that it read.
 pub(crate) fn ready_after<'a>(
     word: impl Fn(usize) -> Option<&'a ReadyWord>,
     words: usize,
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scan_goes_once_around() {
+    fn a_scan_visits_each_ready_partition_once() {
         let words: Vec<ReadyWord> = (0..3).map(|_| new_word()).collect();
         for partition in [0, 5, 63, 64, 70, 130, 191] {
             ReadyBit::new(words[partition / BITS].clone(), partition).set();

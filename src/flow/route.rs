@@ -1,14 +1,14 @@
 //! The route: partitions, type → partition, type → handler.
 //!
-//! All of it only grows, in place, and what is in it never moves: growth shares the old partitions
-//! with their counters, their owner words and their words of the ready set, and a type keeps its
-//! partition for the queue's life, so growth never reorders it and never lets a second thread into
-//! its handler. Producers look a type up without any read-modify-write. Only the handler of a type
-//! can change; it is published on its own, and a drain thread reads it after the cycle's last take.
+//! The route only grows, in place, and its contents never move: growth keeps the old partitions
+//! with their counters, owner words and words of the ready set, and a type keeps its partition for
+//! the queue's life, so growth never reorders a type and never lets a second thread into its
+//! handler. Producers look up a type without any read-modify-write. Only the handler of a type can
+//! change; it is published separately, and a drain thread reads it after the cycle's last take.
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
-//! | `partitions`, `owners`, `words` | growth | everybody |
+//! | `partitions`, `owners`, `words` | growth | all threads |
 //! | `type_table` | the registration of a new type | producers, drain threads |
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `idle_handlers` | the same | drain threads after an empty cycle |
@@ -28,13 +28,14 @@ use crate::observe::HandlerTally;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
-/// The handler, or the handlers, of one type.
+/// The handler or handlers of one type.
 pub(crate) struct TypeHandlers<T> {
     pub(crate) key: TypeKey,
-    /// Of the type, in order of registration; of a consumer, among the consumers.
+    /// The number of the type in order of registration; of a consumer, its number among the
+    /// consumers.
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
-    /// One for all partitions of the type, or one for each of them.
+    /// One handler for all partitions of the type, or one per partition.
     pub(crate) handlers: Vec<HandlerRef<T>>,
     pub(crate) tally: HandlerTally,
 }
@@ -54,7 +55,7 @@ impl<T> TypeHandlers<T> {
     }
 }
 
-/// Where a group of items goes: one handler instance of a type.
+/// The destination of a group of items: one handler instance of a type.
 pub(crate) struct Target<T> {
     pub(crate) registered: Arc<TypeHandlers<T>>,
     instance: usize,
@@ -70,11 +71,11 @@ impl<T> Target<T> {
     }
 }
 
-/// One type that was registered at some time.
+/// A type that is, or once was, registered.
 pub(crate) struct TypeRoute<T> {
-    /// Its partition, or all that a factory spread it over.
+    /// Its partition, or all partitions that a factory spread it over.
     pub(crate) partitions: Vec<usize>,
-    /// Which of them the next item goes to.
+    /// Selects the partition for the next item.
     next: AtomicUsize,
     registered: PublishedOption<TypeHandlers<T>>,
     name: Arc<str>,
@@ -92,10 +93,10 @@ impl<T> TypeRoute<T> {
     }
 }
 
-/// One handler instance that wants `on_idle`.
+/// A handler instance with `on_idle`.
 pub(crate) struct IdleHandler<T> {
     pub(crate) handler: HandlerRef<T>,
-    /// Whoever owns this partition calls it.
+    /// The owner of this partition calls it.
     pub(crate) home: usize,
 }
 
@@ -106,8 +107,8 @@ impl<T> Clone for IdleHandler<T> {
 }
 
 pub(crate) struct Route<T> {
-    /// Shared with the places of the types. The list of pointers is dense and never written again,
-    /// and each partition keeps to its own cache lines.
+    /// Shared with the type table's entries. The list of pointers is dense and never rewritten, and
+    /// each partition occupies separate cache lines.
     partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
     words: AppendOnly<ReadyWord>,
@@ -132,10 +133,9 @@ impl<T> Route<T> {
     }
 
     // ---- producers
-    // -------------------------------------------------------------------------------------------
 
-    /// The partition of a type's next item. A type without an entry gets one by its key, and nothing
-    /// there will handle it.
+    /// The partition for a type's next item. An unknown type gets one by its key, where no handler
+    /// will accept its items.
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find(key) {
@@ -147,7 +147,7 @@ impl<T> Route<T> {
 
     #[cold]
     fn partition_for_unknown_type(&self, key: TypeKey) -> &Partition<T> {
-        // Keys may be addresses: fold the low zero bits away.
+        // Keys may be addresses: drop the low zero bits.
         let partition = self.partition((key.0 >> 4) % self.partition_count());
         partition.mix();
         partition
@@ -169,7 +169,6 @@ impl<T> Route<T> {
     }
 
     // ---- partitions
-    // ------------------------------------------------------------------------------------------
 
     #[inline]
     pub(crate) fn partition(&self, index: usize) -> &Partition<T> {
@@ -207,13 +206,12 @@ impl<T> Route<T> {
     }
 
     // ---- drain threads
-    // ---------------------------------------------------------------------------------------
 
-    /// The handler for items of a type that stood in `partition`.
+    /// The handler for items of a type that were in `partition`.
     ///
-    /// With the selector `ByType` a partition delivers only to the types routed to it: an item that
-    /// was put in before its type had a handler may stand in another partition, and delivering it
-    /// from there would break the order of its type.
+    /// With the selector `ByType` a partition delivers only to types routed to it: an item that was
+    /// put before its type had a handler may be in another partition, and delivering it from there
+    /// would break the type's order.
     pub(crate) fn target(
         &self,
         key: TypeKey,
@@ -243,7 +241,6 @@ impl<T> Route<T> {
     }
 
     // ---- types
-    // -----------------------------------------------------------------------------------------------
 
     pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
         self.type_table.find(key).map(|entry| self.type_route(entry))
@@ -269,7 +266,7 @@ impl<T> Route<T> {
         (0..self.type_count()).filter_map(|number| self.types.get(number))
     }
 
-    /// Every handler instance that serves a type now, once, with the partition that is its home.
+    /// Every handler instance that currently handles a type, listed once, with its home partition.
     pub(crate) fn instances(&self) -> Vec<IdleHandler<T>> {
         let mut known = rustc_hash::FxHashSet::default();
         let mut instances = Vec::new();
@@ -285,7 +282,6 @@ impl<T> Route<T> {
     }
 
     // ---- growth, under the control lock
-    // ----------------------------------------------------------------------
 
     /// Adds partitions until there are `wanted`.
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
@@ -310,7 +306,7 @@ impl<T> Route<T> {
         }
     }
 
-    /// Adds a type that was never there, with its partitions for life.
+    /// Adds a new type, with its partitions for the queue's life.
     pub(crate) fn add_type(&self, registered: Arc<TypeHandlers<T>>, partitions: Vec<usize>) {
         let (key, number, name) = (registered.key, registered.number, registered.name.clone());
         let Some(first) = self.partitions.get(partitions[0]).cloned() else {
@@ -328,7 +324,7 @@ impl<T> Route<T> {
         self.type_table.insert(entry);
     }
 
-    /// Lists the new handlers among those that want `on_idle`.
+    /// Adds new handlers to the list of those with `on_idle`.
     pub(crate) fn add_idle_handlers(&self, registered: &TypeHandlers<T>, partitions: &[usize]) {
         if !registered.handlers.iter().any(|instance| instance.handler.has_on_idle()) {
             return;
@@ -347,7 +343,7 @@ impl<T> Route<T> {
         }
     }
 
-    /// Takes those that serve no type any more off the list.
+    /// Removes from the list the handlers that no longer handle any type.
     pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
         if !gone.iter().any(|instance| instance.handler.has_on_idle()) {
             return;

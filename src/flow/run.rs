@@ -1,4 +1,4 @@
-//! A run: puts into one partition that follow each other under one hold of its gate.
+//! A run: consecutive puts into one partition while its gate is held.
 
 use crate::flow::gate::Gate;
 use crate::flow::partition::{Partition, Signal, Stop};
@@ -7,13 +7,13 @@ use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
 
 impl<T> Partition<T> {
-    /// Holds the gate for several puts, one after the other.
+    /// Locks the gate for several consecutive puts.
     #[inline]
     pub(crate) fn run(&self, inside_pool: bool) -> Run<'_, T> {
         self.run_behind(self.gate.lock(), inside_pool)
     }
 
-    /// The same, unless somebody holds the gate.
+    /// Like [`run`](Self::run). Returns `None` if the gate is locked.
     #[inline]
     pub(crate) fn try_run(&self, inside_pool: bool) -> Option<Run<'_, T>> {
         self.gate.try_lock().map(|gate| self.run_behind(gate, inside_pool))
@@ -36,20 +36,20 @@ impl<T> Partition<T> {
     }
 }
 
-/// Puts that follow each other under one hold of the gate. Nobody knows of them before its
-/// [`end`](Self::end).
+/// Consecutive puts while the gate is held. They are announced at its [`end`](Self::end).
 pub(crate) struct Run<'a, T> {
     pub(super) partition: &'a Partition<T>,
     gate: QuickGuard<'a, Gate<T>>,
     inside_pool: bool,
     was_empty: bool,
     pushed_before: u64,
-    /// While the open segment is shorter, a put certainly finds room, and a place in it.
+    /// While the open segment is shorter than this, a put is certain to find room, and space in the
+    /// segment.
     plain_until: usize,
 }
 
 impl<T> Run<'_, T> {
-    /// Whether the next put succeeds, and else why not.
+    /// Checks whether the next put will succeed, and if not, why.
     #[inline]
     pub(crate) fn check(&mut self) -> Result<(), Stop> {
         if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly() }
@@ -66,18 +66,18 @@ impl<T> Run<'_, T> {
         Ok(())
     }
 
-    /// Puts an item in, after a [`check`](Self::check) that said yes.
+    /// Puts an item, after a successful [`check`](Self::check).
     #[inline]
     pub(crate) fn put(&mut self, item: T) {
         self.gate.open.push(item);
     }
 
-    /// The next item finds no room: an attempt begins that will be late.
+    /// Counts an attempt that finds no room and is therefore delayed.
     pub(crate) fn count_delayed(&mut self) {
         self.partition.count_slow(Attempt::New, 1, 0);
     }
 
-    /// Lets the gate go. What is to be told to the drain thread.
+    /// Releases the gate. Returns the signal for the drain thread.
     pub(crate) fn end(mut self) -> Signal {
         self.partition.seal_full(&mut self.gate);
         let put = usize::try_from(self.gate.pushed() - self.pushed_before).unwrap_or(usize::MAX);

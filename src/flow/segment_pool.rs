@@ -1,27 +1,27 @@
-//! Spare segments: emptied ones, kept for later takes and puts.
+//! Emptied segments, kept for later takes and puts.
 //!
-//! A drain thread empties segments, takes and producers need new ones. Memory that goes back and
-//! forth through the allocator goes back to the system in between, and comes again page by page.
+//! Drain threads empty segments, and takes and producers need new ones. Memory that passes through
+//! the allocator is returned to the system in between, and faulted in again page by page.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `SegmentCache.own` | its drain thread | the same |
-//! | `SegmentPool` | drain threads that have enough | producers that seal a segment |
+//! | `SegmentPool` | drain threads with a surplus | producers that seal a segment |
 
 use crate::sync::{Arc, OnceLock, SegmentChannel};
 
-/// Room that an emptied open segment keeps, so that the next puts need not allocate: 4 KiB for
+/// The capacity that a new open segment gets, so that the next puts need not allocate: 4 KiB for
 /// 16-byte items.
 pub(crate) const KEPT_CAPACITY: usize = 256;
 
-/// Emptied segments that one drain thread keeps: 512 KiB for 16-byte items.
-const MOST_OWN: usize = 128;
+/// The most emptied segments that a drain thread keeps: 512 KiB for 16-byte items.
+const MAX_OWN: usize = 128;
 
-/// Emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items. Of large
-/// ones fewer, with as much room.
-const MOST_POOLED: usize = 512;
+/// The most emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items.
+/// There are fewer of larger segments, with the same total capacity.
+const MAX_POOLED: usize = 512;
 
-/// Whole segments that drain threads do not need, for the producers of their queue.
+/// Full-size segments that drain threads do not need, for the producers of their queue.
 #[derive(Debug)]
 pub(crate) struct SegmentPool<T> {
     segment_size: usize,
@@ -33,20 +33,20 @@ impl<T> SegmentPool<T> {
         Self { segment_size, waiting: OnceLock::new() }
     }
 
-    /// An empty segment for a sealed one.
+    /// An empty segment to replace a sealed one.
     pub(super) fn segment(&self) -> Vec<T> {
         let pooled = self.waiting.get().and_then(SegmentChannel::try_recv);
         pooled.unwrap_or_else(|| Vec::with_capacity(self.segment_size))
     }
 
     fn most(&self) -> usize {
-        (MOST_POOLED * KEPT_CAPACITY / self.segment_size).clamp(1, MOST_POOLED)
+        (MAX_POOLED * KEPT_CAPACITY / self.segment_size).clamp(1, MAX_POOLED)
     }
 
     fn keep(&self, segment: Vec<T>) {
         if segment.capacity() == self.segment_size {
             let most = self.most();
-            // One too many goes back to the allocator.
+            // A surplus segment is freed.
             drop(self.waiting.get_or_init(|| SegmentChannel::bounded(most)).try_send(segment));
         }
     }
@@ -64,17 +64,17 @@ impl<T> SegmentCache<T> {
         Self { own: Vec::new(), pool }
     }
 
-    /// Keeps an emptied segment, if it is of the size that takes leave behind, or that producers
-    /// fill.
+    /// Keeps an emptied segment if its capacity is that of the segments that takes leave behind, or
+    /// that producers fill.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
-        if (1..=KEPT_CAPACITY).contains(&segment.capacity()) && self.own.len() < MOST_OWN {
+        if (1..=KEPT_CAPACITY).contains(&segment.capacity()) && self.own.len() < MAX_OWN {
             self.own.push(segment);
         } else {
             self.pool.keep(segment);
         }
     }
 
-    /// An empty segment; a new one has room for `size` items.
+    /// An empty segment. If it is newly allocated, it has room for `size` items.
     pub(crate) fn segment(&mut self, size: usize) -> Vec<T> {
         self.own.pop().unwrap_or_else(|| Vec::with_capacity(size))
     }
@@ -94,16 +94,16 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_gets_what_a_drain_thread_has_too_many_of() {
+    fn a_producer_gets_a_segment_that_a_drain_thread_cannot_keep() {
         let mut segment_cache = cache(KEPT_CAPACITY);
-        let segments: Vec<_> = (0..=MOST_OWN).map(|_| Vec::with_capacity(KEPT_CAPACITY)).collect();
-        let last = segments[MOST_OWN].as_ptr();
+        let segments: Vec<_> = (0..=MAX_OWN).map(|_| Vec::with_capacity(KEPT_CAPACITY)).collect();
+        let last = segments[MAX_OWN].as_ptr();
         for segment in segments {
             segment_cache.keep(segment);
         }
         let got = segment_cache.pool.segment();
         assert_eq!(got.as_ptr(), last);
-        assert_eq!(segment_cache.own.len(), MOST_OWN);
+        assert_eq!(segment_cache.own.len(), MAX_OWN);
     }
 
     #[test]
@@ -118,21 +118,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn kept_segments_are_bounded() {
         for (size, most) in
             [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)]
         {
             let mut segment_cache = cache(size);
-            for _ in 0..MOST_OWN + most + 10 {
+            for _ in 0..MAX_OWN + most + 10 {
                 segment_cache.keep(Vec::with_capacity(size));
             }
-            assert_eq!(segment_cache.own.len(), if size <= KEPT_CAPACITY { MOST_OWN } else { 0 });
+            assert_eq!(segment_cache.own.len(), if size <= KEPT_CAPACITY { MAX_OWN } else { 0 });
             assert_eq!(pooled(&segment_cache), most);
         }
     }
 
     #[test]
-    fn nothing_without_room_or_of_another_size_is_kept() {
+    fn empty_and_odd_sized_segments_are_not_kept() {
         let mut segment_cache = cache(2 * KEPT_CAPACITY);
         segment_cache.keep(Vec::new());
         segment_cache.keep(Vec::with_capacity(KEPT_CAPACITY + 1));

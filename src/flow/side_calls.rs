@@ -1,5 +1,5 @@
-//! The calls into handlers that carry no items: `on_idle` after an empty cycle, `on_close` once,
-//! after the last batch.
+//! Handler calls that carry no items: `on_idle` after an empty cycle, and `on_close` once, after
+//! the last batch.
 
 use rustc_hash::FxHashSet;
 
@@ -14,8 +14,8 @@ use crate::sync::{Instant, Ordering, fence};
 use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
-    /// Calls `on_close` of what was replaced or removed, when this thread is the last that had to
-    /// pass.
+    /// Calls `on_close` of replaced or removed handlers if this thread is the last that had to pass
+    /// a quiescent point.
     pub(super) fn retire_handlers(&mut self) {
         let mut ended = self.shared.ended_retirements(self.index);
         if ended.is_empty() {
@@ -46,7 +46,7 @@ impl<T: Item> DrainTask<T> {
         });
     }
 
-    /// The handlers that want `on_idle` and whose home this thread owns.
+    /// The handlers with `on_idle` whose home partition this thread owns.
     fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
         if let Consumption::ByHandler = self.shared.consumption {
             let route = &self.shared.route;
@@ -56,9 +56,9 @@ impl<T: Item> DrainTask<T> {
             if mine.is_empty() {
                 return Vec::new();
             }
-            // SeqCst: pairs with the fence in `retire`. First the owner words, then the list: a
-            // handler that was removed while another thread owned its home is not on it, or its
-            // home was not this thread's.
+            // SeqCst: pairs with the fence in `retire`. The owner words are read first, then the
+            // list: a handler that was removed while another thread owned its home is not on the
+            // list, or its home was not this thread's.
             fence(Ordering::SeqCst);
             let idle_handlers = route.idle_handlers();
             return idle_handlers
@@ -75,15 +75,15 @@ impl<T: Item> DrainTask<T> {
             .collect()
     }
 
-    /// The last call into each handler. The threads that are left take one after the other from a
-    /// common list, so none of them waits for a thread that hangs.
+    /// Makes the last call of each handler. The remaining threads take handlers from a shared list,
+    /// so none of them waits for a thread that hangs.
     pub(super) fn close_handlers(&mut self) {
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
             if let Some(consumer) = shared.consumption.side_called_by(self.index) {
                 self.call_alone(&consumer, SideCall::OnClose);
             }
-            // Also where a consumer took their items: they were added, so they have an end.
+            // Handlers beside a consumer get no items, but they were added, so they are closed too.
             while let Some(handler) = shared.ending.next_to_close(|| self.handlers_to_close()) {
                 self.call_alone(&handler, SideCall::OnClose);
             }
@@ -100,10 +100,10 @@ impl<T: Item> DrainTask<T> {
         let token = handler.token.clone();
         let entered = token.try_enter();
         if entered.is_none() && method == SideCall::OnIdle {
-            return; // Somebody is inside, so the handler is not idle.
+            return; // Another thread is inside, so the handler is not idle.
         }
         let _entered = entered.or_else(|| self.shared.enter_in_turn(&token));
-        // Another thread, which had the token before, may have closed it.
+        // Another thread that held the token before may have closed the handler.
         if method == SideCall::OnIdle && self.shared.ending.is_expired() {
             return;
         }

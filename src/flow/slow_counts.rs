@@ -1,4 +1,4 @@
-//! The counts of puts that do not succeed immediately, all under the gate of their partition.
+//! The counts of puts that do not succeed immediately.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ pub(crate) enum Attempt {
     Again,
 }
 
-/// What a put reads and writes when it does not succeed immediately. Under the gate.
+/// The counts of puts that do not succeed immediately. Accessed under the partition's gate.
 #[derive(Debug, Default)]
 pub(super) struct SlowCounts {
     refused: AtomicU64,
@@ -20,8 +20,8 @@ pub(super) struct SlowCounts {
 }
 
 impl SlowCounts {
-    /// A put of `delayed` items that does not succeed immediately, or `put` items of such a one that
-    /// have succeeded at last.
+    /// Counts `delayed` items of a new put that does not succeed immediately, or `put` items of a
+    /// delayed put that have now succeeded.
     pub(super) fn count(&self, attempt: Attempt, delayed: usize, put: usize) {
         match attempt {
             Attempt::New => add(&self.delayed, delayed),
@@ -38,7 +38,7 @@ impl SlowCounts {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Puts begun so far, given the number of those that succeeded.
+    /// Attempts so far, given the number of items put.
     pub(super) fn attempts(&self, pushed: u64) -> u64 {
         // Relaxed: under the gate.
         pushed - self.delayed_pushed.load(Ordering::Relaxed) + self.delayed.load(Ordering::Relaxed)

@@ -1,90 +1,89 @@
-//! How producers wait for space in a full partition, and hear of it.
+//! How producers wait for space in a full partition, and are notified of it.
 
 use std::fmt;
 
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
-/// Hears of space in full partitions in place of a thread that waits, for callers that must not
-/// wait, like an event loop.
+/// Is notified of space in full partitions, for callers that must not wait, such as an event loop.
 pub trait Listener: Send + Sync {
-    /// The partition has room again, or takes nothing more: whoever found it full looks again. May
-    /// come for nothing.
+    /// The partition has room again, or accepts nothing more: a caller that found it full must
+    /// check again. May be called spuriously.
     ///
-    /// Called by drain threads and by whoever closes the queue, under a lock of the partition: it
-    /// must neither wait nor call the queue.
+    /// Called by drain threads and by the thread that closes the queue, under a lock of the
+    /// partition: it must neither wait nor call the queue.
     fn hear(&self, partition: usize);
 }
 
-/// Those who are told.
+/// The waiting threads' notification count, and the listeners.
 #[derive(Default)]
 struct Waiters {
-    /// How often.
-    times: u64,
-    /// Beside the threads that wait, each with the partition that it is told of.
+    /// The number of notifications so far.
+    notifications: u64,
+    /// Each with the partition that it is notified of.
     listeners: Vec<(Arc<dyn Listener>, usize)>,
 }
 
 impl fmt::Debug for Waiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiters")
-            .field("times", &self.times)
+            .field("notifications", &self.notifications)
             .field("listeners", &self.listeners.len())
             .finish()
     }
 }
 
-/// Counts how often waiting producers were told to look again. The gate cannot be waited on: who
-/// lets it go tells nobody. Nor is it held here, so that no thread waits for it behind one that the
-/// system has put aside.
+/// Notifies producers that wait for space. They cannot wait on the gate, because its release
+/// notifies no thread. Nor is the gate held here, so that no thread waits for it behind one that
+/// the system has preempted.
 #[derive(Debug)]
 pub(super) struct Space {
-    told: Mutex<Waiters>,
+    waiters: Mutex<Waiters>,
     changed: Condvar,
-    /// Producers between their first look and the end of their wait, and listeners.
+    /// Producers between their first check and the end of their wait, and listeners.
     waiting: AtomicUsize,
 }
 
 impl Space {
     pub(super) fn new() -> Self {
-        Self { told: Mutex::default(), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
+        Self { waiters: Mutex::default(), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Waits, if the partition `is_full`, until somebody tells or `limit` has passed; may return
-    /// early.
+    /// Waits, if the partition `is_full`, for a notification or until `limit` has passed. May
+    /// return early.
     pub(super) fn wait(&self, limit: Option<Duration>, is_full: impl FnOnce() -> bool) {
-        // Before the look: who changes something after the look tells after this.
-        let before = self.told.lock().times;
+        // Read before the check: a change after the check notifies after this.
+        let before = self.waiters.lock().notifications;
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `notify_waiting`. Either this thread sees the new `taken`,
-        // or that one sees it waiting and tells it.
+        // SeqCst: pairs with the fence in `notify_waiting`. Either this thread sees the new
+        // `taken`, or the other sees this one waiting and notifies it.
         fence(Ordering::SeqCst);
         if is_full() {
-            let told = self.told.lock();
-            if told.times == before {
-                drop(wait_for(&self.changed, told, limit));
+            let waiters = self.waiters.lock();
+            if waiters.notifications == before {
+                drop(wait_for(&self.changed, waiters, limit));
             }
         }
-        // Relaxed: who still counts this thread tells once for nothing.
+        // Relaxed: a thread that still counts this one notifies once spuriously.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// After a change: whoever found the partition full before looks again.
-    pub(super) fn tell(&self) {
-        let mut told = self.told.lock();
-        told.times += 1;
-        for (listener, partition) in &told.listeners {
+    /// Called after a change: producers that found the partition full check again.
+    pub(super) fn notify(&self) {
+        let mut waiters = self.waiters.lock();
+        waiters.notifications += 1;
+        for (listener, partition) in &waiters.listeners {
             listener.hear(*partition);
         }
-        drop(told);
+        drop(waiters);
         self.changed.notify_all();
     }
 
-    /// Tells `listener` from now on. A look after this misses nothing: either it sees the space, or
-    /// the listener hears of it.
+    /// Notifies `listener` from now on. A check after this misses nothing: either it sees the
+    /// space, or the listener is notified.
     pub(super) fn listen(&self, listener: Arc<dyn Listener>, partition: usize) {
-        self.told.lock().listeners.push((listener, partition));
+        self.waiters.lock().listeners.push((listener, partition));
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `notify_waiting`, as that in `wait` does.
@@ -93,28 +92,28 @@ impl Space {
         }
     }
 
-    /// Tells `listener` no more.
+    /// Stops notifying `listener`.
     pub(super) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
-        let mut told = self.told.lock();
+        let mut waiters = self.waiters.lock();
         let same = |other: &Arc<dyn Listener>| {
             std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(listener))
         };
-        if let Some(place) = told.listeners.iter().position(|(other, _)| same(other)) {
-            told.listeners.swap_remove(place);
-            // Relaxed: who still counts it tells once for nothing.
+        if let Some(index) = waiters.listeners.iter().position(|(other, _)| same(other)) {
+            waiters.listeners.swap_remove(index);
+            // Relaxed: a thread that still counts it notifies once spuriously.
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// After a sealed segment was taken: tells, if somebody waits. Not needed after the open one,
-    /// unless there are heavy items: it has at most a quarter of the bound, so that whoever finds
-    /// no room for half of it has a sealed segment before it.
+    /// Called after a sealed segment was taken: notifies if a producer waits. Not needed after the
+    /// open segment, unless there are weighted items: it holds at most a quarter of the bound, so a
+    /// producer that finds no room for half of the bound has a sealed segment before it.
     pub(super) fn notify_waiting(&self) {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
         if self.waiting.load(Ordering::Relaxed) > 0 && !rule_off(Rule::NotifyWaiting) {
-            self.tell();
+            self.notify();
         }
     }
 }

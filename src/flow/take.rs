@@ -1,7 +1,7 @@
-//! Take: the side of a partition that its drain thread sees, and that nobody else may touch.
+//! Take: the drain thread's side of a partition, which no other thread may touch.
 //!
-//! Only the thread inside calls what stands here: it has read `Owned(me)` from the owner word, or
-//! it has been revoked and has not handed over yet.
+//! Only the thread inside calls these functions: it has read `Owned(me)` from the owner word, or it
+//! has been revoked and has not handed over yet.
 
 use crate::flow::gate::Access;
 use crate::flow::partition::Partition;
@@ -11,17 +11,17 @@ use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
-/// What a take found in the open segment's place.
+/// What a take found when it reached for the open segment.
 enum Opened<T> {
-    /// The open segment, perhaps empty: nothing is left behind it.
+    /// The open segment, possibly empty: nothing is left behind it.
     Last(Vec<T>),
-    /// So many sealed segments come before it.
+    /// This many sealed segments come before it.
     After(u32),
 }
 
 impl<T: Item> Partition<T> {
-    /// Takes what is queued, up to `budget` items rounded up to a segment, and returns how many. An
-    /// emptied segment from `segment_cache` takes the place of the open one.
+    /// Takes queued items, up to `budget` rounded up to a segment, and returns their number. An
+    /// emptied segment from `segment_cache` replaces the open one.
     pub(crate) fn take(
         &self,
         budget: usize,
@@ -68,15 +68,16 @@ impl<T: Item> Partition<T> {
                 }
             }
         }
-        // Unconditionally: a look at `pushed` could miss a put that has read `taken` already and
-        // set no bit.
+        // Unconditional: a read of `pushed` could miss a put that has read `taken` already and set
+        // no bit.
         if !rule_off(Rule::BudgetBit) {
             self.ready.set();
         }
         taken
     }
 
-    /// Under the gate: the open segment, which is the last, unless sealed ones come before it.
+    /// Takes, under the gate, the open segment, which is the last, unless sealed ones come before
+    /// it.
     fn take_open(&self, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
         // Relaxed: only the thread inside touches it.
@@ -92,8 +93,8 @@ impl<T: Item> Partition<T> {
         let open = std::mem::replace(&mut gate.open, segment_cache.segment(kept));
         gate.before_open += open.len() as u64;
         gate.withdraw_plan();
-        // Before the gate opens: a put that then still saw the old `taken` would find the partition
-        // not empty, and set no bit.
+        // Stored before the gate is released: a put that still saw the old `taken` would find the
+        // partition not empty, and set no bit.
         if rule_off(Rule::TakenBeforeUnlock) {
             drop(gate);
         }
@@ -102,8 +103,8 @@ impl<T: Item> Partition<T> {
     }
 
     fn weight_of(&self, segment: &[T]) -> usize {
-        // Relaxed: set under the gate before the first heavy item went in, and the gate or the
-        // channel brought that item.
+        // Relaxed: set under the gate before the first weighted item was put, and the gate or the
+        // channel delivered that item.
         if self.has_weighted.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
     }
 
@@ -115,14 +116,14 @@ impl<T: Item> Partition<T> {
             .store(self.drain_side.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
-    /// Whether a producer waits or soon will: the partition is half full.
+    /// Whether the partition is half full: a producer waits or soon will.
     pub(crate) fn is_half_full(&self) -> bool {
         let mut gate = self.gate.lock();
         self.refresh_taken(&mut gate);
         gate.queued() >= gate.half()
     }
 
-    /// At the quiescent point: everything taken so far is handled.
+    /// Called at the quiescent point: everything taken so far is handled.
     pub(crate) fn complete(&self) {
         // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in
         // `completed`.
@@ -131,7 +132,8 @@ impl<T: Item> Partition<T> {
             .store(self.drain_side.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// Whether the partition is closed and empty for good, decided under the gate. Says so once.
+    /// Whether the partition is closed and empty for good, decided under the gate. Returns true
+    /// once.
     pub(crate) fn finish(&self) -> bool {
         // Relaxed: only threads inside write it, and the owner word orders one after the other.
         if self.drain_side.finished.load(Ordering::Relaxed) {
@@ -146,9 +148,9 @@ impl<T: Item> Partition<T> {
         done
     }
 
-    /// Whether [`finish`](Self::finish) has said so.
+    /// Whether [`finish`](Self::finish) has returned true.
     pub(crate) fn is_finished(&self) -> bool {
-        // Relaxed: asked by the thread inside, which wrote it or got the partition from the one
+        // Relaxed: read by the thread inside, which wrote it or got the partition from the thread
         // that did.
         self.drain_side.finished.load(Ordering::Relaxed)
     }

@@ -1,29 +1,29 @@
-//! The type table: type → partition, as producers look it up.
+//! The type table: how producers look up the partition of a type.
 //!
 //! A hash table with open addressing that only grows: an entry is written once and stays, and a
-//! table that is too full is followed by one of twice the size that holds all entries. A look-up is
-//! a chain of plain loads: each needs the address that the one before brings, and the lock of the
-//! put waits for the last of them. So the chain is short, and an entry leads to its partition
-//! without an index on the way. A published pointer with a reference count, as for the rarely read
-//! parts of the route, would cost two read-modify-writes: about as much as the whole rest of a put.
+//! table that is too full is followed by one of twice the size that holds all entries. A lookup is
+//! a chain of plain loads, each of which depends on the previous one, and a put cannot lock the
+//! gate before the last. So the chain is short, and an entry refers to its partition directly,
+//! without an index. A published pointer with a reference count, as used for the rarely read parts
+//! of the route, would cost two read-modify-writes, about as much as the rest of a put.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | a slot | whoever holds the control lock, once | everybody |
-//! | a table | the same, before `newest` says so | who saw `newest` |
-//! | `newest` | the same | everybody |
+//! | a slot | the holder of the control lock, once | all threads |
+//! | a table | the same, before it stores `newest` | threads that saw `newest` |
+//! | `newest` | the same | all threads |
 
 use crate::flow::partition::Partition;
 use crate::item::TypeKey;
 use crate::sync::{Arc, AtomicUsize, OnceLock, Ordering, SetOnce};
 
-/// Slots of the first table; a power of two.
+/// The slots of the first table; a power of two.
 const FIRST_SLOTS: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// More than anybody has types for: the last one would hold a thousand million.
+/// More than ever needed: the last table would hold a billion types.
 const TABLES: usize = 26;
 
-/// Where the items of a type go.
+/// The partition of a type.
 #[derive(Debug)]
 pub(crate) struct TypeEntry<T> {
     key: TypeKey,
@@ -57,7 +57,7 @@ impl<T> Clone for TypeEntry<T> {
     }
 }
 
-/// Aligned, so that no slot stands in two cache lines.
+/// Aligned, so that no slot straddles two cache lines.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Slot<T>(SetOnce<TypeEntry<T>>);
@@ -65,7 +65,7 @@ struct Slot<T>(SetOnce<TypeEntry<T>>);
 #[derive(Debug)]
 struct Table<T> {
     slots: Box<[Slot<T>]>,
-    /// Leaves as many bits of a hash as an index has.
+    /// Shifts a hash down to the bits of a slot index.
     shift: u32,
 }
 
@@ -77,22 +77,22 @@ impl<T> Table<T> {
         }
     }
 
-    /// The slots from the one where `key` belongs, round and round: a quarter of them is free, so
-    /// that a search ends.
+    /// The slots starting from the one where `key` belongs, cyclically. A quarter of them is free,
+    /// so a search ends.
     #[inline]
     fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<TypeEntry<T>>> {
-        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the uppermost bits of
-        // the product spread numbers and addresses evenly.
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits of the
+        // product spread numbers and addresses evenly.
         let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mask = self.slots.len() - 1;
-        #[allow(clippy::cast_possible_truncation)] // it is below the number of slots
+        #[allow(clippy::cast_possible_truncation)] // below the number of slots
         let start = (hash >> self.shift) as usize;
         (start..).map(move |index| &self.slots[index & mask].0)
     }
 
     #[inline]
     fn find(&self, key: TypeKey) -> Option<&TypeEntry<T>> {
-        // The first empty slot ends the look-up.
+        // The first empty slot ends the lookup.
         self.probe(key).map_while(SetOnce::get).find(|entry| entry.key == key)
     }
 
@@ -124,8 +124,8 @@ impl<T> TypeTable<T> {
         self.tables[self.newest.load(Ordering::Acquire)].get()?.find(key)
     }
 
-    /// Adds a type that is not there. Under the control lock. Types are numbered from 0 in the
-    /// order in which they come, so the number says how many are there.
+    /// Adds a new type. Called under the control lock. Types are numbered from 0 in order of
+    /// registration, so the number equals the count of earlier types.
     pub(crate) fn insert(&self, entry: TypeEntry<T>) {
         // Relaxed: only the holder of the control lock writes it.
         let newest = self.newest.load(Ordering::Relaxed);
@@ -156,8 +156,8 @@ mod loom_tests {
     use crate::flow::segment_pool::SegmentPool;
     use crate::testing::loom::model;
 
-    /// Growth while a producer looks types up: what it finds is complete, also behind a larger
-    /// table, and what it has found it finds again.
+    /// Growth while a producer looks up types: the entries that it finds are complete, also in a
+    /// larger table, and it finds them again.
     #[test]
     fn loom_look_up_while_the_table_grows() {
         model(3, || {
@@ -183,9 +183,9 @@ mod loom_tests {
                     assert!(found.iter().all(is_there));
                 })
             };
-            // Three entries in the first table of four slots, the fourth in the second one. In this
-            // thread, which loom runs first: it would not try a look-up before a store that follows
-            // a look of the same thread.
+            // Three entries fit into the first table of four slots; the fourth goes into the second
+            // one. They are inserted by this thread, which loom runs first: otherwise loom would
+            // not explore a lookup before a store that follows a load of the same thread.
             (1..4).for_each(insert);
             producer.join().unwrap();
         });
@@ -216,11 +216,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_type_is_found_where_it_was_put_and_no_other(keys in prop::collection::hash_set(any::<usize>(), 0..400)) {
+        fn every_inserted_type_is_found_and_no_other(
+            keys in prop::collection::hash_set(any::<usize>(), 0..400),
+        ) {
             let table = TypeTable::new();
-            let (present, absent): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 4 != 3);
+            let (present, absent): (Vec<_>, Vec<_>) =
+                keys.iter().enumerate().partition(|(number, _)| number % 4 != 3);
             for (number, (index, key)) in present.iter().enumerate() {
-                table.insert(TypeEntry::new(TypeKey(**key), number, partition(index / 3), index % 5 == 0));
+                table.insert(TypeEntry::new(
+                    TypeKey(**key),
+                    number,
+                    partition(index / 3),
+                    index % 5 == 0,
+                ));
             }
             for (number, (index, key)) in present.iter().enumerate() {
                 let entry = table.find(TypeKey(**key)).unwrap();

@@ -1,5 +1,5 @@
-//! Produce, one item that stands for many, like a block of rows: by its weight, cut where only a
-//! piece finds room.
+//! Weighted produce: one item that stands for many, such as a block of rows, is put by its weight,
+//! and cut where only a piece finds room.
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
@@ -13,12 +13,12 @@ use crate::sync::{Arc, Instant, Ordering};
 use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
-    /// Puts an item in by its weight. What was refused comes back: all of it, or the rest.
+    /// Puts an item by its weight. Returns what was refused: the whole item, or the rest of it.
     ///
-    /// With `Blocking` an item goes in whole, or in pieces of half a buffer, so that a busy
-    /// partition does not grind it to dust. But each try that finds no such room is content with
-    /// half of that: lighter producers may take all that comes free. With `IfPossible` what finds
-    /// room goes in.
+    /// With `Blocking` an item is put whole, or in pieces of half a buffer, so that a busy
+    /// partition does not fragment it. But each attempt without enough room halves that size,
+    /// because lighter producers may take all room that becomes free. With `IfPossible` as much as
+    /// finds room is put.
     pub(crate) fn produce_weighted<P: Pause>(
         self: &Arc<Self>,
         mut item: T,
@@ -52,8 +52,8 @@ impl<T: Item> Shared<T> {
 }
 
 impl<T: Item> Partition<T> {
-    /// Puts an item in by its weight. What does not fit comes back: the whole item, unless there is
-    /// room for a piece of at least `least`.
+    /// Puts an item by its weight. Returns what does not fit: the whole item, unless there is room
+    /// for a piece of at least `least`.
     pub(crate) fn put_weighted(
         &self,
         item: T,
@@ -81,7 +81,7 @@ impl<T: Item> Partition<T> {
         if let Some(put) = put {
             // Relaxed: under the gate.
             self.has_weighted.store(true, Ordering::Relaxed);
-            // The segment's length counts it as one.
+            // The segment's length counts the item as one.
             gate.before_open += weight as u64 - 1;
             self.append(&mut gate, put);
         }

@@ -126,7 +126,7 @@ fn random_actions_keep_every_promise() {
                     let done =
                         catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|panic| {
                             eprintln!(
-                                "to reproduce: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1"
+                                "reproduce: BATCHQUEUE_MODEL_SEED={seed} BATCHQUEUE_MODEL_ACTIONS=1"
                             );
                             resume_unwind(panic)
                         });

@@ -40,7 +40,7 @@ impl fmt::Debug for Aggregator {
     }
 }
 
-/// The aggregator's contents earlier an update.
+/// The aggregator's contents before an update.
 struct Snapshot {
     groups: Mark,
     measured: Vec<Measured>,
@@ -86,14 +86,14 @@ impl Aggregator {
         let prepared =
             batches.iter().map(|batch| self.prepare(batch)).collect::<Result<Vec<_>, _>>()?;
         let rows: usize = prepared.iter().map(|batch| batch.rows).sum();
-        let earlier = self.earlier(&prepared, rows)?;
+        let snapshot = self.snapshot(&prepared, rows)?;
         for step in prepared.iter().flat_map(Prepared::steps) {
             if !self.take(&step) {
-                let Some(earlier) = earlier else {
+                let Some(snapshot) = snapshot else {
                     unreachable!("all groups were counted in advance")
                 };
-                self.groups.roll_back(&earlier.groups);
-                self.measured = earlier.measured;
+                self.groups.roll_back(&snapshot.groups);
+                self.measured = snapshot.measured;
                 return Err(AggregateError::TooManyGroups {
                     max_groups: self.aggregation.max_groups,
                 });
@@ -105,7 +105,7 @@ impl Aggregator {
     /// Prepares for an update that may exceed `max_groups`. Returns a snapshot to roll back to or,
     /// where a snapshot would cost more than looking up all rows, counts the groups up front and
     /// fails if there are too many.
-    fn earlier(
+    fn snapshot(
         &mut self,
         prepared: &[Prepared],
         rows: usize,
@@ -121,7 +121,7 @@ impl Aggregator {
         self.find_groups(prepared, rows).map(|()| None)
     }
 
-    /// Creates the groups earlier any row is applied. Stops as soon as a new group for every
+    /// Creates the groups before any row is applied. Stops as soon as a new group for every
     /// remaining row would still be within the limit.
     fn find_groups(
         &mut self,

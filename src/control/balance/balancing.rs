@@ -1,4 +1,4 @@
-//! What one queue keeps between the runs of its balancer.
+//! The state that a queue keeps between runs of its balancer.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -12,12 +12,12 @@ use crate::observe::Throttle;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Mutex;
 
-/// What is known of the runs so far.
+/// Totals over all runs so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BalanceFigures {
     pub(crate) rebalances: u64,
     pub(crate) moves: u64,
-    /// Largest thread load over smallest, in the interval before the last run.
+    /// The largest thread load over the smallest, in the interval before the last run.
     pub(crate) load_ratio: f64,
 }
 
@@ -25,11 +25,11 @@ pub(crate) struct BalanceFigures {
 #[derive(Debug)]
 pub(crate) struct Balancing {
     pub(crate) balancer: DrainBalancer,
-    /// Held for a whole run: two at once would both plan from half an interval.
+    /// Locked for a whole run: two concurrent runs would each plan from part of an interval.
     pub(super) meter: Mutex<Meter>,
     pub(super) figures: Mutex<BalanceFigures>,
     pub(super) oversized_log: Throttle<usize>,
-    /// Threads that did not hand over in time.
+    /// Throttles messages about threads that missed a handoff's deadline.
     pub(crate) overdue_log: Throttle<usize>,
     pub(super) refused_log: Throttle<()>,
 }

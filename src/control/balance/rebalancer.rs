@@ -38,7 +38,7 @@ impl Drop for InsideBalancer {
     }
 }
 
-/// What one run decided on.
+/// The outcome of one run.
 struct Decision {
     /// The wanted thread of each partition.
     plan: Vec<usize>,

@@ -12,8 +12,8 @@ use crate::rules::{Rule, rule_off};
 const LARGEST_LOAD: f64 = 1e290;
 
 impl DrainBalancer {
-    /// The wanted thread of each partition, or `None` when nothing should move. A load that is
-    /// negative or not finite counts as 0.
+    /// Returns the wanted thread of each partition, or `None` if nothing should move. A load that
+    /// is negative or not finite counts as 0.
     ///
     /// The weighted balancers skip if all loads are zero, if the threads' load ratio is below
     /// `skip_ratio`, or if the new plan would not lower the ratio by at least a factor of

@@ -1,4 +1,4 @@
-//! Handoff: a partition goes from one drain thread to another (rules 8 and 9 of `README.md`).
+//! Handoff: moves a partition from one drain thread to another (rules 8 and 9 of `README.md`).
 //!
 //! ```text
 //!               revoke (control)              assign (a, at its quiescent point)
@@ -18,7 +18,7 @@ use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Instant, Ordering, fence};
 
-/// Proof that a drain thread has nothing in hand: only `drain` makes one, after it has stored
+/// Proof that a drain thread has nothing in flight: only `drain` creates it, after it has stored
 /// `completed`.
 #[derive(Debug)]
 pub(crate) struct QuiescentPoint {
@@ -35,7 +35,7 @@ impl<T: Item> Shared<T> {
     /// Revokes a partition so that `to` gets it. Returns `false` if `to` has it already, or if the
     /// queue is closing.
     ///
-    /// Under the control lock, of which `control` is the proof.
+    /// Called under the control lock, as `control` proves.
     pub(crate) fn hand_over(&self, control: &mut Control, partition: usize, to: usize) -> bool {
         if control.access != Access::Open {
             return false;
@@ -79,14 +79,14 @@ impl<T: Item> Shared<T> {
         true
     }
 
-    /// Hands over what was revoked from this thread.
+    /// Hands over the partitions that were revoked from this thread.
     pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
         let slot = &self.threads[here.thread];
         // Spares most cycles the swap. A mark that is missed here is seen before sleep.
         if !slot.is_asked_to_hand_over() {
             return;
         }
-        // After an expiry each thread discards what it is inside of, and leaves.
+        // After expiry each thread discards the partitions it is inside of, and leaves.
         if self.ending.is_expired() {
             return;
         }
@@ -104,7 +104,7 @@ impl<T: Item> Shared<T> {
                         self.announce_owner(partition, to);
                         break;
                     }
-                    // Taken back, or aimed elsewhere.
+                    // Taken back, or redirected.
                     Err(now) => seen = now,
                 }
             }

@@ -1,4 +1,4 @@
-//! One rule of the handoff each, in the smallest model that goes red without it.
+//! Each test checks one rule of the handoff, in the smallest model that fails without it.
 //!
 //! Where a race needs a thread at a certain point, a latch holds it there: that costs loom no
 //! preemption, so the few that a bound allows are left for the race itself.
@@ -36,7 +36,7 @@ fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
     })
 }
 
-/// Two drain threads, two partitions, one consumer per thread, the first of them `first`; items
+/// Two drain threads, two partitions, one consumer per thread, the first of which is `first`; items
 /// name their partition.
 fn queue(seen: &Arc<Seen>, first: HandlerRef<Number>) -> Arc<BatchQueue<Number>> {
     let (seen, mut first) = (seen.clone(), Some(first));
@@ -71,7 +71,7 @@ fn loom_two_changes_of_one_owner_word() {
     });
 }
 
-/// Rule 3: the next owner takes nothing while the thread before it is inside.
+/// Rule 3: the next owner takes nothing while the previous thread is inside.
 #[test]
 fn loom_next_owner_checks_while_the_owner_is_inside() {
     model(1, || {
@@ -143,8 +143,7 @@ fn loom_remove_while_the_partition_moves_on() {
     model(1, || {
         let (first, seen, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        // The first type and the third one share a partition, and may go to their handlers in one
-        // cycle.
+        // The first and third types share a partition, and may reach their handlers in one cycle.
         queue.add_handler(TWO, held(&first, &hold)).unwrap();
         queue.add_handler(TypeKey(3 << 4), first.handler()).unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
@@ -216,7 +215,7 @@ fn loom_move_between_the_quiescent_point_and_the_sleep() {
     });
 }
 
-/// Is entered for `on_idle` alone.
+/// Is entered only for `on_idle`.
 struct Idle(Arc<Seen>);
 
 impl Handler<Number> for Idle {

@@ -31,13 +31,14 @@ fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
     queue.shared.hand_over(&mut queue.shared.control.lock(), partition, to);
 }
 
-/// As if the old owner had not come back in time.
+/// Takes the partition back, as if the old owner had not returned in time.
 fn take_back(queue: &BatchQueue<Number>) {
     let late = Instant::now() + Duration::from_secs(3_600);
     queue.shared.take_back(&mut queue.shared.control.lock(), late);
 }
 
-/// Exclusive, in order, nothing lost: the second item meets the old owner, the new one, or neither.
+/// Exclusive, in order, nothing lost: the second item reaches the old owner, the new one, or
+/// neither yet.
 #[test]
 fn loom_move_while_the_owner_dispatches() {
     model(1, || {
@@ -126,7 +127,7 @@ fn loom_take_back_while_the_owner_hands_over() {
 
 /// Two concurrent moves, in opposite directions.
 #[test]
-fn loom_two_partitions_change_places() {
+fn loom_two_partitions_swap_owners() {
     model(1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
@@ -138,7 +139,7 @@ fn loom_two_partitions_change_places() {
     });
 }
 
-/// `completed` goes over with the partition: a flush does not miss what either owner handled.
+/// `completed` moves with the partition: a flush does not miss what either owner handled.
 #[test]
 fn loom_flush_while_a_partition_moves() {
     model(1, || {
@@ -188,7 +189,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
     });
 }
 
-/// Removal: when it has returned, no thread is in the handler, and none comes.
+/// Removal: once it has returned, no thread is inside the handler, and none enters.
 #[test]
 fn loom_remove_while_the_owner_dispatches() {
     model(2, || {
@@ -203,7 +204,7 @@ fn loom_remove_while_the_owner_dispatches() {
     });
 }
 
-/// The same while the partition goes to a thread that has not seen the handler yet.
+/// The same while the partition moves to a thread that has not seen the handler yet.
 #[test]
 fn loom_remove_while_the_partition_moves() {
     model(1, || {

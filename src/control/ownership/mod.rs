@@ -1,5 +1,5 @@
-//! Who may drain a partition, and how that changes. The protocol and its states are in `README.md`
-//! beside this file.
+//! Which thread may drain a partition, and how that changes. `README.md` in this folder describes
+//! the protocol and its states.
 
 mod handoff;
 #[cfg(all(test, loom))]

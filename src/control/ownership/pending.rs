@@ -1,4 +1,4 @@
-//! Handoffs under way: when each is to be taken back.
+//! Handoffs under way, and when each must be taken back.
 
 use rustc_hash::FxHashMap;
 
@@ -7,26 +7,26 @@ use crate::sync::{Duration, Instant};
 /// A partition that its old owner does not hand over within this time stays with that owner.
 const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Handoffs that have begun, under the control lock.
+/// Handoffs under way, guarded by the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct PendingHandoffs {
-    /// By partition, when the last one was begun.
+    /// For each partition, when its handoff began.
     under_way: FxHashMap<usize, Instant>,
 }
 
 impl PendingHandoffs {
-    /// When the oldest one is to be taken back.
+    /// When the oldest handoff must be taken back.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
     }
 
-    /// A partition was revoked.
+    /// Records that a partition was revoked.
     pub(super) fn begin(&mut self, partition: usize, now: Instant) {
         self.under_way.insert(partition, now);
     }
 
-    /// Keeps the handoffs for which `is_under_way` holds, by partition; its second argument says
-    /// whether the time is over.
+    /// Keeps the handoffs for which `is_under_way` returns true. Its arguments are the partition
+    /// and whether the handoff is overdue.
     pub(super) fn retain(
         &mut self,
         now: Instant,

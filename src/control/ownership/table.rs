@@ -6,13 +6,13 @@ use crate::sync::{AtomicU64, Ordering};
 const REVOKED: u64 = 1 << 63;
 const TO_SHIFT: u32 = 32;
 
-/// Who may take from a partition, and who will.
+/// Which thread may take from a partition, and which will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// This drain thread takes.
+    /// This drain thread may take.
     Owned(usize),
-    /// `from` takes nothing more; it is inside until its next quiescent point, where it hands the
-    /// partition to `to`.
+    /// `from` takes nothing more. It is inside until its next quiescent point, where it hands the
+    /// partition over to `to`.
     Revoked {
         /// The thread inside.
         from: usize,
@@ -29,7 +29,7 @@ impl Owner {
         }
     }
 
-    /// The drain thread that owns the partition once a move that is under way has ended.
+    /// The drain thread that owns the partition once any handoff under way has completed.
     pub(crate) fn wanted(self) -> usize {
         match self {
             Self::Owned(thread) | Self::Revoked { to: thread, .. } => thread,
@@ -54,8 +54,8 @@ impl Owner {
     }
 }
 
-/// The owner of a partition, in one word: bits 0 to 31 the thread inside; when bit 63 is set, it is
-/// revoked and bits 32 to 62 name the next owner.
+/// The owner of a partition, in one word: bits 0 to 31 hold the thread inside; if bit 63 is set, it
+/// is revoked and bits 32 to 62 hold the next owner.
 ///
 /// Written by the control side (revoke, take back) and by the thread inside (assign), every time by
 /// a compare-exchange from the exact value read. Read by producers (which thread to wake) and by
@@ -85,8 +85,8 @@ impl OwnerWord {
             self.0.store(next.bits(), Ordering::Release);
             return Ok(());
         }
-        // AcqRel: Release publishes what the thread inside did; Acquire lets a re-aimed move build
-        // on the one before. Acquire on failure: the caller acts on what it reads.
+        // AcqRel: Release publishes what the thread inside did; Acquire lets a redirected handoff
+        // build on the one before. Acquire on failure: the caller acts on what it reads.
         self.0
             .compare_exchange(seen.bits(), next.bits(), Ordering::AcqRel, Ordering::Acquire)
             .map(|_| ())

@@ -13,8 +13,8 @@ use crate::thread_context::DrainScope;
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
 ///
 /// # Errors
-/// The system has no thread left. The queue is closed then, and the threads that did start end by
-/// themselves.
+/// The system cannot start another thread. The queue is closed then, and the threads that did start
+/// end.
 pub(crate) fn start<T: Item>(
     shared: &Arc<Shared<T>>,
     sleepers: Vec<Sleeper>,
@@ -27,8 +27,8 @@ pub(crate) fn start<T: Item>(
         match spawn(name, move || live(index, mine, sleeper)) {
             Ok(handle) => joins.push(handle),
             Err(cause) => {
-                // Partitions of threads that never started would never be finished: the others
-                // leave by the expiry.
+                // Partitions of threads that never started would never be finished: expiry makes
+                // the other threads leave.
                 shared.close();
                 shared.expire();
                 for _ in index..threads {
@@ -45,7 +45,7 @@ pub(crate) fn start<T: Item>(
 }
 
 fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
-    // Dropped last: whoever waits for the threads finds nothing of this one left.
+    // Dropped last, so that nothing of this thread is left when a wait for the threads returns.
     let _count_out = CountOut(shared.ending.running().clone());
     let host = shared.host.clone();
     let mut task = Some(DrainTask::new(index, shared, sleeper));
@@ -53,8 +53,8 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
         if let Some(task) = &mut task {
             run(task);
         }
-        // What is left of the queue may die with its last thread: items and handlers die in their
-        // host.
+        // The queue may be dropped with its last thread: its items and handlers are dropped inside
+        // their host.
         host.enter(&mut || drop(task.take()));
     });
 }

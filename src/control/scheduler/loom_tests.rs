@@ -1,11 +1,11 @@
-//! The pool under loom: its real workers and tasks, every interleaving up to a bound.
+//! The pool under loom: real workers and tasks, in every interleaving up to a bound.
 //!
-//! Run with `make loom`. Each test names the race. Timers never fire in the model (see `sync`), so
-//! a notification that is lost is a deadlock that loom reports. `preemptions` says how many times a
-//! thread may be interrupted where it could have gone on; `None` is every interleaving there is.
-//! Every step of the pool is a critical section of one lock, so a race between two parties needs
-//! one or two interruptions: one to get between two sections, one to come back. The bounds are the
-//! largest with which a test ends within some seconds.
+//! Run with `make loom`. Each test names its race. Timers never fire in the model (see `sync`), so
+//! a lost notification is a deadlock, which loom reports. `preemptions` is how many times a thread
+//! may be interrupted where it could have continued; `None` means every interleaving. Every step of
+//! the pool is a critical section of one lock, so a race between two parties needs one or two
+//! preemptions: one to get between two sections, one to return. The bounds are the largest with
+//! which a test ends within a few seconds.
 
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -21,8 +21,8 @@ fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Takes what is in its inbox, rests, and is done when it has seen all. loom reports two workers in
-/// `inside` at once.
+/// Reads its inbox, sleeps, and is done when it has seen all messages. loom reports two workers
+/// that are in `inside` concurrently.
 struct Reader {
     inside: UnsafeCell<()>,
     inbox: Mutex<usize>,
@@ -30,7 +30,7 @@ struct Reader {
     all_seen: Latch,
 }
 
-// SAFETY: test code; the cell is there so that loom reports what a data race would be.
+// SAFETY: test code; the cell exists so that loom reports what would be a data race.
 unsafe impl Sync for Reader {}
 
 impl Reader {
@@ -64,7 +64,8 @@ impl PoolTask for Reader {
     }
 }
 
-/// Running → RunningNotified, and Idle → Queued: a message that comes while the step ends is seen.
+/// Running → RunningNotified, and Idle → Queued: a message that arrives while the step ends is
+/// seen.
 ///
 /// No bound: two threads.
 #[test]
@@ -79,7 +80,8 @@ fn loom_notify_while_a_step_goes_to_sleep() {
     });
 }
 
-/// Two notifications and two workers: the task is in one of them at a time, and sees both messages.
+/// Two notifications and two workers: the task runs on one of them at a time, and sees both
+/// messages.
 ///
 /// Bound 2, in 1 s: four threads; with 3 it takes 45 s.
 #[test]
@@ -99,8 +101,8 @@ fn loom_two_notifies_while_a_step_runs() {
     });
 }
 
-/// A notification wakes a worker of its own: two tasks that come in while two workers go to wait
-/// both get one, even if the first cannot end without the second.
+/// Each added task wakes a worker: two tasks that are added while two workers go to wait both get
+/// one, even if the first cannot end without the second.
 ///
 /// Bound 3, in 3 s: three threads; with 4 it takes a minute.
 #[test]
@@ -123,18 +125,18 @@ fn loom_two_tasks_while_two_workers_go_to_wait() {
     });
 }
 
-/// Close against add: the workers end, and the task has either run or not, but is held by nobody.
+/// Close against add: the workers end, and the task, whether it has run or not, is dropped.
 ///
 /// No bound: three threads of a few steps each.
 #[test]
 fn loom_close_while_a_task_is_added() {
     model(None, || {
         let pool = start(1);
-        let one = task(|| After::Done);
-        let held = Arc::downgrade(&one);
+        let task = task(|| After::Done);
+        let held = Arc::downgrade(&task);
         let other = {
             let pool = pool.clone();
-            thread::spawn(move || drop(pool.add(one)))
+            thread::spawn(move || drop(pool.add(task)))
         };
         end(&pool);
         other.join().unwrap();
@@ -142,17 +144,17 @@ fn loom_close_while_a_task_is_added() {
     });
 }
 
-/// Close against notify: the workers end, and a task that rests is held by nobody, wherever the
-/// notification met it.
+/// Close against notify: the workers end, and a sleeping task is dropped, whenever the notification
+/// arrives.
 ///
 /// No bound, as above.
 #[test]
 fn loom_close_while_a_task_is_notified() {
     model(None, || {
         let pool = start(1);
-        let one = task(|| FOR_EVER);
-        let held = Arc::downgrade(&one);
-        let handle = pool.add(one);
+        let task = task(|| FOR_EVER);
+        let held = Arc::downgrade(&task);
+        let handle = pool.add(task);
         let other = thread::spawn(move || handle.notify());
         end(&pool);
         other.join().unwrap();
@@ -160,7 +162,7 @@ fn loom_close_while_a_task_is_notified() {
     });
 }
 
-/// Done against notify: a task that said that it is done never runs again.
+/// Done against notify: a task that is done never runs again.
 ///
 /// No bound, as above.
 #[test]
@@ -180,8 +182,8 @@ fn loom_notify_while_a_task_says_done() {
     });
 }
 
-/// A worker waits for a task of its own pool: another worker comes for it, and one of them leaves
-/// afterwards, also when the next task comes in just then or the pool closes.
+/// A worker waits for another task of the pool: another worker replaces it, and one of them leaves
+/// afterwards, even if the next task is added just then or the pool closes.
 ///
 /// Bound 3, in 4 s: three threads of many steps; with 4 it takes half a minute.
 #[test]

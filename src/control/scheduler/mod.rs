@@ -1,5 +1,5 @@
-//! Who runs a queue's drain: dedicated threads, and how they sleep; or the workers of a pool that
-//! queues share.
+//! The threads that drain a queue: dedicated threads, which sleep between cycles, or the workers of
+//! a pool that queues share.
 
 pub(crate) mod dedicated;
 mod park;

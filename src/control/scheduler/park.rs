@@ -1,13 +1,12 @@
-//! How a drain thread, or a drain task on a shared pool, rests and sleeps without missing a
-//! wake-up.
+//! How a drain thread, or a drain task on a shared pool, rests and sleeps without lost wake-ups.
 //!
-//! `state` is written by the drain thread (awake, resting, sleeping) and by whoever wakes it
-//! (awake, pressed). Both sides follow the same order: *store, fence, look*. The thread stores its
-//! state and then looks for work; a producer stores its work and then looks at the state. So at
-//! least one of them sees the other.
+//! `state` is written by the drain thread (awake, resting, sleeping) and by the threads that wake
+//! it (awake, pressed). Both sides follow the same order: *store, fence, load*. The drain thread
+//! stores its state and then checks for work; a producer stores its work and then checks the state.
+//! So at least one of them sees the other's store.
 //!
-//! Pressure that meets a thread awake is left with it: `PRESSED` stays until the thread prepares to
-//! sleep again. So only then has it to look how full its partitions are, each under its gate.
+//! Pressure on an awake thread is recorded: `PRESSED` stays until the thread prepares to sleep
+//! again. So only then must it check how full its partitions are, each under its gate.
 
 use crate::control::scheduler::TaskHandle;
 use crate::flow::partition::Signal;
@@ -17,27 +16,27 @@ use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker,
 const AWAKE: u8 = 0;
 const RESTING: u8 = 1;
 const SLEEPING: u8 = 2;
-/// Awake, and told of pressure since it last prepared to sleep.
+/// Awake, and pressure was signalled since the thread last prepared to sleep.
 const PRESSED: u8 = 4;
 
 /// How deep a drain thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SleepKind {
-    /// So that a batch can form: a first item does not end it, pressure does.
+    /// Lets a batch form: a first item does not end it, pressure does.
     Rest,
-    /// Nothing to do: anything ends it.
+    /// There is nothing to do: any signal ends it.
     Sleep,
 }
 
-/// The drain thread's side.
+/// The drain thread's side of its sleep.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     state: Arc<AtomicU8>,
-    /// A task on a shared pool has none: it leaves its worker, and the pool keeps the time.
+    /// `None` for a task on a shared pool: it leaves its worker, and the pool keeps its timer.
     parker: Option<Parker>,
 }
 
-/// Everybody else's side.
+/// The other threads' side: wakes the drain thread.
 #[derive(Debug)]
 pub(crate) struct Waker {
     state: Arc<AtomicU8>,
@@ -47,11 +46,11 @@ pub(crate) struct Waker {
 #[derive(Debug)]
 enum WakeTarget {
     Thread(Unparker),
-    /// Set before the queue is anybody's.
+    /// Set before any other thread can use the queue.
     Task(OnceLock<TaskHandle>),
 }
 
-/// For a drain thread.
+/// Creates both sides for a drain thread.
 pub(crate) fn sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
     let (parker, unparker) = parker();
@@ -61,7 +60,7 @@ pub(crate) fn sleeper() -> (Sleeper, Waker) {
     )
 }
 
-/// For a drain task on a shared pool.
+/// Creates both sides for a drain task on a shared pool.
 pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
     let state = Arc::new(AtomicU8::new(AWAKE));
     (
@@ -71,27 +70,28 @@ pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
 }
 
 impl Sleeper {
-    /// Says that the thread is about to sleep. It must look once more for work before it does.
+    /// Publishes that the thread is about to sleep. It must check once more for work before it
+    /// does.
     pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {
         let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
         // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes
-        // before `Waker::wake`. A swap, as every change of `state`: between plain stores a waker's
-        // exchange has no clear place.
+        // before `Waker::wake`. A swap, like every change of `state`: the order of a waker's
+        // exchange among plain stores would be undefined.
         let before = self.state.swap(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         SleepAttempt { sleeper: self, is_pressed: before == PRESSED }
     }
 
-    /// A task that left its worker asleep runs again.
+    /// Called when a task that left its worker to sleep runs again.
     pub(crate) fn wake_up(&self) {
-        // Relaxed: a waker that still reads the old state unparks once too often, which ends one
-        // later sleep early. A bit of its own, so that it stays if a waker has written it.
+        // Relaxed: a waker that still reads the old state unparks once too often, which ends a
+        // later sleep early. `PRESSED` is a separate bit, so that it stays if a waker has set it.
         self.state.fetch_and(PRESSED, Ordering::Relaxed);
     }
 }
 
-/// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), the thread
-/// stays awake.
+/// Proof that wakers see the thread as asleep. If it is dropped without [`sleep`](Self::sleep), the
+/// thread stays awake.
 #[derive(Debug)]
 pub(crate) struct SleepAttempt<'a> {
     sleeper: &'a Sleeper,
@@ -99,12 +99,12 @@ pub(crate) struct SleepAttempt<'a> {
 }
 
 impl SleepAttempt<'_> {
-    /// Whether somebody has told of pressure since the attempt before.
+    /// Whether pressure was signalled since the previous attempt.
     pub(crate) fn is_pressed(&self) -> bool {
         self.is_pressed
     }
 
-    /// Sleeps until woken or until `limit` has passed; may return early.
+    /// Sleeps until woken or until `limit` has passed. May return early.
     pub(crate) fn sleep(self, limit: Duration) {
         if let Some(parker) = &self.sleeper.parker {
             parker.park_timeout(limit);
@@ -124,12 +124,12 @@ impl Drop for SleepAttempt<'_> {
 }
 
 impl Waker {
-    /// Wakes the thread if it sleeps as deep as `signal` reaches. The caller stored its news and
+    /// Wakes the thread if `signal` ends its kind of sleep. The caller has stored its change and
     /// fenced before.
     pub(crate) fn wake(&self, signal: Signal) {
         // Relaxed: ordered by the caller's fence.
         let state = self.state.load(Ordering::Relaxed);
-        // Relaxed: the exchanges only make sure that one waker pays for the system call.
+        // Relaxed: the exchanges only ensure that a single waker makes the system call.
         let is_asleep = match (signal, state) {
             (Signal::FirstItem, SLEEPING) => self
                 .state
@@ -139,8 +139,8 @@ impl Waker {
             (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
                 self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
             }
-            // Pressed: the thread's next exchange finds that, and after that one it sees the
-            // caller's news.
+            // Pressed already: the thread's next exchange sees it, and after that the thread sees
+            // the caller's change.
             _ => false,
         };
         if is_asleep {
@@ -155,7 +155,7 @@ impl Waker {
         }
     }
 
-    /// Ends the sleep as its limit would: nobody has news, and nobody changes the state.
+    /// Ends the sleep as its limit would: without a change of the state.
     #[cfg(all(test, loom))]
     pub(crate) fn time_out(&self) {
         if let WakeTarget::Thread(unparker) = &self.target {
@@ -163,11 +163,11 @@ impl Waker {
         }
     }
 
-    /// Where the wake-ups of a drain task go.
+    /// Sets the handle through which a drain task is woken.
     pub(crate) fn notify_through(&self, handle: TaskHandle) {
-        if let WakeTarget::Task(place) = &self.target {
-            // Set once, when the task is made.
-            let _ = place.set(handle);
+        if let WakeTarget::Task(target) = &self.target {
+            // Set once, when the task is created.
+            let _ = target.set(handle);
         }
     }
 }

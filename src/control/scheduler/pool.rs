@@ -1,12 +1,11 @@
-//! A pool of workers that several queues share: one task per queue, and no worker ever sleeps for a
-//! single one of them.
+//! A pool of workers that several queues share: one task per queue, and no worker ever sleeps on
+//! behalf of a single task.
 //!
-//! One lock guards everything. It is held for a few steps of bookkeeping per turn, that is per
-//! batch and not per item, and queues on a shared pool are those with little traffic; several locks
-//! would buy nothing but more orders in which things can happen. Nothing that belongs to a task
-//! runs or is dropped under it.
+//! One lock guards everything. It is held for a little bookkeeping per turn, that is per batch and
+//! not per item, and queues on a shared pool have little traffic: several locks would only add
+//! interleavings. No code of a task runs under it, and no task is dropped under it.
 //!
-//! The protocol, and why no task is forgotten: `README.md` beside this file.
+//! `README.md` in this folder describes the protocol, and why no task is forgotten.
 
 use std::{fmt, io};
 
@@ -19,17 +18,18 @@ use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for}
 /// How many workers a pool may have while some of them are blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Twice as many as places: for waits that may not end by themselves.
+    /// Twice the pool's size: for waits that may never end on their own.
     Twice,
-    /// As many as it takes: for waits of which there is at most one per task.
+    /// No limit: for waits of which there is at most one per task.
     None,
 }
 
-/// Workers and their tasks. It works until it is closed, whoever holds it.
+/// Workers and their tasks. The pool runs until it is closed, whether or not references to it are
+/// left.
 pub(crate) struct Pool {
     name: String,
     live: Live,
-    /// Threads that have not ended; counted out by each as its very last act.
+    /// Threads that have not ended. Each counts itself out as its very last act.
     running: Arc<RunningThreads>,
     size: usize,
     state: Mutex<State>,
@@ -42,31 +42,31 @@ struct State {
     tasks: Tasks,
     /// Workers that have not decided to leave.
     workers: usize,
-    /// Those of them that wait inside a [`Compensation`].
+    /// Workers that are blocked while a [`Compensation`] exists.
     blocked: usize,
-    /// Those of the blocked that need not heed the limit.
+    /// Blocked workers that the limit does not apply to.
     beyond_limit: usize,
-    /// Those of them that wait for work. One that was told and is on its way still counts.
+    /// Workers that wait for work, including those that were notified and have not woken yet.
     waiting: usize,
-    /// The moment up to which timers are provided for: a waiting worker will wake by itself then.
+    /// The deadline at which a waiting worker will wake for the first timer.
     keeper: Option<Deadline>,
-    /// Workers ever started, for their names.
+    /// The number of workers ever started, for their names.
     started: usize,
 }
 
 impl State {
-    /// A worker's wait has ended.
+    /// Called when a worker's wait has ended.
     fn leave(&mut self, limit: Limit) {
         self.blocked -= 1;
         self.beyond_limit -= usize::from(limit == Limit::None);
     }
 
-    /// More workers can run than the pool has places for: one that blocked has come back.
+    /// Whether more workers can run than the pool's size, because a blocked one has resumed.
     fn has_surplus(&self, size: usize) -> bool {
         self.workers - self.blocked > size
     }
 
-    /// Whether the first timer comes before anybody wakes for it.
+    /// Whether no worker will wake in time for the first timer.
     fn lacks_keeper(&self) -> bool {
         self.tasks.first_timer().is_some_and(|first| self.keeper.is_none_or(|kept| first < kept))
     }
@@ -102,14 +102,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Takes a task in and queues it at once. On a closed pool the task is as good as done.
+    /// Adds a task and queues it immediately. On a closed pool the task counts as done.
     pub(crate) fn add(self: &Arc<Self>, task: Arc<dyn PoolTask>) -> TaskHandle {
         let mut state = self.state.lock();
         let added = state.tasks.add(task);
         if added.is_ok() {
             self.wake_worker(&state);
         }
-        // Before a refused task, which dies with `added`.
+        // Released before a refused task is dropped with `added`.
         drop(state);
         TaskHandle { pool: self.clone(), id: added.ok() }
     }
@@ -118,20 +118,20 @@ impl Pool {
         &self.name
     }
 
-    /// The number of workers that it was started with.
+    /// The number of workers that the pool was started with.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Says that the calling worker is about to wait for something that may need a worker of this
-    /// pool, so that another one takes its place until the guard is dropped. `None`: there are
-    /// twice as many workers as places already, or the system has no thread left; then it must not
-    /// wait.
+    /// Announces that the calling worker is about to wait for something that may need a worker of
+    /// this pool: another worker replaces it until the guard is dropped. Returns `None` if there
+    /// are already twice as many workers as the pool's size, or if the system cannot start another
+    /// thread. The worker must not wait then.
     pub(crate) fn begin_blocking(self: &Arc<Self>, limit: Limit) -> Option<Compensation> {
         debug_assert!(self.runs_current_thread(), "only a worker of the pool blocks it");
         let mut state = self.state.lock();
-        // Without this worker there are still enough, when one has come back and none has left for
-        // it yet.
+        // Without this worker there are still enough if another has resumed and the surplus has not
+        // left yet.
         let enough = state.has_surplus(self.size) || rule_off(Rule::Compensate);
         if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
@@ -144,7 +144,11 @@ impl Pool {
             state.workers += 1;
             drop(state);
             if let Err(cause) = spawn_worker(self, number) {
-                log::error!(target: "batchqueue", "pool {}: no thread for a worker that blocks: {cause}", self.name);
+                let name = &self.name;
+                log::error!(
+                    target: "batchqueue",
+                    "pool {name}: no thread to replace a worker that blocks: {cause}"
+                );
                 let mut state = self.state.lock();
                 state.workers -= 1;
                 state.leave(limit);
@@ -160,7 +164,7 @@ impl Pool {
     }
 
     /// Lets the workers end when the queue of tasks is empty, and gives up the tasks that rest.
-    /// Idempotent; does not wait, so a worker may call it as well.
+    /// Idempotent. Does not wait, so a worker may call it too.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         let given_up = state.tasks.close();
@@ -173,8 +177,8 @@ impl Pool {
         self.running.is_empty()
     }
 
-    /// Waits until a worker ends or `limit` has passed; may return early. Whether all workers have
-    /// ended.
+    /// Waits until a worker ends or `limit` has passed. May return early. Returns whether all
+    /// workers have ended.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> bool {
         self.running.wait(limit);
@@ -182,43 +186,42 @@ impl Pool {
     }
 
     // ---- for workers
-    // -----------------------------------------------------------------------------------------
 
     fn wait_for_work<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        // One worker wakes for the first timer and not all of them.
+        // Only one worker wakes for the first timer.
         let keeps = if state.lacks_keeper() { state.tasks.first_timer() } else { None };
         if keeps.is_some() {
             state.keeper = keeps;
         }
         state.waiting += 1;
-        // A timer that has become due since the look at it is waited for no longer.
+        // A timer that has become due in the meantime makes this wait end immediately.
         let limit = keeps.map(|deadline| deadline.time_left().unwrap_or_default());
         state = wait_for(&self.work, state, limit);
         state.waiting -= 1;
-        // Unless another one has come to wake earlier. If two wake at the same moment, one of them
-        // is forgotten here: that costs a wake-up and never a timer.
+        // Unless another worker will wake earlier. If two wake at the same moment, one of them is
+        // forgotten here, which costs a wake-up but never loses a timer.
         if keeps.is_some() && state.keeper == keeps {
             state.keeper = None;
         }
         state
     }
 
-    /// What a worker does last before it turns away from the queue: if it leaves tasks behind, or a
-    /// timer that nobody wakes for, another one must look.
+    /// The last step of a worker before it leaves the queue: if it leaves tasks behind, or a timer
+    /// that no worker will wake for, it wakes another worker.
     fn pass_on(&self, state: &State) {
         if (state.tasks.has_queued() || state.lacks_keeper()) && !rule_off(Rule::PassOn) {
             self.wake_worker(state);
         }
     }
 
-    /// Workers that do not wait look at the queue before they do.
+    /// Workers that are not waiting check the queue before they do.
     fn wake_worker(&self, state: &State) {
         if state.waiting > 0 {
             self.work.notify_one();
         }
     }
 
-    /// Workers in all, and those that wait for work.
+    /// The number of workers, and of those that wait for work.
     #[cfg(all(test, not(loom)))]
     pub(super) fn workers(&self) -> (usize, usize) {
         let state = self.state.lock();
@@ -239,7 +242,7 @@ impl Employer for Pool {
         &self.running
     }
 
-    /// Waits for a task. `None`: this worker is to leave, and counts no more.
+    /// Waits for a task. Returns `None` if this worker must leave; it no longer counts then.
     fn next_turn(&self) -> Option<Turn> {
         let mut state = self.state.lock();
         let turn = loop {
@@ -265,7 +268,7 @@ impl Employer for Pool {
         self.state.lock().tasks.give_back(turn, after);
     }
 
-    /// A worker has ended without having worked.
+    /// Called when a worker has ended without running its body.
     fn lost_worker(&self) {
         self.state.lock().workers -= 1;
     }
@@ -280,18 +283,18 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Wakes one task.
+/// A handle that wakes one task.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskHandle {
     pool: Arc<Pool>,
-    /// `None`: the pool was closed before.
+    /// `None` if the pool was already closed.
     id: Option<TaskId>,
 }
 
 impl TaskHandle {
-    /// The task runs once more, from its beginning, after this. Nothing happens when it is done.
+    /// Makes the task run a full step after this call. Does nothing if the task is done.
     ///
-    /// What the caller wrote before is visible to that run: both hold the lock in between.
+    /// What the caller wrote before is visible to that step: both hold the lock in between.
     pub(crate) fn notify(&self) {
         let Some(id) = self.id else { return };
         let mut state = self.pool.state.lock();
@@ -301,7 +304,7 @@ impl TaskHandle {
     }
 }
 
-/// While it lives, another worker stands in for the one that made it.
+/// While it exists, another worker replaces the one that created it.
 #[derive(Debug)]
 #[must_use = "the worker counts as blocked until this is dropped"]
 pub(crate) struct Compensation {

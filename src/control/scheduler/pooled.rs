@@ -1,8 +1,8 @@
-//! A queue on a shared pool: its one drain task, cycle after cycle, on whichever worker is free.
+//! A queue on a shared pool: its single drain task runs cycle after cycle on any free worker.
 //!
-//! A rest or a sleep is a timer of the pool. The task says that it sleeps, looks once more, and
-//! leaves the worker with its state still saying so; whoever wakes it from then on notifies the
-//! pool, also while the step has not quite ended.
+//! A rest or a sleep is a timer of the pool. The task publishes that it sleeps, checks once more,
+//! and leaves the worker in that state; from then on a wake-up notifies the pool, even if the step
+//! has not quite ended.
 
 use std::io;
 
@@ -18,7 +18,7 @@ struct PooledDrain<T: Item>(Mutex<Option<PooledTask<T>>>);
 
 struct PooledTask<T: Item> {
     task: DrainTask<T>,
-    /// The queue's share in the pool, given back when the queue has ended.
+    /// The queue's share of the pool, released when the queue has ended.
     share: Arc<PoolRef>,
 }
 
@@ -27,19 +27,20 @@ pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper, share: A
     let pool = share.pool().clone();
     let task = DrainTask::new(0, shared.clone(), sleeper);
     let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(PooledTask { task, share })))));
-    // The task may run already, but nobody can have put anything in yet.
+    // The task may run already, but no item can have been put yet.
     shared.threads[0].waker.notify_through(handle);
 }
 
-/// How the workers of a pool live: as the queue's own drain threads would.
+/// How the workers of a pool run: like the queue's own drain threads.
 pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::host::Host<T>>) -> Live {
     Arc::new(move |body| host.live(body))
 }
 
-/// What a user is told when a pool cannot start.
+/// The error message for a pool that cannot start.
 pub(crate) fn no_threads(name: &str, size: usize, cause: &io::Error) -> String {
     format!(
-        "cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer threads"
+        "cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer \
+         threads"
     )
 }
 
@@ -66,7 +67,8 @@ impl<T: Item> PoolTask for PooledDrain<T> {
                     let (host, running) =
                         (task.shared().host.clone(), task.shared().ending.running().clone());
                     let mut task = Some(task);
-                    // What is left of the queue may die here: items and handlers die in their host.
+                    // The queue may be dropped here: its items and handlers are dropped inside
+                    // their host.
                     host.enter(&mut || drop(task.take()));
                     drop(share);
                     running.count_out();

@@ -1,5 +1,5 @@
-//! The shared pools of the process, by name: made on first use, counted, and closed when the last
-//! queue lets go.
+//! The shared pools of the process, by name: created on first use, reference-counted, and closed
+//! when the last queue releases them.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use crate::sync::{Arc, AtomicBool, Forgettable, Mutex, Ordering, Weak};
 
 static REGISTRY: Forgettable<Registry> = Forgettable::new();
 
-/// The pool of that name. The first caller makes it, and its size stays: `Some` is the size of a
-/// pool that exists with another one, for a warning.
+/// The pool with this name. The first caller creates it and determines its size. Returns the size
+/// of an existing pool if it differs, for a warning.
 ///
 /// # Errors
-/// The system has no thread left for its workers.
+/// The system cannot start the threads of its workers.
 pub(crate) fn shared_pool(
     name: &str,
     size: usize,
@@ -22,16 +22,16 @@ pub(crate) fn shared_pool(
     REGISTRY.get().pool(name, size, live)
 }
 
-/// Every shared pool that has a worker, also those that are closed and about to end: the end of the
-/// process waits for them.
+/// Every shared pool that has a worker, including pools that are closed and about to end: the end
+/// of the process waits for them.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn live_pools() -> Vec<Arc<Pool>> {
     REGISTRY.get().live_pools()
 }
 
-/// In a forked child: the workers are not here, and the parent's locks may be held for ever. From
-/// here on all names are free, and references to the parent's pools do nothing when they are
-/// dropped.
+/// For a forked child: the workers do not exist here, and the parent's locks may be held for ever.
+/// From now on all names are free, and dropping a reference to one of the parent's pools does
+/// nothing.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn forget_pools() {
     if let Some(parents) = REGISTRY.forget() {
@@ -40,8 +40,8 @@ pub(crate) fn forget_pools() {
     forget_worker();
 }
 
-/// A queue's share in a pool. The last one to be dropped frees the name and closes the pool; it
-/// does not wait, so that may happen on a worker.
+/// A queue's share of a pool. Dropping the last share frees the name and closes the pool. It does
+/// not wait, so it may happen on a worker.
 #[derive(Debug)]
 pub(crate) struct PoolRef {
     pool: Arc<Pool>,
@@ -66,16 +66,16 @@ impl Drop for PoolRef {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pools: Mutex<Vec<LivePool>>,
-    /// This process is a child of the one that the pools belong to.
+    /// Whether this process is a forked child of the process that owns the pools.
     forgotten: AtomicBool,
 }
 
 /// A pool from its start to the end of its last worker.
 #[derive(Debug)]
 struct LivePool {
-    /// Gone for good as soon as the last queue lets go, before the pool is closed: so the name is
-    /// free from that very moment, and no request can revive a pool that is about to close. At most
-    /// one live of a name still has one.
+    /// Dead as soon as the last queue drops its share, before the pool is closed: the name is free
+    /// from that moment, and no request can revive a pool that is about to close. At most one live
+    /// pool of a name still has a share.
     share: Weak<PoolRef>,
     pool: Arc<Pool>,
 }
@@ -87,7 +87,8 @@ impl Registry {
         size: usize,
         live: Live,
     ) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
-        // Held while the workers start, which waits for nobody: two first callers get one pool.
+        // Held while the workers start, which does not wait: two concurrent first callers get the
+        // same pool.
         let mut pools = self.pools.lock();
         pools.retain(|live| !live.pool.has_ended());
         let known = pools

@@ -1,5 +1,5 @@
-//! Pools by name. Each test has a registry of its own; the process has one, which the last test
-//! uses.
+//! Pools by name. Each test has its own registry, except the last one, which uses that of the
+//! process.
 
 use std::sync::mpsc;
 
@@ -13,7 +13,7 @@ fn take(registry: &Arc<Registry>, name: &str, size: usize) -> Arc<PoolRef> {
 }
 
 #[test]
-fn a_name_stands_for_one_pool_until_the_last_queue_lets_go() {
+fn a_name_refers_to_one_pool_until_the_last_queue_releases_it() {
     let registry = Arc::new(Registry::default());
     let (first, second) = (take(&registry, "IO", 1), take(&registry, "IO", 1));
     let elsewhere = take(&registry, "CPU", 1);
@@ -22,7 +22,7 @@ fn a_name_stands_for_one_pool_until_the_last_queue_lets_go() {
     let pool = first.pool().clone();
     drop(first);
     assert!(Arc::ptr_eq(&pool, take(&registry, "IO", 1).pool()));
-    // Still open: it takes a task.
+    // Still open: it accepts a task.
     let ran = Arc::new(Latch::default());
     let runs = ran.clone();
     pool.add(task(move || {
@@ -54,7 +54,7 @@ fn the_first_size_wins_and_another_is_reported() {
 }
 
 #[test]
-fn the_last_reference_may_be_dropped_on_a_worker() {
+fn the_last_reference_can_be_dropped_on_a_worker() {
     let registry = Arc::new(Registry::default());
     let share = take(&registry, "IO", 2);
     let pool = share.pool().clone();
@@ -66,9 +66,9 @@ fn the_last_reference_may_be_dropped_on_a_worker() {
     wait_for_end(&pool);
 }
 
-/// The last drop against a new request, many times: whoever gets a pool gets one that works.
+/// Repeatedly races the last drop against a new request: every request returns a pool that works.
 #[test]
-fn a_pool_that_is_asked_for_while_another_lets_go_works() {
+fn a_pool_that_is_requested_during_the_last_release_works() {
     let registry = Arc::new(Registry::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -76,12 +76,12 @@ fn a_pool_that_is_asked_for_while_another_lets_go_works() {
             scope.spawn(move || {
                 for _ in 0..200 {
                     let share = take(registry, "IO", 1);
-                    let (tell, told) = mpsc::channel();
+                    let (sender, receiver) = mpsc::channel();
                     share.pool().add(task(move || {
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                         After::Done
                     }));
-                    assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
+                    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(()));
                 }
             });
         }
@@ -97,8 +97,8 @@ fn a_forgotten_pool_is_left_alone() {
     let (childs, other) = shared_pool("a forgotten pool", 2, live()).unwrap();
     assert_eq!(other, None);
     assert!(!Arc::ptr_eq(childs.pool(), &pool));
-    // As in a child: nothing of the parent's pool is touched, so here, where its worker lives, it
-    // goes on.
+    // As in a child, the parent's pool is not touched. In this process its worker exists, so the
+    // pool keeps running.
     drop(parents);
     let ran = Arc::new(Latch::default());
     let runs = ran.clone();

@@ -1,15 +1,15 @@
-//! What the tests of the pool share, under loom and without.
+//! Helpers for the tests of the pool, with and without loom.
 
 use super::{After, Live, Pool, PoolTask};
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, wait_for};
 
-/// How long a test waits for what must come. Only a failing one ever waits that long.
+/// The longest wait of a test. Only a failing test waits that long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A rest that only a notification ends.
+/// A sleep that only a notification ends.
 pub(super) const FOR_EVER: After = After::Sleep(Duration::MAX);
 
-/// Opens once.
+/// A latch that opens once.
 pub(super) struct Latch(Mutex<bool>, Condvar);
 
 impl Default for Latch {

@@ -1,5 +1,5 @@
-//! The tasks of one pool: their states, the queue of those that wait for a worker, and the timers
-//! of those that rest.
+//! The tasks of a pool: their states, the queue of tasks that wait for a worker, and the timers of
+//! tasks that sleep.
 //!
 //! ```text
 //!   add ──▶ Queued ──take──▶ Running ──notify──▶ RunningNotified
@@ -7,10 +7,10 @@
 //!             │ └── Again ──────┘ │                   │
 //!             ├── Again, Sleep ───┼───────────────────┘
 //!             │                   └─ Sleep ──▶ Idle
-//!             └── notify, or its timer ─────────┘           Done, from either Running: no longer in the table
+//!             └── notify, or its timer ─────────┘     Done, from either Running: no longer listed
 //! ```
 //!
-//! Plain data without locks or threads: everything here happens under the lock of the pool.
+//! Plain data without locks or threads: all access is under the pool's lock.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,43 +19,43 @@ use rustc_hash::FxHashMap;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Deadline, Duration};
 
-/// One drain task. The pool never runs `step` of one task on two workers at once.
+/// A drain task. The pool never runs `step` of a task on two workers concurrently.
 pub(crate) trait PoolTask: Send + Sync + 'static {
-    /// Does a piece of work and says how to go on. It must not wait, except inside
+    /// Does a piece of work and returns how to continue. It must not wait, except after
     /// [`Pool::begin_blocking`].
     ///
-    /// A panic is logged and ends the task as [`After::Done`] would: what it left behind half done
-    /// cannot be trusted to another step, and repeating it could go on for ever.
+    /// A panic is logged and ends the task like [`After::Done`]: its half-finished state cannot be
+    /// trusted to another step, and repeating it might never end.
     ///
     /// [`Pool::begin_blocking`]: super::Pool::begin_blocking
     fn step(&self) -> After;
 }
 
-/// How a task goes on after a step.
+/// How a task continues after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// There is more to do: to the back of the queue.
+    /// There is more to do: it goes to the back of the queue.
     Again,
-    /// Nothing to do until a notification, or until this time has passed.
+    /// There is nothing to do until a notification, or until this time has passed.
     Sleep(Duration),
-    /// Never again. The pool drops the task, on the worker and under no lock.
+    /// The task is done. The pool drops it, on the worker and outside the lock.
     Done,
 }
 
-/// Names a task within its pool. Never used twice, so a handle that outlives its task means
-/// nothing.
+/// Identifies a task within its pool. Ids are never reused, so a handle that outlives its task has
+/// no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TaskId(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Rests, with a timer at this deadline.
+    /// Sleeps, with a timer at this deadline.
     Idle(Deadline),
     /// In the queue, once.
     Queued,
     /// A worker has its [`Turn`].
     Running,
-    /// The same, and it was notified since.
+    /// A worker has its [`Turn`], and it was notified since.
     RunningNotified,
 }
 
@@ -64,7 +64,7 @@ struct TaskRecord {
     state: State,
 }
 
-/// The right to run a task, and the proof that nobody else does: there is one from `take` to
+/// The right to run a task, and the proof that no other worker does: it exists from `take` to
 /// `give_back`.
 pub(super) struct Turn {
     id: TaskId,
@@ -87,7 +87,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// Gives the task back when the table is closed, for the caller to drop outside the lock.
+    /// Adds a task. Returns it if the table is closed, for the caller to drop outside the lock.
     pub(super) fn add(&mut self, task: Arc<dyn PoolTask>) -> Result<TaskId, Arc<dyn PoolTask>> {
         if self.closed {
             return Err(task);
@@ -99,12 +99,12 @@ impl Tasks {
         Ok(id)
     }
 
-    /// Whether the task has come into the queue by this.
+    /// Notifies a task. Returns whether it entered the queue.
     pub(super) fn notify(&mut self, id: TaskId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return false };
         match entry.state {
             State::Idle(timer) => {
-                // The timer goes with the rest that it was for: it never fires into a later one.
+                // The timer is removed with its sleep, so it never fires during a later one.
                 self.timers.remove(&(timer, id));
                 entry.state = State::Queued;
                 self.queue.push_back(id);
@@ -123,8 +123,8 @@ impl Tasks {
         }
     }
 
-    /// The task that has waited longest for a worker. Timers that are due go to the back of the
-    /// queue before.
+    /// Takes the task that has waited longest for a worker. Tasks whose timers are due enter the
+    /// back of the queue first.
     pub(super) fn take(&mut self) -> Option<Turn> {
         while let Some(&(deadline, id)) = self.timers.first()
             && deadline.time_left().is_none()
@@ -137,14 +137,13 @@ impl Tasks {
         Some(Turn { id, task: entry.task.clone() })
     }
 
-    /// The end of a turn. No task is dropped by this, because the turn still holds it; the caller
-    /// drops that outside the lock.
+    /// Ends a turn. This drops no task, because the turn still holds it; the caller drops the turn
+    /// outside the lock.
     pub(super) fn give_back(&mut self, turn: &Turn, after: After) {
         let id = turn.id;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         match (entry.state, after) {
-            // A notification that a task has not seen does not keep it: it said that nothing can
-            // follow.
+            // An unseen notification does not keep the task: it has declared that it is done.
             (_, After::Done) => {
                 self.entries.remove(&id);
             }
@@ -176,9 +175,9 @@ impl Tasks {
         self.closed
     }
 
-    /// No task comes in any more, and none rests any more: those that rest are given up and
-    /// returned, for the caller to drop outside the lock; those that are queued or run will be when
-    /// they want to rest.
+    /// Accepts no further task, and lets none sleep any more. Sleeping tasks are given up and
+    /// returned, for the caller to drop outside the lock; queued and running tasks are given up
+    /// when they would sleep.
     pub(super) fn close(&mut self) -> Vec<Arc<dyn PoolTask>> {
         self.closed = true;
         let resting = std::mem::take(&mut self.timers);
@@ -198,7 +197,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn a_rest_that_ends_early_takes_its_timer_along() {
+    fn a_sleep_that_ends_early_removes_its_timer() {
         let mut tasks = Tasks::default();
         let Ok(id) = tasks.add(task(|| After::Done)) else { panic!("an open table takes a task") };
         let turn = tasks.take().unwrap();
