@@ -89,6 +89,15 @@ def test_every_public_name_is_in_an_example(module: str):
     assert sorted(set(importlib.import_module(module).__all__) - used) == []
 
 
+@pytest.mark.parametrize("module", ["batchqueue", *(f"batchqueue.{name}" for name in _SUBPACKAGES)])
+def test_every_public_name_is_on_the_page_of_names(module: str):
+    page = (ROOT / "docs" / "reference" / "names.md").read_text()
+    section = re.search(rf"^## `{module}`\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    assert section
+    listed = set(re.findall(r"`(\w+)`", section[1]))
+    assert sorted(set(importlib.import_module(module).__all__) - listed) == []
+
+
 def test_wrong_output_and_failing_block_are_found(tmp_path: Path):
     first = "```python\nx = 1\nprint(x)  # -> 1\n```\n\n"
     page = first + "```python\nprint(x + 1)\n```\n\nprints\n\n```text\n3\n```\n"
