@@ -11,6 +11,7 @@ import re
 import statistics
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from string import Template
 
@@ -158,10 +159,10 @@ def page(rows: list[str], contenders: str, printed: dict[str, str]) -> str:
     )
     output = []
     for bench, text in printed.items():
-        plain = [line for line in text.splitlines() if line and not noise.match(line)]
+        plain = [wrapped(line) for line in text.splitlines() if line and not noise.match(line)]
         output.append("\n".join([f"`cargo bench --bench {bench}`", "", "```text", *plain, "```"]))
     balance = [
-        line
+        wrapped(line)
         for line in printed["balance"].splitlines()
         if line.startswith(("bare", "static", "throughput"))
     ]
@@ -171,6 +172,11 @@ def page(rows: list[str], contenders: str, printed: dict[str, str]) -> str:
         contenders=contenders.rstrip(),
         output="\n\n".join(output),
     )
+
+
+def wrapped(line: str) -> str:
+    """Return a line of output in lines of at most 100 columns."""
+    return textwrap.fill(line, 100, subsequent_indent="    ", expand_tabs=False)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ RULES: dict[str, list[str]] = {
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
     "CutOff": ["it:p2_no_loss::a_shutdown_out_of_time_returns_the_number_of_abandoned_items"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_is_handled"],
-    "RefuseReentrant": ["it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"],
+    "RefuseReentrant": [
+        "it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"
+    ],
     "TakeOnlyWhenOwned": [
         "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
         "it:p6_handoff::a_running_owner_hands_over_when_its_cycle_ends_and_not_before",
@@ -144,15 +146,11 @@ RULES: dict[str, list[str]] = {
     ],
     "ShutdownFromHandlerReturns": ["it:regressions::r05_a_shutdown_from_a_handler_returns"],
     "TypesKeepPartitions": ["it:regressions::r06_growth_moves_no_type"],
-    "ValidatePlan": [
-        "it:regressions_of_moves::r08_a_plan_with_a_missing_thread_is_refused"
-    ],
+    "ValidatePlan": ["it:regressions_of_moves::r08_a_plan_with_a_missing_thread_is_refused"],
     "IgnoreNoise": ["it:regressions_of_moves::r09_noise_moves_nothing"],
     "UsageCountsInFlight": ["it:regressions::r10_items_in_flight_count_as_used"],
     "StatsNeverWait": ["it:regressions::r11_a_snapshot_never_waits"],
-    "SpreadForConsumers": [
-        "it:regressions::r12_one_type_keeps_four_consumers_busy_concurrently"
-    ],
+    "SpreadForConsumers": ["it:regressions::r12_one_type_keeps_four_consumers_busy_concurrently"],
     "RememberNotification": [
         "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
         "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
@@ -167,9 +165,7 @@ RULES: dict[str, list[str]] = {
         "loom:control::scheduler::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
         "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
-    "CompensateForLoop": [
-        "it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"
-    ],
+    "CompensateForLoop": ["it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"],
     "ExitGuard": ["py:core/promises/test_p9_exit.py"],
     "ForkGeneration": ["py:core/promises/test_p9_fork.py"],
     "CheckSignals": ["py:core/promises/test_p9_signals.py"],
