@@ -33,7 +33,7 @@ class TaskInfo:
 
     Attributes:
         query_id: The id of the streaming query, which survives a restart from the checkpoint. None
-            if Spark does not know it and none was given: in batch jobs, and with Spark Connect.
+            if Spark does not say it and none was given: in batch jobs, and with Spark Connect.
         epoch: Number of the micro-batch, from 0; None in batch jobs where none was given.
         partition: Number of the partition, from 0.
         attempt: 32 hexadecimal digits, different in every attempt. Spark's own attempt number is

@@ -115,18 +115,18 @@ class ShardedWrite:
         """
         shards = len(self.shuffle_keys)
         # Every shard commits every epoch, even if it got no partial.
-        place = (
-            f"element_at(array({', '.join(map(str, self.shuffle_keys))}), int(id) + 1) shuffle_key"
+        keys = ", ".join(map(str, self.shuffle_keys))
+        row_per_shard = partials.sparkSession.range(shards).selectExpr(
+            "int(id) shard",
+            f"element_at(array({keys}), int(id) + 1) shuffle_key",
+            "CAST(NULL AS binary) message",
         )
-        every = partials.sparkSession.range(shards).selectExpr(
-            "int(id) shard", place, "CAST(NULL AS binary) message"
-        )
-        merged = partials.unionByName(every).repartition(shards, "shuffle_key")
+        shuffled = partials.unionByName(row_per_shard).repartition(shards, "shuffle_key")
 
         def commit(batches: Batches) -> Batches:
             return self._commit(batches, overwrite=overwrite)
 
-        rows = map_in_arrow(merged, commit, _RESULTS).collect()
+        rows = map_in_arrow(shuffled, commit, _RESULTS).collect()
         return [json.loads(row.summary) for row in sorted(rows, key=lambda row: row.shard)]
 
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
