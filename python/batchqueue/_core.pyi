@@ -2,17 +2,18 @@
 The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 """
 
-from typing import Any, SupportsFloat, SupportsIndex, final
+from typing import Any, Final, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
 __all__ = [
+    "__version__",
     "Aggregator",
-    "Bell",
-    "Inside",
+    "HandlerCall",
     "PartitionPolicy",
+    "PendingItem",
     "Queue",
+    "RoomNotifier",
     "ThreadPolicy",
-    "Waiting",
     "after_fork_in_child",
     "close_all",
     "flush_until",
@@ -25,6 +26,11 @@ __all__ = [
     "try_produce_many",
 ]
 
+__version__: Final[str]
+"""
+The version of the package.
+"""
+
 @disjoint_base
 class Aggregator:
     """
@@ -32,7 +38,7 @@ class Aggregator:
     """
     def __bool__(self, /) -> bool:
         """
-        An aggregator is true, also while it has no groups.
+        Return True, even while there are no groups.
         """
     def __len__(self, /) -> int: ...
     def __new__(
@@ -48,96 +54,89 @@ class Aggregator:
     ) -> Aggregator: ...
     def consume(self, /, batch: "list[Any]") -> None:
         """
-        Take in a list of Arrow data: rows, or partials of an equal aggregation. A queue calls this without the interpreter.
+        Aggregate a list of Arrow data: rows, or partials of an equal aggregation.
+
+        A queue does this without the interpreter.
 
         Args:
-            batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. All of them go in, or none.
+            batch: Objects with `__arrow_c_array__` or `__arrow_c_stream__`. Either all of them are
+                aggregated, or none.
 
         Raises:
-            ConfigError: A column is missing or has another type than it can have or had before, or the partials are of
-                another aggregation.
-            BatchQueueError: There would be more than `max_groups` groups, and there is no next worker; or the data is
-                broken.
+            ConfigError: A column is missing, its type is not supported or has changed, or the
+                partials belong to another aggregation.
+            BatchQueueError: There would be more than `max_groups` groups and there is no next
+                worker, or the data is invalid.
         """
     @property
     def dropped(self, /) -> int:
         """
-        Groups that were given up, because the next worker raised, or refused them at close.
+        Groups that were lost because the next worker raised, or refused them at close.
+        """
+    @property
+    def emits(self, /) -> bool:
+        """
+        Whether there is a next worker, to which the groups are emitted.
         """
     def flush(self, /) -> None:
         """
-        Hand all groups to the next worker now. Without one, nothing happens.
-        """
-    @property
-    def hands_on(self, /) -> bool:
-        """
-        Whether there is a next worker.
+        Emit all groups to the next worker now. Without a next worker, nothing happens.
         """
     def on_close(self, /) -> None:
         """
-        Hand on everything, for the last time.
+        Emit all groups for the last time.
 
         Raises:
-            BatchQueueError: The next worker refused some of it.
+            BatchQueueError: The next worker refused some of the groups; they are lost.
         """
     def on_idle(self, /) -> None:
         """
-        Hand on everything: there is nothing to merge it with.
+        Emit all groups: no rows wait to be merged with them.
         """
     def partials(self, /) -> "Any":
         """
-        Take all groups out, as a record batch of partials that an equal aggregator can take in, here or elsewhere.
+        Take all groups out, as a record batch of partials that an equal aggregator can aggregate
+        further, in this process or another.
 
         Returns:
-            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
+            if there are no groups.
         """
     def result(self, /) -> "Any":
         """
-        The keys and the measures of all groups, in the order in which the groups were met. They stay.
+        Return the keys and the measures of all groups, in order of first appearance. The groups
+        stay.
 
         Returns:
-            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None if there are no groups.
+            A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
+            if there are no groups.
 
         Raises:
-            OverflowError: A sum of integers does not fit into 64 bits; the partials have it as a decimal.
+            OverflowError: A sum of integers does not fit into 64 bits; `partials` returns it as a
+                decimal.
         """
     def update(self, /, data: "Any") -> None:
         """
-        Take in one piece of Arrow data, as `consume` does.
+        Aggregate one piece of Arrow data.
+
+        Args:
+            data: An object with `__arrow_c_array__` or `__arrow_c_stream__`.
+
+        Raises:
+            ConfigError: As `consume`.
+            BatchQueueError: As `consume`.
         """
 
 @final
-class Bell:
+class HandlerCall:
     """
-    The partitions of one queue that tasks of one event loop wait for.
-    """
-    def __new__(cls, /) -> Bell: ...
-    def fileno(self, /) -> int:
-        """
-        The file descriptor that can be read when there is something to hear.
-        """
-    def heard(self, /) -> list[int]:
-        """
-        The partitions that have room since the last call, or take nothing more.
-        """
-    def leave(self, /, partition: SupportsIndex) -> None:
-        """
-        Hear no more of a partition.
-        """
-    def listen(self, /, waiting: Waiting) -> None:
-        """
-        Hear of room in the partition that an item waits for, from now on.
-        """
+    One call into a handler, made by a drain thread that waits for a coroutine.
 
-@final
-class Inside:
+    Meanwhile the queue answers the coroutine as it would answer the drain thread.
     """
-    One call into a handler, from the drain thread that makes it and waits for a coroutine. What the coroutine asks of a queue
-    meanwhile is answered as if the drain thread had asked.
-    """
-    def __new__(cls, /) -> Inside:
+    def __new__(cls, /) -> HandlerCall:
         """
-        On the drain thread, inside the handler.
+        Begin a call: on the drain thread, inside the handler.
         """
     @property
     def active(self, /) -> bool:
@@ -146,7 +145,7 @@ class Inside:
         """
     def end(self, /) -> None:
         """
-        The call has ended.
+        End the call.
         """
 
 @final
@@ -162,8 +161,12 @@ class PartitionPolicy:
     @staticmethod
     def adaptive(multiplier: SupportsIndex = 25) -> PartitionPolicy:
         """
-        Partitions that grow with `add_handler`: one for each handler up to `multiplier` per drain thread, then one for
-        every two.
+        Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per
+        drain thread, then one for every two handlers.
+
+        Args:
+            multiplier: Partitions per drain thread up to which each handler gets its own, 1 or
+                more.
 
         Raises:
             ConfigError: `multiplier` is below 1.
@@ -171,7 +174,10 @@ class PartitionPolicy:
     @staticmethod
     def fixed(count: SupportsIndex) -> PartitionPolicy:
         """
-        `count` partitions.
+        Use `count` partitions.
+
+        Args:
+            count: Partitions, 1 or more.
 
         Raises:
             ConfigError: `count` is below 1.
@@ -180,25 +186,66 @@ class PartitionPolicy:
         self, /, threads: SupportsIndex, handlers: SupportsFloat | SupportsIndex = 0.0
     ) -> int:
         """
-        The number of partitions.
+        Return the number of partitions, at least 1.
 
         Args:
             threads: Drain threads.
-            handlers: Handlers, by weight.
+            handlers: Sum of the weights of the handlers.
         """
     @staticmethod
     def thread_multiply(multiplier: SupportsIndex) -> PartitionPolicy:
         """
-        `multiplier` partitions per drain thread.
+        Use `multiplier` partitions per drain thread.
+
+        Args:
+            multiplier: Partitions per drain thread, 1 or more.
 
         Raises:
             ConfigError: `multiplier` is below 1.
         """
 
+@final
+class PendingItem:
+    """
+    An item whose partition is full.
+
+    It is refused when the caller gives it up, at the latest when this object is destroyed.
+    """
+    @property
+    def partition(self, /) -> int | None:
+        """
+        The partition that the item waits for, or None if it is settled.
+        """
+    def refuse(self, /) -> None:
+        """
+        Give up. A settled item is left as it is.
+        """
+    def time_out(self, /, accepted: "int") -> "BaseException | None":
+        """
+        Give up because time ran out.
+
+        Args:
+            accepted: Items of the same call that were accepted before.
+
+        Returns:
+            The error to raise, or None if the item is settled.
+        """
+    def try_again(self, /, call: "HandlerCall | None") -> bool | None:
+        """
+        Try to enqueue the item.
+
+        Args:
+            call: The handler call that the caller belongs to.
+
+        Returns:
+            True if the item was accepted, False if the queue is shut down, None if the partition is
+            still full.
+        """
+
 @disjoint_base
 class Queue:
     """
-    The core of one queue; `batchqueue.BatchQueue` adds what is said in Python.
+    The core of one queue; `batchqueue.BatchQueue` adds what is written in Python.
     """
     def __new__(
         cls,
@@ -211,52 +258,70 @@ class Queue:
         per_thread: "bool",
     ) -> Queue:
         """
-        Starts the drain threads. `consumers`: none for handlers, else one, or one per drain thread.
+        Start the drain threads.
+
+        Args:
+            name: The name of the queue.
+            config: A `BatchQueueConfig`.
+            selector: The kind of the selector.
+            select: The function of the selector, or None.
+            consumers: Methods of the consumers: none if items go to handlers, else one, or one per
+                drain thread.
+            per_thread: Whether there is one consumer per drain thread.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
     def _add_handlers(
         self, /, item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = True
     ) -> None:
         """
-        One handler for the type, or one for each of as many partitions. `wait`: until no thread is inside one that it had.
+        Give a type one handler, or several, one for each of as many partitions.
+
+        Args:
+            item_type: The class, or the tag.
+            handlers: The methods of each handler.
+            weight: Share of a partition.
+            wait: Whether to wait until no thread is inside a previous handler of the type.
         """
     def _close_to_outside(self, /) -> None:
         """
-        Refuse outside threads; drain threads may still produce.
+        Refuse outside threads. Drain threads may still produce.
         """
     def _stats(self, /) -> "dict[str, Any]":
         """
-        The core's snapshot, for the facade's `BatchQueueStats`.
+        Return the core's snapshot, for the facade's `BatchQueueStats`.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
         """
         Wait until all items accepted before the call have been handled.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            True: they have. False: time ran out, or a shutdown abandoned some.
+            True if they have been handled. False if time ran out, or a shutdown abandoned some.
 
         Raises:
             BatchQueueError: Called from a drain thread, which would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
     @property
-    def name(self, /) -> str: ...
+    def name(self, /) -> str:
+        """
+        The name of the queue.
+        """
     def produce(
         self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
     ) -> bool:
         """
-        Put one item in.
+        Enqueue one item.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
-            timeout: Seconds to wait for space with BLOCKING; None waits as long as it takes.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
-            True: accepted. False: refused, because the partition is full and the strategy IF_POSSIBLE, or because the
-            queue is shut down.
+            True if the item was accepted. False if it was refused: the partition is full and the
+            strategy is `IF_POSSIBLE`, or the queue is shut down.
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole time-out.
@@ -272,29 +337,34 @@ class Queue:
         timeout: SupportsFloat | SupportsIndex | None = None,
     ) -> int:
         """
-        Put the rows of Arrow data in, split by the values of one column, the tags.
+        Enqueue the rows of Arrow data, split by the values of one column, the tags.
 
-        Each tag's rows go to the handler that `add_handler("tag", ...)` registered, as a list of `pyarrow.RecordBatch`,
-        in the order that they had; without pyarrow, as objects with `__arrow_c_array__`. The buffer and all counts
-        are in rows. Where a tag's rows stand next to each other nothing is copied.
+        The rows of a tag go to the handler that `add_handler("tag", ...)` registered, as a list of
+        `pyarrow.RecordBatch` in their original order; without pyarrow, as objects with
+        `__arrow_c_array__`. The buffer size and all counts are in rows. Adjacent rows of a tag are
+        not copied.
 
         Args:
-            batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or a table of pyarrow,
-                polars, DuckDB or nanoarrow.
-            type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or a dictionary of
-                them. Rows with null, or a tag that has no handler, count as unhandled.
-            timeout: Seconds in all, from the call on, after which a full partition is not waited for with BLOCKING; None
-                waits as long as it takes.
+            batch: Anything with `__arrow_c_array__` or `__arrow_c_stream__`, like a record batch or
+                a table of pyarrow, polars, DuckDB or nanoarrow.
+            type_column: Name of the column with the tags: strings, integers (7 is the tag "7"), or
+                a dictionary of them. Rows with null, or with a tag that has no handler, count as
+                unhandled.
+            timeout: Seconds in all, from the call on, to wait for space with
+                `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
-            Rows accepted: all, unless the strategy is IF_POSSIBLE and a partition full, or the queue is shut down.
+            The number of accepted rows: all of them, unless a partition is full and the strategy is
+            `IF_POSSIBLE`, or the queue is shut down.
 
         Raises:
-            ConfigError: No Arrow data, no such column, one of another type, or a selector by key or by function.
+            ConfigError: `batch` is not Arrow data, the column is missing or of another type, or the
+                selector is `by_key` or `custom`.
             BatchQueueError: The stream of batches failed.
-            ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like KeyboardInterrupt, says in
-                `accepted` how many rows are in: those of all batches before the last that was read, and of that one some
-                tags' rows, not the first so many.
+            ProduceTimeoutError: A partition stayed full. Each error, and an interrupt like
+                `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
+                batches before the last that was read, and of that batch the rows of some tags,
+                which need not be its first rows.
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
@@ -302,71 +372,98 @@ class Queue:
         self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
     ) -> int:
         """
-        Put many items in, in order, up to the first that is refused.
+        Enqueue many items in order, up to the first that is refused.
 
         Args:
-            items: Any iterable. A list or a tuple is taken in large pieces, which is several times faster.
-            timeout: Seconds in all to wait for space with BLOCKING; None waits as long as it takes.
+            items: Any iterable. A list or a tuple is several times faster, because it is enqueued
+                in large pieces.
+            timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
+                limit.
 
         Returns:
-            The number of items accepted: the first so many.
+            The number of accepted items, counted from the first.
 
         Raises:
-            ProduceTimeoutError: A partition stayed full; `accepted` of the error says how many are in. An interrupt,
-                like KeyboardInterrupt, carries `accepted` as well.
+            ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
+                accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """
     def rebalance(self, /) -> int:
         """
-        Run the balancer now, on the time since its last run.
+        Run the balancer now, on the load since its last run.
 
-        Called from a drain thread it asks for a run, does not wait for it, and returns 0.
+        A call from a drain thread requests a run, does not wait for it, and returns 0.
 
         Returns:
-            Partitions whose wanted drain thread changed; 0 without a balancer. Each moves when its thread has ended the
-            cycle it is in.
+            The number of partitions whose wanted drain thread changed; 0 without a balancer. Each
+            partition moves at the end of its current drain thread's cycle.
 
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
     def remove_handler(self, /, item_type: "type | str") -> bool:
         """
-        Take a type's handler away: items of the type are unhandled from now on.
+        Remove the handler of a type. Items of the type are unhandled from now on.
 
-        The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless it serves another
-        type of this queue. When the call returns, no thread is inside it and none will enter. Called from a drain
-        thread it does not wait for that.
+        The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
+        it serves another type of this queue. When the call returns, no thread is inside the handler
+        and none will enter it. A call from a drain thread does not wait for that.
 
         Args:
             item_type: The class, or the tag.
 
         Returns:
-            False: the type had no handler, or the queue is shut down.
+            True if the type had a handler. False if it had none, or the queue is shut down.
 
         Raises:
-            ConfigError: Neither a class nor a tag.
+            ConfigError: `item_type` is neither a class nor a tag.
             QueueForkedError: The queue was made before a fork.
         """
     @property
     def running(self, /) -> bool:
         """
-        Whether the queue takes items.
+        Whether the queue accepts items: False once it is shut down.
         """
     def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
         Refuse every new item, deliver what was accepted, and end the drain threads.
 
-        Called from a handler of this queue, it closes and returns; the drain threads end by themselves.
+        Called from a handler of this queue, it closes the queue and returns; the drain threads end
+        later.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            Abandoned items: 0 unless time ran out.
+            The number of abandoned items: 0 unless time ran out.
 
         Raises:
             QueueForkedError: The queue was made before a fork.
+        """
+
+@final
+class RoomNotifier:
+    """
+    The partitions of one queue that tasks of one event loop wait for.
+    """
+    def __new__(cls, /) -> RoomNotifier: ...
+    def fileno(self, /) -> int:
+        """
+        Return the file descriptor, which is readable when a partition has room.
+        """
+    def take_notified(self, /) -> list[int]:
+        """
+        Return the watched partitions that got room since the last call, or that accept no more
+        items.
+        """
+    def unwatch(self, /, partition: SupportsIndex) -> None:
+        """
+        Stop watching a partition.
+        """
+    def watch(self, /, pending: PendingItem) -> None:
+        """
+        Watch the partition that an item waits for, from now on.
         """
 
 @final
@@ -382,7 +479,11 @@ class ThreadPolicy:
     @staticmethod
     def cpu_cores(multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
         """
-        `multiplier` drain threads per core that this process may use, rounded half up, at least 1.
+        Use `multiplier` drain threads per core that this process may use: rounded half up, at
+        least 1.
+
+        Args:
+            multiplier: Drain threads per core, above 0.
 
         Raises:
             ConfigError: `multiplier` is not a finite number above 0.
@@ -392,7 +493,11 @@ class ThreadPolicy:
         base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex
     ) -> ThreadPolicy:
         """
-        `base` drain threads and `multiplier` more per core, rounded half up.
+        Use `base` drain threads and `multiplier` more per core, rounded half up.
+
+        Args:
+            base: Drain threads on every machine, 0 or more.
+            multiplier: Further drain threads per core that this process may use, above 0.
 
         Raises:
             ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
@@ -400,56 +505,37 @@ class ThreadPolicy:
     @staticmethod
     def fixed(count: SupportsIndex) -> ThreadPolicy:
         """
-        `count` drain threads, whatever the machine.
+        Use `count` drain threads on every machine.
+
+        Args:
+            count: Drain threads, 1 or more.
 
         Raises:
             ConfigError: `count` is below 1.
         """
     def resolve(self, /, cores: SupportsIndex | None = None) -> int:
         """
-        The number of drain threads, at least 1.
+        Return the number of drain threads, at least 1.
 
         Args:
-            cores: Cores of the machine; None asks for those that this process may use.
-        """
-
-@final
-class Waiting:
-    """
-    An item whose partition is full. It is refused when it is given up, at the latest with the end of this object.
-    """
-    def again(self, /, inside: "Inside | None") -> bool | None:
-        """
-        Put it in, if there is room. True: it is in. False: the queue is shut down. None: it still waits.
-        """
-    @property
-    def partition(self, /) -> int | None:
-        """
-        The partition that it waits for; None when it is settled.
-        """
-    def refuse(self, /) -> None:
-        """
-        Give up. Nothing happens when it is settled.
-        """
-    def time_out(self, /, accepted: "int") -> "BaseException | None":
-        """
-        Give up because the time is over: the error to raise.
+            cores: Cores to count with. Default: the cores that this process may use.
         """
 
 def after_fork_in_child() -> None:
     """
-    In a forked child: the drain threads are not here, and their locks may be held for ever.
+    Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
+    their locks may be held forever.
     """
 
 def close_all() -> None:
     """
-    Closes every live queue, registered or not, the last created first: what was accepted is delivered, within each
-    queue's `shutdown_timeout`, counted from now.
+    Close every live queue, registered or not, in reverse order of creation. Accepted items are
+    delivered, within each queue's `shutdown_timeout`, counted from the call.
     """
 
 def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
     """
-    `flush` for a thread whose wait ends when the event `stop` is set.
+    `Queue.flush`, whose wait also ends when the event `stop` is set.
     """
 
 def is_exiting() -> bool:
@@ -459,49 +545,76 @@ def is_exiting() -> bool:
 
 def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
     """
-    `remove_handler` without a wait.
+    `Queue.remove_handler` without the wait.
     """
 
 def room(queue: "Queue", partition: "int") -> int:
     """
-    How many items find room in a partition; all that may be when the queue is shut down.
+    Return the number of items that a partition has room for now; `buffer_size` once it accepts no
+    more items.
     """
 
 def shutdown_until(
-    queue: "Queue", timeout: "float | None", stop: "Any", inside: "Inside | None"
+    queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"
 ) -> int:
     """
-    `shutdown` in the same way; `inside`: the handler call that asks for it.
+    `Queue.shutdown`, whose wait also ends when the event `stop` is set.
+
+    Args:
+        queue: The queue.
+        timeout: As in `Queue.shutdown`.
+        stop: A `threading.Event`.
+        call: The handler call that the caller belongs to.
     """
 
 def thread_count(threads: ThreadPolicy, partitions: PartitionPolicy) -> int:
     """
-    Drain threads that a queue with these policies gets.
+    Return the number of drain threads of a queue with these policies.
     """
 
 def try_produce(
-    queue: "Queue", item: "Any", bell: "Bell | None", ahead: "int | None", inside: "Inside | None"
-) -> "bool | Waiting":
+    queue: "Queue",
+    item: "Any",
+    notifier: "RoomNotifier | None",
+    turn_at: "int | None",
+    call: "HandlerCall | None",
+) -> "bool | PendingItem":
     """
-    Put one item in without waiting. A `Waiting` may be tried again.
+    Enqueue one item without waiting.
 
     Args:
-        bell: Which partitions tasks of the loop wait for: there the item waits as well, behind them.
-        ahead: The partition where it is the caller's turn.
-        inside: The handler call that the caller belongs to.
+        queue: The queue.
+        item: Any object.
+        notifier: The partitions that tasks of the loop wait for. There the item waits as well,
+            behind them.
+        turn_at: The partition where it is the caller's turn.
+        call: The handler call that the caller belongs to.
+
+    Returns:
+        True if the item was accepted, False if it was refused, or a `PendingItem` to try again.
     """
 
 def try_produce_many(
     queue: "Queue",
     items: "list[Any] | tuple[Any, ...]",
     start: "int",
-    bell: "Bell | None",
-    ahead: "int | None",
-    inside: "Inside | None",
-) -> "tuple[int, bool | Waiting | None]":
+    notifier: "RoomNotifier | None",
+    turn_at: "int | None",
+    call: "HandlerCall | None",
+) -> "tuple[int, bool | PendingItem | None]":
     """
-    Put the items of a list or a tuple in from `start` on, without waiting. The rest is as in `try_produce`.
+    Enqueue the items of a list or a tuple from `start` on, without waiting.
+
+    Args:
+        queue: The queue.
+        items: All items of the call.
+        start: Index of the first item to enqueue.
+        notifier: As in `try_produce`.
+        turn_at: As in `try_produce`.
+        call: As in `try_produce`.
 
     Returns:
-        How many of them all are in then, and what became of the next one: True: there is none, None: its turn is later.
+        The number of items accepted so far, those before `start` included, and the result for the
+        next item: True if there is none, None if the loop should get a turn first, else as in
+        `try_produce`.
     """

@@ -58,7 +58,8 @@ class OnLoop:
 def test_all_methods_of_a_handler_may_be_coroutines():
     async def main():
         handler = OnLoop()
-        async with AsyncBatchQueue("queue", config()) as queue:
+        # A thread that fell asleep before the handler was added calls on_idle after max_idle_ms.
+        async with AsyncBatchQueue("queue", config(max_idle_ms=5)) as queue:
             queue.add_handler(str, handler)
             await until(lambda: ("idle",) in handler.calls)
             for item in ("good", "bad"):
