@@ -44,7 +44,7 @@ impl ThreadSlot {
     // -----------------------------------------------------------------------------------------
 
     /// After a partition was revoked from the thread.
-    pub(crate) fn ask_to_hand_over(&self) {
+    pub(crate) fn request_handoff(&self) {
         // Release: pairs with the AcqRel swap in `take_handoff_request`; a thread that sees the
         // mark finds the word.
         self.asked_to_hand_over.store(true, Ordering::Release);
@@ -56,14 +56,14 @@ impl ThreadSlot {
     /// Whether the thread was asked to hand a partition over. Relaxed: the caller has fenced, or a
     /// mark that is missed now is seen before sleep.
     #[inline]
-    pub(crate) fn is_asked_to_hand_over(&self) -> bool {
+    pub(crate) fn is_handoff_requested(&self) -> bool {
         self.asked_to_hand_over.load(Ordering::Relaxed)
     }
 
     /// Clears the mark, before the thread checks its partitions.
     #[inline]
     pub(crate) fn take_handoff_request(&self) {
-        // AcqRel: pairs with the Release in `ask_to_hand_over`.
+        // AcqRel: pairs with the Release in `request_handoff`.
         self.asked_to_hand_over.swap(false, Ordering::AcqRel);
     }
 

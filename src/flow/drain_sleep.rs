@@ -57,7 +57,7 @@ impl<T: Item> DrainTask<T> {
         if shared.ending.is_over()
             || self.has_partition_to_finish()
             // Ordered by the fence in `Sleeper::prepare`.
-            || (self.slot().is_asked_to_hand_over() && !rule_off(Rule::CheckRevoked))
+            || (self.slot().is_handoff_requested() && !rule_off(Rule::CheckRevoked))
             || shared.retirements.wait_for(self.index)
         {
             return true;

@@ -148,11 +148,11 @@ impl<T: Item> Shared<T> {
     pub(crate) fn try_produce(
         self: &Arc<Self>,
         item: T,
-        given: Option<usize>,
+        chosen: Option<usize>,
         is_awaited: &dyn Fn(usize) -> bool,
     ) -> Result<(), TryProduceError<T>> {
-        let partition = match given {
-            Some(index) => self.given(index),
+        let partition = match chosen {
+            Some(index) => self.chosen_partition(index),
             None => self.select(item.type_key()),
         };
         // A thread that those others wait for must not wait for them.

@@ -16,13 +16,13 @@ impl<T: Item> Shared<T> {
     pub(crate) fn produce<P: Pause>(
         self: &Arc<Self>,
         item: T,
-        given: Option<usize>,
+        chosen: Option<usize>,
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         debug_assert_eq!(item.weight(), 1, "weighted items need produce_weighted");
-        let partition = match given {
-            Some(index) => self.given(index),
+        let partition = match chosen {
+            Some(index) => self.chosen_partition(index),
             None => self.select(item.type_key()),
         };
         match partition.put(item, on_drain_thread) {
@@ -99,7 +99,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// The partition that a caller chose.
-    pub(super) fn given(&self, index: usize) -> &Partition<T> {
+    pub(super) fn chosen_partition(&self, index: usize) -> &Partition<T> {
         let partition = self.route.partition(index);
         if self.config.selector == Selector::ByType {
             partition.mix();

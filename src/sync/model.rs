@@ -192,10 +192,10 @@ impl Parker {
             *self.0.0.lock() = false;
             return;
         }
-        let (token, told) = &*self.0;
+        let (token, changed) = &*self.0;
         let mut set = token.lock();
         while !*set {
-            set = wait_for(told, set, None);
+            set = wait_for(changed, set, None);
         }
         *set = false;
     }
@@ -203,8 +203,8 @@ impl Parker {
 
 impl Unparker {
     pub(crate) fn unpark(&self) {
-        let (token, told) = &*self.0;
+        let (token, changed) = &*self.0;
         *token.lock() = true;
-        told.notify_all();
+        changed.notify_all();
     }
 }

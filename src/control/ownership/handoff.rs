@@ -67,7 +67,7 @@ impl<T: Item> Shared<T> {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
                 let slot = &self.threads[from];
-                slot.ask_to_hand_over();
+                slot.request_handoff();
                 if !rule_off(Rule::RevokeWake) {
                     // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the
                     // mark, or it is woken.
@@ -83,7 +83,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
         let slot = &self.threads[here.thread];
         // Spares most cycles the swap. A mark that is missed here is seen before sleep.
-        if !slot.is_asked_to_hand_over() {
+        if !slot.is_handoff_requested() {
             return;
         }
         // After expiry each thread discards the partitions it is inside of, and leaves.

@@ -256,7 +256,7 @@ fn loom_remove_while_the_next_owner_lists_idle_handlers() {
         // A revoke without `hand_over`: that reads the word first, and then loom does not try the
         // exchange between two reads of the other thread.
         shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
-        shared.threads[0].ask_to_hand_over();
+        shared.threads[0].request_handoff();
         let retired = shared.unregister(ONE).unwrap();
         first.cycle();
         retired.wait_for_end(&mut Wait).unwrap();
