@@ -4,7 +4,8 @@ use loom::thread;
 
 use crate::config::{Config, PartitionPolicy};
 use crate::sync::{Arc, Mutex};
-use crate::testing::loom::{Latch, Number, ONE, Seen, TWO, config, model};
+use crate::testing::latch::Latch;
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 use crate::{Batch, BatchQueue, HandlerRef};
 
 /// A close finds more items than one take may take (rule 14): a partition is finished when it is

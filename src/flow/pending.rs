@@ -192,7 +192,8 @@ mod loom_tests {
     use crate::config::Config;
     use crate::flow::space::Listener;
     use crate::sync::{Arc, Condvar, Mutex, wait_for};
-    use crate::testing::loom::{Latch, Number, ONE, Seen, config, model};
+    use crate::testing::latch::Latch;
+    use crate::testing::loom::{Number, ONE, Seen, config, model};
     use crate::{Batch, BatchQueue, HandlerRef};
 
     /// An event loop that sleeps until it is notified.

@@ -70,29 +70,6 @@ impl Seen {
     }
 }
 
-/// Opens once.
-pub(crate) struct Latch(Mutex<bool>, Condvar);
-
-impl Default for Latch {
-    fn default() -> Self {
-        Self(Mutex::new(false), Condvar::new())
-    }
-}
-
-impl Latch {
-    pub(crate) fn open(&self) {
-        *self.0.lock() = true;
-        self.1.notify_all();
-    }
-
-    pub(crate) fn wait(&self) {
-        let mut open = self.0.lock();
-        while !*open {
-            open = wait_for(&self.1, open, None);
-        }
-    }
-}
-
 pub(crate) fn config(threads: usize) -> Config {
     Config {
         threads: ThreadPolicy::Fixed(threads),

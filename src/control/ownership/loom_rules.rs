@@ -14,7 +14,8 @@ use crate::flow::consumption::Consumption;
 use crate::flow::drain::DrainTask;
 use crate::shared::Shared;
 use crate::sync::Arc;
-use crate::testing::loom::{Latch, Number, ONE, Seen, TWO, config, model};
+use crate::testing::latch::Latch;
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 
 /// A handler opens the first latch when it is entered, and waits for the second.

@@ -10,9 +10,10 @@
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::support::{FOR_EVER, Latch, end, start, task};
+use super::support::{FOR_EVER, end, start, task};
 use super::{After, Limit, Pool, PoolTask, TaskHandle};
 use crate::sync::{Arc, Mutex};
+use crate::testing::latch::Latch;
 
 fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -2,9 +2,10 @@
 
 use std::sync::mpsc;
 
-use super::support::{FOR_EVER, Latch, PATIENCE, end, live, start, task, wait_for_end};
+use super::support::{FOR_EVER, end, live, start, task, wait_for_end};
 use super::{After, Limit, Pool, TaskHandle};
 use crate::sync::{Arc, AtomicUsize, Deadline, Duration, Mutex, Ordering};
+use crate::testing::latch::{Latch, PATIENCE};
 
 /// Polls, where a latch is not possible.
 fn wait_until(what: &str, done: impl Fn() -> bool) {

@@ -4,9 +4,10 @@
 use std::sync::mpsc;
 
 use super::registry::{PoolRef, Registry};
-use super::support::{Latch, PATIENCE, end, live, task, wait_for_end};
+use super::support::{end, live, task, wait_for_end};
 use super::{After, forget_pools, shared_pool};
 use crate::sync::{Arc, Mutex};
+use crate::testing::latch::{Latch, PATIENCE};
 
 fn take(registry: &Arc<Registry>, name: &str, size: usize) -> Arc<PoolRef> {
     registry.pool(name, size, live()).unwrap().0
