@@ -3,7 +3,7 @@
 use crate::sync::{Condvar, Deadline, Duration, Mutex, wait_for};
 
 /// The longest wait of a test. Only a failing test waits that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A latch that opens once.
 pub(crate) struct Latch(Mutex<bool>, Condvar);

@@ -3,8 +3,20 @@
 //! The tests stand beside their protocols and run the real queue with its real drain threads
 //! through every interleaving up to a bound; run them with `make loom`. Sleeps never time out in
 //! the model (see `sync`), so a lost wake-up is a deadlock that loom reports. Each test names the
-//! race; the number beside `model` says how many times a thread may be interrupted at a point where
-//! it could have continued, chosen so that a test ends within a minute.
+//! race.
+//!
+//! # Bounds
+//!
+//! The number beside `model` is the bound on preemptions: how many times threads may be interrupted
+//! where they could have continued. All else is unbounded: which thread runs after one that waits
+//! or ends, and which of its values a weak load returns. A race needs one preemption to get between
+//! two steps of a thread, and a second one if the other thread must not finish there; so a model
+//! with one drain thread has two, or three where a third party takes part. A model with two drain
+//! threads has many times more steps, and most of its switches are waits, which are free: one
+//! preemption gets between any two steps of any thread, and a second one takes minutes to hours.
+//! `make faults` is the proof that the bounds suffice: with a rule turned off, the models that guard
+//! it fail within them. `make loom-full` explores every bounded model with one preemption more, for
+//! at most ten minutes each.
 
 use loom::cell::UnsafeCell;
 
@@ -79,9 +91,21 @@ pub(crate) fn config(threads: usize) -> Config {
     }
 }
 
+/// Explores `body` with at most so many preemptions.
 pub(crate) fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let more = usize::from(std::env::var_os("BATCHQUEUE_LOOM_FULL").is_some());
+    explore(Some(preemptions + more), body);
+}
+
+/// Explores every interleaving of `body`.
+pub(crate) fn model_unbounded(body: impl Fn() + Send + Sync + 'static) {
+    explore(None, body);
+}
+
+fn explore(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
+    // `new` reads `LOOM_MAX_DURATION`, which `make loom-full` sets.
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = preemptions;
     builder.max_branches = 10_000;
     builder.check(body);
 }

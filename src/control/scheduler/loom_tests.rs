@@ -1,11 +1,11 @@
 //! The pool under loom: real workers and tasks, in every interleaving up to a bound.
 //!
 //! Run with `make loom`. Each test names its race. Timers never fire in the model (see `sync`), so
-//! a lost notification is a deadlock, which loom reports. `preemptions` is how many times a thread
-//! may be interrupted where it could have continued; `None` means every interleaving. Every step of
-//! the pool is a critical section of one lock, so a race between two parties needs one or two
-//! preemptions: one to get between two sections, one to return. The bounds are the largest with
-//! which a test ends within a few seconds.
+//! a lost notification is a deadlock, which loom reports. Most of these models are small enough for
+//! every interleaving. Every step of the pool is a critical section of one lock, so a race between
+//! two parties needs one or two preemptions: one to get between two sections, one to return. The
+//! bounds of the larger models allow that, and are the largest with which a test ends within a few
+//! seconds.
 
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -14,13 +14,7 @@ use super::support::{FOR_EVER, end, start, task};
 use super::{After, Limit, Pool, PoolTask, TaskHandle};
 use crate::sync::{Arc, Mutex};
 use crate::testing::latch::Latch;
-
-fn model(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.max_branches = 10_000;
-    builder.check(body);
-}
+use crate::testing::loom::{model, model_unbounded};
 
 /// Reads its inbox, sleeps, and is done when it has seen all messages. loom reports two workers
 /// that are in `inside` concurrently.
@@ -71,7 +65,7 @@ impl PoolTask for Reader {
 /// No bound: two threads.
 #[test]
 fn loom_notify_while_a_step_goes_to_sleep() {
-    model(None, || {
+    model_unbounded(|| {
         let pool = start(1);
         let reader = Reader::expecting(1);
         let handle = pool.add(reader.clone());
@@ -87,7 +81,7 @@ fn loom_notify_while_a_step_goes_to_sleep() {
 /// Bound 2, in 1 s: four threads; with 3 it takes 45 s.
 #[test]
 fn loom_two_notifies_while_a_step_runs() {
-    model(Some(2), || {
+    model(2, || {
         let pool = start(2);
         let reader = Reader::expecting(2);
         let handle = pool.add(reader.clone());
@@ -108,7 +102,7 @@ fn loom_two_notifies_while_a_step_runs() {
 /// Bound 3, in 3 s: three threads; with 4 it takes a minute.
 #[test]
 fn loom_two_tasks_while_two_workers_go_to_wait() {
-    model(Some(3), || {
+    model(3, || {
         let pool = start(2);
         let second_ran = Arc::new(Latch::default());
         let waits = second_ran.clone();
@@ -131,7 +125,7 @@ fn loom_two_tasks_while_two_workers_go_to_wait() {
 /// No bound: three threads of a few steps each.
 #[test]
 fn loom_close_while_a_task_is_added() {
-    model(None, || {
+    model_unbounded(|| {
         let pool = start(1);
         let task = task(|| After::Done);
         let held = Arc::downgrade(&task);
@@ -151,7 +145,7 @@ fn loom_close_while_a_task_is_added() {
 /// No bound, as above.
 #[test]
 fn loom_close_while_a_task_is_notified() {
-    model(None, || {
+    model_unbounded(|| {
         let pool = start(1);
         let task = task(|| FOR_EVER);
         let held = Arc::downgrade(&task);
@@ -168,7 +162,7 @@ fn loom_close_while_a_task_is_notified() {
 /// No bound, as above.
 #[test]
 fn loom_notify_while_a_task_says_done() {
-    model(None, || {
+    model_unbounded(|| {
         let pool = start(1);
         let steps = Arc::new(Mutex::new(0));
         let counted = steps.clone();
@@ -189,7 +183,7 @@ fn loom_notify_while_a_task_says_done() {
 /// Bound 3, in 4 s: three threads of many steps; with 4 it takes half a minute.
 #[test]
 fn loom_a_worker_blocks_until_another_task_has_run() {
-    model(Some(3), || {
+    model(3, || {
         let pool = start(1);
         let [second, third] = [(); 2].map(|()| Arc::new(Latch::default()));
         let (blocking, waits): (Arc<Pool>, _) = (pool.clone(), second.clone());
