@@ -18,6 +18,7 @@ FAULTS_ARGS ?=
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
+export BATCHQUEUE_TEST_MATRIX ?=
 SPARK_VERSIONS_ARGS ?=
 
 VENV := .venv
@@ -33,6 +34,9 @@ INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip
 # libtest has no deadline: this runner names the test that does not end, and ends it.
 WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline.py"]'
 
+# Most of the Python tests wait. No workers: make test-python PYTEST_WORKERS=0
+WORKERS = -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
 # in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -41,7 +45,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -54,12 +58,21 @@ demo: require-toolchain ## run the main job; options: make demo DEMO_ARGS="--row
 test: require-python require-toolchain ## run all tests: the three that follow, with the seconds of each
 	+@MAKE="$(MAKE)" $(PYTHON) scripts/test_run.py
 
+.PHONY: test-all
+test-all: require-python require-toolchain ## every case of every matrix, slow tests, loom-full, faults, spark-versions; hours
+	+@MAKE="$(MAKE)" $(PYTHON) scripts/test_run.py --all
+
 test-rust: require-python require-toolchain ## unit, integration and documentation tests of the core
 	cargo test --locked $(WATCHED) --features arrow
 
 loom: require-python require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
-	RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=600 \
+	RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=$${BATCHQUEUE_TEST_DEADLINE_S:-600} \
 		cargo test --locked $(WATCHED) --lib --profile local --target-dir $(TARGET)/loom loom
+
+loom-full: export BATCHQUEUE_LOOM_FULL := 1
+loom-full: export LOOM_MAX_DURATION := 600
+loom-full: export BATCHQUEUE_TEST_DEADLINE_S := 3600
+loom-full: loom ## the same with one preemption more than the bounds, ten minutes for each model; hours
 
 # What `test-python` needs, made before it and beside the tests of the core.
 .PHONY: test-environment
@@ -67,7 +80,7 @@ test-environment: $(VENV)/requirements $(VENV)/installed $(TARGET)/local-wheel $
 	@scripts/postgres.sh --if-possible
 
 test-python: test-environment ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
 	scripts/postgres.sh

@@ -1,4 +1,4 @@
-"""Run a test binary of Rust, and end it when one of its tests does not end: cargo's runner in `make`.
+"""Run a test binary of Rust, and end it when one of its tests hangs: cargo's runner in `make`.
 
 libtest has no deadline. It only says after a minute that a test is still running, and with a single
 test thread it prints the test's name before the test starts. This runner passes the binary's output
@@ -49,7 +49,7 @@ class Tests:
 
 
 def threads(pid: int) -> str:
-    """Return a line per thread of a process: its name, its state, and where in the kernel it waits."""
+    """Return a line per thread of a process: its name, its state, and what it waits in."""
     lines = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name)):
         try:

@@ -116,6 +116,9 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a minute of tests per version, and no page"
     )
+    parser.add_argument(
+        "--prepare", action="store_true", help="make the environments, and run nothing"
+    )
     args = parser.parse_args()
     versions = args.versions.split(",")
     if unknown := sorted(set(versions) - set(VERSIONS)):
@@ -126,6 +129,10 @@ def main() -> None:
         parser.error(
             "--quick leaves out tests that the page reports: give one of --page and --quick"
         )
+    if args.prepare:
+        for version in versions:
+            environment(version)
+        return
     failures = [failure for version in versions for failure in run(version, quick=args.quick)]
     if args.page:
         args.page.write_text(page(), encoding="utf-8")
@@ -153,7 +160,12 @@ def run(version: str, *, quick: bool) -> list[str]:
         f"--junitxml={report}",
         *files,
     ]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "python"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "BATCHQUEUE_TEST_MATRIX": "all",
+    }
     ended = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
     if not report.exists():
         return [f"pyspark {version}: pytest ended with {ended}, without a report"]

@@ -1,4 +1,4 @@
-"""Commands one after the other, each with the seconds it took, and some of them beside the others."""
+"""Commands one after the other, with the seconds of each, and some of them beside the others."""
 
 import subprocess
 import sys
@@ -44,8 +44,22 @@ class Stages:
         began = time.monotonic()
         self._ended(name, began, subprocess.call(command))
 
+    def run_and_keep(self, name: str, *command: str) -> list[str]:
+        """Run one stage to its end; return the lines that it printed."""
+        print(f"=== {name}: {' '.join(command)}", flush=True)
+        began = time.monotonic()
+        lines = []
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                lines.append(line.rstrip("\n"))
+        self._ended(name, began, process.returncode)
+        return lines
+
     def begin(self, name: str, *command: str) -> Background:
-        """Start a stage beside those that follow; give it to `wait` before its result is needed."""
+        """Start a stage beside those that follow; `wait` for it before its result is needed."""
         print(f"=== {name}: {' '.join(command)}, beside the next stages", flush=True)
         output = tempfile.TemporaryFile()  # noqa: SIM115 (read and closed by `wait`)
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

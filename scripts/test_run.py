@@ -1,6 +1,8 @@
 """All tests, as `make test` runs them: stage by stage, with the seconds of each.
 
-The environment of the Python tests is made beside the tests of the core, which need none.
+The environment of the Python tests is made beside the tests of the core, which need none. With
+`--all`, as `make test-all` runs them: with every case of the matrices, the slow tests, the bounds
+of `make loom-full`, all faults, and all versions of pyspark. That takes hours.
 """
 
 import os
@@ -13,12 +15,19 @@ MAKE = os.environ.get("MAKE", "make")
 
 def main() -> int:
     """Run the stages; return 1 if one of them fails."""
-    with Stages("make test") as stages:
+    everything = sys.argv[1:] == ["--all"]
+    if everything:
+        os.environ["BATCHQUEUE_TEST_MATRIX"] = "all"
+        os.environ["PYTEST_ADDOPTS"] = "-m 'slow or not slow'"
+    with Stages("make test-all" if everything else "make test") as stages:
         environment = stages.begin("environment", MAKE, "--jobs=2", "test-environment")
         stages.run("test-rust", MAKE, "test-rust")
-        stages.run("loom", MAKE, "loom")
+        stages.run("loom", MAKE, "loom-full" if everything else "loom")
         stages.wait(environment)
         stages.run("test-python", MAKE, "test-python")
+        if everything:
+            stages.run("faults", MAKE, "faults")
+            stages.run("spark-versions", ".venv/bin/python", "scripts/spark_versions.py")
     return stages.status
 
 

@@ -1,7 +1,100 @@
-"""Settings of all tests."""
+"""Settings of all tests, the part of each matrix that a run takes, the order for two workers."""
 
 import os
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import java_machines
 
 os.environ.update(java_machines.short_lived())
+
+ROOT = Path(__file__).parents[2]
+MATRIX = "BATCHQUEUE_TEST_MATRIX"
+
+# With several workers: what takes longest comes first, so that all of them end together. Tests that
+# share a cluster stay together; what shares nothing but the worker's Spark session is spread.
+FIRST = ("spark/cluster/", "docs/", "spark/failures/", "cli/", "spark/", "outputs/")
+TOGETHER = ("spark/cluster/",)
+SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")
+
+
+def turn() -> int | None:
+    """Returns which part of each matrix this run takes; None for all of it."""
+    if given := os.environ.get(MATRIX):
+        return None if given == "all" else int(given)
+    git = ["git", "-C", ROOT, "rev-list", "--count", "HEAD"]
+    try:
+        counted = subprocess.run(git, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None  # sources without their history
+    return int(counted)
+
+
+def pytest_report_header() -> str:
+    taken = turn()
+    if taken is None:
+        return "matrices: every case"
+    return (
+        f"matrices: part {taken} by turns, another one with each commit;"
+        f" every case: make test-all, or {MATRIX}=all"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (taken := turn()) is not None:
+        leave_out(config, items, taken)
+    if hasattr(config, "workerinput"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group(item)))
+        items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
+    """A test that ended its worker, such as by its deadline, is not given to another worker."""
+    for tests in sched.workqueue.values():
+        if crashitem in tests:
+            tests[crashitem] = True
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> None:
+    """Keeps of each test with the mark `matrix` every so-many-th case, and at least one."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("matrix"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = []
+    for of_one_test in cases.values():
+        marker = of_one_test[0].get_closest_marker("matrix")
+        assert marker is not None
+        (parts,) = marker.args
+        parts = min(parts, len(of_one_test))
+        left_out += [
+            case for index, case in enumerate(of_one_test) if index % parts != taken % parts
+        ]
+    if left_out:
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def place(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
+def group(item: pytest.Item) -> str:
+    """Returns the name of the tests that one worker runs together: those of a file, mostly."""
+    for folder in TOGETHER:
+        if place(item).startswith(folder):
+            return folder
+    return item.nodeid if place(item) in SPREAD else place(item)
+
+
+def rank(item: pytest.Item) -> int:
+    return next(
+        (rank for rank, path in enumerate(FIRST) if place(item).startswith(path)), len(FIRST)
+    )

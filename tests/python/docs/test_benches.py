@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
-from pages import ROOT
+import pytest
+
+from pages import ROOT, TIMEOUT_S
 
 ROWS = {"1", "2", "3", "4", "5", "6", "7", "8"}
 
 
+@pytest.mark.timeout(2 * TIMEOUT_S)
 def test_python_benches_run_and_print_their_table(tmp_path):
     page = tmp_path / "python.md"
     command = [
@@ -20,7 +23,7 @@ def test_python_benches_run_and_print_their_table(tmp_path):
         str(page),
     ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]

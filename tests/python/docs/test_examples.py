@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pages import PAGES, ROOT, blocks, name, run
+from pages import PAGES, ROOT, TIMEOUT_S, blocks, name, run
 
 _PACKAGE = ROOT / "python"
 _SUBPACKAGES = ("aggregation", "outputs", "presets", "spark")
@@ -38,6 +38,7 @@ def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return provide
 
 
+@pytest.mark.timeout(2 * TIMEOUT_S)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name
 )

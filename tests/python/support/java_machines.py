@@ -1,8 +1,8 @@
-"""Options of Java machines that live for seconds, as those of tests do, and an archive of their classes.
+"""Options of Java machines that live for seconds, and an archive of the classes they load.
 
 A Spark session of a test spends its time on loading classes and on compiling code that runs only a
-few times. The quick compiler and an archive of loaded classes take two thirds of that away. Run as a
-program, this module writes the archive: `make test-environment` does that.
+few times. The quick compiler and an archive of loaded classes take two thirds of that away. Run as
+a program, this module writes the archive: `make test-environment` does that.
 """
 
 import os

@@ -53,7 +53,7 @@ def module_level_key(item):
             shutdown_timeout=None,
         ),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_configs_and_policies_pickle_and_compare_by_value(value, protocol):

@@ -67,6 +67,7 @@ def register_with_noted_aborts(spark: SparkSession, job: AggregationJob, folder:
     return str(Source.name())
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("place", "applied"),
     [

@@ -93,6 +93,7 @@ def assert_resumed(
     assert epochs(store) == list(range(FILES))
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
@@ -114,6 +115,7 @@ def test_killed_driver_before_its_commit_is_resumed_and_every_row_counted_once(
     assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, [0])
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("place", "name", "kind"),
     [
@@ -142,6 +144,7 @@ def test_killed_driver_in_its_commit_or_after_it_is_resumed_and_every_row_counte
     assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, applied)
 
 
+@pytest.mark.matrix(2)
 @needs_batch_sink
 @pytest.mark.parametrize(
     ("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])]

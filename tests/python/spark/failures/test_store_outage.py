@@ -114,6 +114,7 @@ def test_server_that_comes_back_is_waited_for_when_the_store_is_opened(
     assert epochs(postgres) == list(range(FILES))
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("sink", "place"),
     [
@@ -142,6 +143,7 @@ def test_server_that_comes_back_is_waited_for_when_it_goes_in_the_commit(
     assert epochs(postgres) == list(range(FILES))
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("place", ["opening", BEFORE_THE_END])
 def test_server_that_stays_away_fails_the_query_and_a_later_start_resumes(
     spark: SparkSession,

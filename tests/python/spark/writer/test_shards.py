@@ -57,6 +57,7 @@ def place(way: dict[str, Any]) -> Any:
     return "spark" if way is IN_SPARK else "tasks"
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     "way", [{}, AGGREGATORS, IN_SPARK], ids=["objects", "aggregators", "spark"]
 )
@@ -81,6 +82,7 @@ def test_batch_in_shards_is_equal_to_spark_sql(
 Stream = Callable[..., None]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("way", [{}, IN_SPARK], ids=["objects", "spark"])
 def test_stream_in_shards_is_equal_to_spark_sql_even_if_an_epoch_is_replayed(
     spark: SparkSession,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-SCRIPT_S = 60.0
+SCRIPT_S = 240.0
 """How long a new interpreter may run."""
 
 
