@@ -18,6 +18,7 @@ __all__ = [
     "close_all",
     "flush_until",
     "is_exiting",
+    "prepare_for_forks",
     "remove_handler_soon",
     "room",
     "shutdown_until",
@@ -541,6 +542,12 @@ def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
 def is_exiting() -> bool:
     """
     Whether the exit of the interpreter has begun to close the queues.
+    """
+
+def prepare_for_forks() -> None:
+    """
+    Look up everything that the bindings look up once, before they have threads. A fork in the middle
+    of a look-up would leave the child waiting for a thread that does not exist there.
     """
 
 def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:

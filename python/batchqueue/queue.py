@@ -256,4 +256,5 @@ def _consumers(config: BatchQueueConfig[Any], methods: Methods) -> list[HandlerM
 
 
 # A forked child has no drain threads: its copies of the queues raise instead of hanging.
+_core.prepare_for_forks()
 os.register_at_fork(after_in_child=_core.after_fork_in_child)

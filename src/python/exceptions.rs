@@ -1,7 +1,8 @@
 //! The exceptions of `batchqueue.exceptions`. They are defined in Python, so that they inherit from
 //! the built-in exceptions and pickle.
 
-use pyo3::import_exception;
+use pyo3::prelude::*;
+use pyo3::{PyTypeInfo, import_exception};
 
 import_exception!(batchqueue.exceptions, BatchQueueError);
 import_exception!(batchqueue.exceptions, ConfigError);
@@ -9,3 +10,15 @@ import_exception!(batchqueue.exceptions, ProduceTimeoutError);
 import_exception!(batchqueue.exceptions, QueueClosedError);
 import_exception!(batchqueue.exceptions, QueueForkedError);
 import_exception!(batchqueue.exceptions, ReentrantProduceError);
+
+/// Imports them all, which otherwise happens when each is raised for the first time.
+pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
+    py.import("batchqueue.exceptions")?;
+    BatchQueueError::type_object(py);
+    ConfigError::type_object(py);
+    ProduceTimeoutError::type_object(py);
+    QueueClosedError::type_object(py);
+    QueueForkedError::type_object(py);
+    ReentrantProduceError::type_object(py);
+    Ok(())
+}

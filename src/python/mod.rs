@@ -55,7 +55,7 @@ mod _core {
     #[pymodule_export]
     use super::event_loop::room_notifier::RoomNotifier;
     #[pymodule_export]
-    use super::process::{after_fork_in_child, close_all, is_exiting};
+    use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use super::queue::Queue;
 

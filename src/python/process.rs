@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use super::handler::forget_tokens;
+use super::exceptions;
+use super::handler::{coroutine_type, forget_tokens};
 use super::interpreter::{InterpreterPause, deadline_of, enter_child};
-use super::item::PyItem;
+use super::item::{PyItem, has_gil};
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::shutdown_waits;
@@ -88,6 +89,16 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
         }
     }
     py.detach(|| control_thread::wait_ended(deadline));
+    Ok(())
+}
+
+/// Look up everything that the bindings look up once, before they have threads. A fork in the middle
+/// of a look-up would leave the child waiting for a thread that does not exist there.
+#[pyfunction]
+pub(crate) fn prepare_for_forks(py: Python<'_>) -> PyResult<()> {
+    exceptions::import_all(py)?;
+    coroutine_type(py)?;
+    has_gil(py);
     Ok(())
 }
 

@@ -58,7 +58,7 @@ impl State for Quantiles {
             column => self.add(groups, column.iter().map(|value| value.map(rounded))),
             DataType::Float32 => {
                 let floats = column.as_primitive::<Float32Type>();
-                self.add(groups, floats.iter().map(|value| value.map(f64::from)))
+                self.add(groups, floats.iter().map(|value| value.map(f64::from)));
             },
             _ => self.add(groups, column.as_primitive::<Float64Type>().iter())
         }

@@ -13,5 +13,6 @@ mod registry;
 mod token;
 
 pub(crate) use host::Interpreter;
+pub(crate) use py_handler::coroutine_type;
 pub(crate) use registry::{CommonCallbacks, HandlerMethods, HandlerRegistry};
 pub(crate) use token::forget_tokens;

@@ -89,11 +89,16 @@ impl PyHandler {
     }
 }
 
+/// The type of a coroutine, looked up when the package is imported.
+pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    COROUTINE.import(py, "types", "CoroutineType")
+}
+
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
 fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
-    static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = result.py();
-    if result.is_none() || !result.get_type().is(COROUTINE.import(py, "types", "CoroutineType")?) {
+    if result.is_none() || !result.get_type().is(coroutine_type(py)?) {
         release(result);
         return Ok(());
     }

@@ -18,4 +18,4 @@ pub(crate) use arrow_data::{Batches, batches_of, has_pyarrow, to_pyarrow};
 pub(crate) use item_type::ItemType;
 pub(crate) use py_item::PyItem;
 pub(crate) use row_block::{RowBlock, SourceBatch};
-pub(crate) use sequence::Sequence;
+pub(crate) use sequence::{Sequence, has_gil};

@@ -83,8 +83,8 @@ impl<'py> Sequence<'py> {
     }
 }
 
-/// Whether the interpreter runs one thread at a time.
-fn has_gil(py: Python<'_>) -> bool {
+/// Whether the interpreter runs one thread at a time; found out when the package is imported.
+pub(crate) fn has_gil(py: Python<'_>) -> bool {
     static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
     let is_enabled =
         || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());

@@ -231,3 +231,38 @@ for thread in threads:
 say(queue.shutdown(30))
 """)
     assert out == ["{0}", "0"]
+
+
+def test_fork_during_the_first_call_of_a_handler_leaves_a_usable_child():
+    """What the core looks up once is not half looked up in the child, which would wait for ever."""
+    out = run_script("""
+import types, warnings
+warnings.simplefilter("ignore")
+looking_up, forked = threading.Event(), threading.Event()
+
+class SlowTypes(types.ModuleType):
+    def __getattr__(self, name):
+        if threading.current_thread() is not threading.main_thread():
+            looking_up.set()
+            forked.wait(20)
+        return getattr(types, name)
+
+sys.modules["types"] = SlowTypes("types")
+queue = BatchQueue("queue", config())
+called = threading.Event()
+def handle(batch):
+    called.set()
+    return len(batch)  # not None, so that the core checks its type
+queue.add_handler(int, handle)
+queue.produce(1)
+eventually(lambda: looking_up.is_set() or called.is_set() and queue.stats().consumed)
+pid = os.fork()
+if pid == 0:
+    fresh = BatchQueue("fresh", config())
+    fresh.add_handler(int, len)
+    fresh.produce(1)
+    os._exit(fresh.shutdown(10))
+forked.set()
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), queue.shutdown(30))
+""")
+    assert out[:2] == (0, ["0 0"]), out
