@@ -101,7 +101,7 @@ soak-rust: require-toolchain ## ten million random actions on the core; fewer: m
 soak-python: $(VENV)/requirements $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
 	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
 
-stress: $(VENV)/requirements $(VENV)/installed ## five minutes of everything at once; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
+stress: $(VENV)/requirements $(VENV)/installed ## five minutes of everything together; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
 	$(BIN)/python tests/python/support/stress.py $(STRESS_ARGS)
 
 check: lint check-stubs types test ## the one command before a commit
@@ -111,12 +111,13 @@ format: require-components $(VENV)/requirements ## write the house format into a
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-lint: require-components $(VENV)/requirements ## format and lint, changing nothing
+lint: require-components $(VENV)/requirements ## format, lint and English, changing nothing
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --locked --all-targets --features python -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python scripts/prose.py
 
 types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict

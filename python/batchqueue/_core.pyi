@@ -546,8 +546,8 @@ def is_exiting() -> bool:
 
 def prepare_for_forks() -> None:
     """
-    Look up everything that the bindings look up once, before they have threads. A fork in the middle
-    of a look-up would leave the child waiting for a thread that does not exist there.
+    Fill all lazy statics of the bindings before they have threads. A fork during an initialization
+    would leave the child waiting for a thread that does not exist there.
     """
 
 def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:

@@ -53,8 +53,8 @@ impl<T: Item> Shared<T> {
             if instances > 1 && instances != partitions {
                 return Err(AddHandlerError::Config(ConfigError(format!(
                     "{} has {partitions} of the queue's partitions for life, so it cannot be \
-                     spread over {instances}; give {partitions}, or call add_handler_factory before \
-                     any other handler of the type",
+                     spread over {instances}; give {partitions}, or call add_handler_factory \
+                     before any other handler of the type",
                     item_type.name
                 ))));
             }

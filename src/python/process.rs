@@ -92,8 +92,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Look up everything that the bindings look up once, before they have threads. A fork in the middle
-/// of a look-up would leave the child waiting for a thread that does not exist there.
+/// Fill all lazy statics of the bindings before they have threads. A fork during an initialization
+/// would leave the child waiting for a thread that does not exist there.
 #[pyfunction]
 pub(crate) fn prepare_for_forks(py: Python<'_>) -> PyResult<()> {
     exceptions::import_all(py)?;

@@ -14,9 +14,9 @@
 //! with one drain thread has two, or three where a third party takes part. A model with two drain
 //! threads has many times more steps, and most of its switches are waits, which are free: one
 //! preemption gets between any two steps of any thread, and a second one takes minutes to hours.
-//! `make faults` is the proof that the bounds suffice: with a rule turned off, the models that guard
-//! it fail within them. `make loom-full` explores every bounded model with one preemption more, for
-//! at most ten minutes each.
+//! `make faults` is the proof that the bounds suffice: with a rule turned off, the models that
+//! guard it fail within them. `make loom-full` explores every bounded model with one preemption
+//! more, for at most ten minutes each.
 
 use loom::cell::UnsafeCell;
 
