@@ -38,8 +38,7 @@ impl<T> Ending<T> {
         }
     }
 
-    // ---- close
-    // -----------------------------------------------------------------------------------------
+    // ---- close ----------------------------------------------------------------------------------
 
     /// Under the control lock, before the gates close and before
     /// [`publish_closing`](Self::publish_closing).
@@ -90,8 +89,7 @@ impl<T> Ending<T> {
         }
     }
 
-    // ---- the end
-    // -----------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Counts a partition out that is closed and empty. Returns whether it was the last.
     pub(crate) fn finish_partition(&self) -> bool {
@@ -127,8 +125,7 @@ impl<T> Ending<T> {
         &self.running
     }
 
-    // ---- expiry
-    // -----------------------------------------------------------------------------------------
+    // ---- expiry ---------------------------------------------------------------------------------
 
     /// Whether a shutdown ran out of time.
     pub(crate) fn is_expired(&self) -> bool {

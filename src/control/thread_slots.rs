@@ -40,8 +40,7 @@ impl ThreadSlot {
         }
     }
 
-    // ---- called by the control side
-    // -----------------------------------------------------------------------------------------
+    // ---- called by the control side -------------------------------------------------------------
 
     /// After a partition was revoked from the thread.
     pub(crate) fn request_handoff(&self) {
@@ -50,8 +49,7 @@ impl ThreadSlot {
         self.asked_to_hand_over.store(true, Ordering::Release);
     }
 
-    // ---- called by the drain thread itself
-    // -----------------------------------------------------------------------------------------
+    // ---- called by the drain thread itself ------------------------------------------------------
 
     /// Whether the thread was asked to hand a partition over. Relaxed: the caller has fenced, or a
     /// mark that is missed now is seen before sleep.
@@ -88,8 +86,7 @@ impl ThreadSlot {
         self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
     }
 
-    // ---- called by statistics
-    // -----------------------------------------------------------------------------------------
+    // ---- called by statistics -------------------------------------------------------------------
 
     pub(crate) fn figures(&self) -> ThreadFigures {
         ThreadFigures {
