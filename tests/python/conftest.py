@@ -1,4 +1,4 @@
-"""Settings of all tests, the part of each matrix that a run takes, the order for two workers."""
+"""Settings of all tests: the slice of each matrix that a run takes; the order for workers."""
 
 import os
 import subprocess
@@ -15,15 +15,15 @@ os.environ.update(java_machines.short_lived())
 ROOT = Path(__file__).parents[2]
 MATRIX = "BATCHQUEUE_TEST_MATRIX"
 
-# With several workers: what takes longest comes first, so that all of them end together. Tests that
-# share a cluster stay together; what shares nothing but the worker's Spark session is spread.
+# With several workers the slowest tests come first, so that all workers end together. Tests that
+# share a cluster stay together; tests that share only the worker's Spark session are spread.
 FIRST = ("spark/cluster/", "docs/", "spark/failures/", "cli/", "spark/", "outputs/")
 TOGETHER = ("spark/cluster/",)
 SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")
 
 
 def turn() -> int | None:
-    """Returns which part of each matrix this run takes; None for all of it."""
+    """Returns the slice of each matrix that this run takes; None for all of it."""
     if given := os.environ.get(MATRIX):
         return None if given == "all" else int(given)
     git = ["git", "-C", ROOT, "rev-list", "--count", "HEAD"]
@@ -55,14 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
-    """A test that ended its worker, such as by its deadline, is not given to another worker."""
+    """A test that ended its worker, perhaps by its deadline, is not given to another worker."""
     for tests in sched.workqueue.values():
         if crashitem in tests:
             tests[crashitem] = True
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> None:
-    """Keeps of each test with the mark `matrix` every so-many-th case, and at least one."""
+    """Keeps every n-th case of each test marked `matrix`, and at least one."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("matrix"):
@@ -87,7 +87,7 @@ def place(item: pytest.Item) -> str:
 
 
 def group(item: pytest.Item) -> str:
-    """Returns the name of the tests that one worker runs together: those of a file, mostly."""
+    """Returns the name of a group of tests that one worker runs: usually those of a file."""
     for folder in TOGETHER:
         if place(item).startswith(folder):
             return folder

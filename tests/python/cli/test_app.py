@@ -1,4 +1,4 @@
-"""The console script apart from its commands."""
+"""The console script without its commands."""
 
 import subprocess
 import sys

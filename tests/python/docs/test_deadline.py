@@ -1,4 +1,4 @@
-"""The runner that ends a Rust test which does not end, on what libtest prints."""
+"""The runner that ends a hanging Rust test, against what libtest prints."""
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
 """Options of Java machines that live for seconds, and an archive of the classes they load.
 
-A Spark session of a test spends its time on loading classes and on compiling code that runs only a
-few times. The quick compiler and an archive of loaded classes take two thirds of that away. Run as
-a program, this module writes the archive: `make test-environment` does that.
+A test's Spark session spends its time on loading classes and on compiling code that runs only a few
+times. The quick compiler and an archive of loaded classes save two thirds of it. Run as a program,
+this module writes the archive: `make test-environment` does that.
 """
 
 import os
@@ -17,7 +17,7 @@ SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
 def short_lived() -> dict[str, str]:
-    """Returns variables for the environment of everything that starts a Spark driver.
+    """Returns environment variables for everything that starts a Spark driver.
 
     A machine with other classes, such as another version of Spark, ignores the archive silently.
     """
@@ -29,7 +29,7 @@ def short_lived() -> dict[str, str]:
 
 
 def write_archive() -> None:
-    """Runs some of all that tests do with Spark, and archives the classes that it needs."""
+    """Runs a sample of what tests do with Spark, and archives the classes that it needs."""
     from batchqueue.spark import local_session
 
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)

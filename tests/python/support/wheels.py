@@ -9,7 +9,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 def local_wheel() -> Path:
-    """Returns the wheel that `make test-python` built: that of `make wheel`, less optimised."""
+    """Returns the wheel that `make test-python` built: `make wheel` with fewer optimizations."""
     wheels = sorted((TARGET / "local-wheel").glob("batchqueue_rs-*.whl"))
     assert wheels, f"{TARGET}/local-wheel has no wheel; build it with: make test-environment"
     return wheels[-1]
