@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
+from batchqueue._arguments import check_factory, check_name_and_config, check_weight
 from batchqueue._loop_handlers import (
     HandlerLoops,
     current_call,
@@ -22,7 +23,7 @@ from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
-from batchqueue.queue import T, check, check_factory, check_weight, start
+from batchqueue.queue import T, start_core_queue
 from batchqueue.stats import BatchQueueStats
 
 H = TypeVar("H")
@@ -68,13 +69,13 @@ class AsyncBatchQueue(Generic[T]):
     config: BatchQueueConfig[T]
 
     def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
-        check(name, config)
+        check_name_and_config(name, config)
         self.config = config
         self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
         settings = dataclasses.replace(
             config, error_handler=error_handler_on_loop(config.error_handler)
         )
-        self._queue = start(_core.Queue, name, settings, self._methods)
+        self._queue = start_core_queue(_core.Queue, name, settings, self._methods)
         self._by_caller = config.effective_selector.function is not None
         self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
             weakref.WeakKeyDictionary()

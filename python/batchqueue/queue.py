@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsInd
 
 import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
+from batchqueue._arguments import check_factory, check_name_and_config, check_weight
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
-from batchqueue.exceptions import ConfigError, QueueForkedError
+from batchqueue.exceptions import QueueForkedError
 from batchqueue.handlers import (
     HandlerMethods,
     SupportsConsume,
@@ -58,10 +59,10 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def __new__(cls, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> Self:
         """Start the drain threads."""
-        check(name, config)
+        check_name_and_config(name, config)
         if is_coroutine_function(config.error_handler):
             refuse_coroutine_functions(config.error_handler, ["error_handler"])
-        queue = start(cls, name, config, blocking_methods)
+        queue = start_core_queue(cls, name, config, blocking_methods)
         queue.config = config
         return queue
 
@@ -186,43 +187,13 @@ class BatchQueue(_core.Queue, Generic[T]):
             return f"<BatchQueue {self.name!r} made before a fork>"
 
 
-_MAX_PARTITIONS = 65_536
-
-Methods = Callable[[Any], HandlerMethods]
+FindMethods = Callable[[Any], HandlerMethods]
 Q = TypeVar("Q", bound=_core.Queue)
 
 
-def check(name: object, config: object) -> None:
-    """Raise ConfigError for an invalid name or config."""
-    if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigError(
-            f"the queue's name is {name!r}; give a str of printable characters, at least one"
-        )
-    if not isinstance(config, BatchQueueConfig):
-        raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
-
-
-def check_weight(weight: float) -> None:
-    """Raise ConfigError for a weight that is not a finite number above 0."""
-    if not 0 < weight < float("inf"):
-        raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
-
-
-def check_factory(factory: object, partitions: object) -> None:
-    """Raise ConfigError for an invalid factory or number of partitions."""
-    if (
-        not isinstance(partitions, int)
-        or isinstance(partitions, bool)
-        or not 1 <= partitions <= _MAX_PARTITIONS
-    ):
-        raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
-    if not callable(factory):
-        raise ConfigError(
-            f"factory is {factory!r}; give a function without arguments that returns a handler"
-        )
-
-
-def start(cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: Methods) -> Q:
+def start_core_queue(
+    cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: FindMethods
+) -> Q:
     """Make a queue of the core, which starts its drain threads.
 
     Args:
@@ -243,7 +214,7 @@ def start(cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: Metho
     )  # type: ignore[return-value] # the stub of `Queue` names the class itself
 
 
-def _consumers(config: BatchQueueConfig[Any], methods: Methods) -> list[HandlerMethods]:
+def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[HandlerMethods]:
     if config.consumer is not None:
         return [methods(config.consumer)]
     if config.consumer_factory is not None:

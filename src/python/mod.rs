@@ -2,16 +2,17 @@
 //!
 //! | room | what |
 //! |---|---|
+//! | `event_loop` | a queue used from an event loop |
 //! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
 //! | `produce_arrow` | Arrow data, split into blocks of rows |
-//! | `event_loop` | a queue used from an event loop |
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
 //! | `item` | what goes into a queue: objects and rows |
-//! | `errors`, `exceptions` | the errors of the core as exceptions of Python |
+//! | `errors` | the errors of the core as exceptions of Python |
 //! | `interpreter` | guarded calls, pauses, forks |
+//! | `exceptions` | the exceptions of `batchqueue.exceptions` |
 //!
 //! A room imports only rooms below it. The interpreter is never attached or detached under a lock
 //! of the core, and Python objects are dropped while attached. Drain threads log between two

@@ -1,5 +1,5 @@
-//! `HandlerCall`: a call into a handler, which the coroutine that it awaits carries to the loop's
-//! thread.
+//! `HandlerCall`: carries a drain thread's call into a handler to the event loop, where the
+//! coroutine of the handler runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
