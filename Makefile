@@ -35,7 +35,7 @@ INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip
 WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline.py"]'
 
 # Most of the Python tests wait. No workers: make test-python PYTEST_WORKERS=0
-WORKERS = -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+WORKERS = -n $(PYTEST_WORKERS) --no-loadscope-reorder --max-worker-restart=0
 
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
 # in.

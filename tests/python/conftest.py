@@ -48,9 +48,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (taken := turn()) is not None:
         leave_out(config, items, taken)
     if hasattr(config, "workerinput"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(group(item)))
         items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives a worker one group of tests after the other, in their order."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return Groups(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,19 +92,15 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> No
         config.hook.pytest_deselected(items=left_out)
 
 
-def place(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).as_posix()
-
-
-def group(item: pytest.Item) -> str:
+def group(nodeid: str) -> str:
     """Returns the name of a group of tests that one worker runs: usually those of a file."""
+    path = nodeid.partition("::")[0].removeprefix("tests/python/")
     for folder in TOGETHER:
-        if place(item).startswith(folder):
+        if path.startswith(folder):
             return folder
-    return item.nodeid if place(item) in SPREAD else place(item)
+    return nodeid if path in SPREAD else path
 
 
 def rank(item: pytest.Item) -> int:
-    return next(
-        (rank for rank, path in enumerate(FIRST) if place(item).startswith(path)), len(FIRST)
-    )
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return next((rank for rank, first in enumerate(FIRST) if path.startswith(first)), len(FIRST))
