@@ -80,7 +80,7 @@ OLD = ({"a": 2, "b": 2}, 0, 1)
 NEW = ({"a": 3, "b": 3}, 1, 2)
 
 
-@pytest.mark.timeout(900)  # starts a hundred processes
+@pytest.mark.timeout(900)  # starts a process for each step of a commit
 def test_kill_at_any_step_leaves_the_old_or_the_new_state(store, tmp_path):
     saved = tmp_path / "saved"
     shutil.copytree(store.directory, saved)
