@@ -25,7 +25,8 @@ def import_ms() -> tuple[float, list[str]]:
     return float(took), heavy
 
 
-def wheel_mb() -> float:
-    """Return the megabytes of the wheel in dist/."""
-    (wheel,) = (ROOT / "dist").glob("*.whl")
+def wheel_mb(wheel: Path | None) -> float:
+    """Return the megabytes of a wheel; None for that of `make wheel`, in dist."""
+    if wheel is None:
+        (wheel,) = (ROOT / "dist").glob("batchqueue_rs-*.whl")
     return wheel.stat().st_size / 1e6

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pages import ROOT, TIMEOUT_S
+from wheels import local_wheel
 
 ROWS = {"1", "2", "3", "4", "5", "6", "7", "8"}
 
@@ -19,6 +20,8 @@ def test_python_benches_run_and_print_their_table(tmp_path):
         "--quick",
         "--rounds",
         "1",
+        "--wheel",
+        str(local_wheel()),
         "--page",
         str(page),
     ]
