@@ -86,7 +86,7 @@ postgres: ## the PostgreSQL server that tests start: bring one from the packages
 	scripts/postgres.sh
 
 test-cluster: test-environment ## all tests on Spark clusters of real processes, the slow ones too; options as above
-	$(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
+	BATCHQUEUE_TEST_MATRIX=all $(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)
 
 .PHONY: spark-versions
 spark-versions: $(VENV)/requirements $(VENV)/installed ## Spark tests with pyspark 3.5 to 4.3, into docs/spark/versions.md; half an hour, 5 GB

@@ -72,20 +72,21 @@ def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> None:
-    """Keeps every n-th case of each test marked `matrix`, and at least one."""
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Keeps every n-th case of each matrix, and at least one.
+
+    A matrix is the cases of a test with the mark `matrix`, or all tests whose mark has the same
+    `name`.
+    """
+    matrices: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("matrix"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        if marker := item.get_closest_marker("matrix"):
+            (parts,) = marker.args
+            name = marker.kwargs.get("name", item.nodeid.partition("[")[0])
+            matrices[name, parts].append(item)
     left_out = []
-    for of_one_test in cases.values():
-        marker = of_one_test[0].get_closest_marker("matrix")
-        assert marker is not None
-        (parts,) = marker.args
-        parts = min(parts, len(of_one_test))
-        left_out += [
-            case for index, case in enumerate(of_one_test) if index % parts != taken % parts
-        ]
+    for (_, parts), cases in matrices.items():
+        count = min(parts, len(cases))
+        left_out += [case for index, case in enumerate(cases) if index % count != taken % count]
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]

@@ -16,6 +16,8 @@ from spark_support.flight_job import ROWS_PER_FILE, Results, difference, stored,
 from spark_support.notes import Notes
 from spark_support.waits import wait_until
 
+pytestmark = pytest.mark.matrix(3, name="faults on a cluster")
+
 Session = Callable[..., Driver]
 EPOCHS = 2
 TASKS_PER_EPOCH = 2
