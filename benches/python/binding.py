@@ -18,8 +18,8 @@ TARGET = HERE.parents[1] / "target" / "benches-python"
 COUNT = 400_000
 
 
-def build() -> Any:
-    """Return the module `batchqueue_floor`, rebuilt if its sources have changed."""
+def build(*, optimized: bool) -> Any:
+    """Return the module `batchqueue_floor`, rebuilt if its sources or `optimized` have changed."""
     manifest = HERE / "floor" / "Cargo.toml"
     command = [
         "cargo",
@@ -33,6 +33,8 @@ def build() -> Any:
     ]
     # As maturin does: the interpreter that loads the module provides Python's symbols.
     environment = {"PYO3_PYTHON": sys.executable, "PYO3_BUILD_EXTENSION_MODULE": "1"}
+    if not optimized:
+        environment |= {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
     subprocess.run(command, env=os.environ | environment, check=True)
     library = TARGET / "cargo" / "release" / "libbatchqueue_floor.so"
     spec = importlib.util.spec_from_file_location("batchqueue_floor", library)

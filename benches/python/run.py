@@ -124,7 +124,7 @@ def rows_of_objects(ns: dict[tuple[str, int], float]) -> list[Row]:
 
 def binding_row(times: int, share: int) -> Row:
     """Compare what `produce` adds to the same put from Rust with the cost of an empty method."""
-    floor, count = binding.build(), max(400_000 // share, 32_000)
+    floor, count = binding.build(optimized=share == 1), max(400_000 // share, 32_000)
     sent, empty = objects.items(count), floor.Empty()
     measures = {
         "produce alone": functools.partial(binding.produce_ns, count),
