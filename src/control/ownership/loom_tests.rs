@@ -11,7 +11,7 @@ use loom::thread;
 
 use crate::config::{Config, PartitionPolicy, Selector};
 use crate::sync::{Arc, Duration, Instant};
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model_by_turns};
 use crate::{BatchQueue, Wait};
 
 /// Two drain threads, two partitions, one consumer per thread; items name their partition.
@@ -41,7 +41,7 @@ fn take_back(queue: &BatchQueue<Number>) {
 /// neither yet.
 #[test]
 fn loom_move_while_the_owner_dispatches() {
-    model(1, || {
+    model_by_turns(0, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -57,7 +57,7 @@ fn loom_move_while_the_owner_dispatches() {
 /// for the end of a rest.
 #[test]
 fn loom_move_while_the_owners_rest() {
-    model(1, || {
+    model_by_turns(1, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = {
             let seen = seen.clone();
@@ -78,7 +78,7 @@ fn loom_move_while_the_owners_rest() {
 /// An item arrives while its partition moves between two sleeping threads.
 #[test]
 fn loom_move_while_a_producer_puts() {
-    model(1, || {
+    model_by_turns(2, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         let producer = {
@@ -95,7 +95,7 @@ fn loom_move_while_a_producer_puts() {
 /// Aimed elsewhere before it arrived: back to the thread inside, or the move never began.
 #[test]
 fn loom_move_back_immediately() {
-    model(1, || {
+    model_by_turns(3, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -112,7 +112,7 @@ fn loom_move_back_immediately() {
 /// exchanges wins.
 #[test]
 fn loom_take_back_while_the_owner_hands_over() {
-    model(1, || {
+    model_by_turns(4, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -128,7 +128,7 @@ fn loom_take_back_while_the_owner_hands_over() {
 /// Two concurrent moves, in opposite directions.
 #[test]
 fn loom_two_partitions_swap_owners() {
-    model(1, || {
+    model_by_turns(5, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -142,7 +142,7 @@ fn loom_two_partitions_swap_owners() {
 /// `completed` moves with the partition: a flush does not miss what either owner handled.
 #[test]
 fn loom_flush_while_a_partition_moves() {
-    model(1, || {
+    model_by_turns(6, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -157,7 +157,7 @@ fn loom_flush_while_a_partition_moves() {
 /// A close with a move under way: the partition is finished once, by the thread inside.
 #[test]
 fn loom_close_while_a_partition_moves() {
-    model(1, || {
+    model_by_turns(7, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -170,7 +170,7 @@ fn loom_close_while_a_partition_moves() {
 /// Concurrent growth, move and close.
 #[test]
 fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
-    model(1, || {
+    model_by_turns(8, 1, || {
         let seen = Arc::new(Seen::default());
         let adaptive =
             Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(2) };
@@ -192,7 +192,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
 /// Removal: once it has returned, no thread is inside the handler, and none enters.
 #[test]
 fn loom_remove_while_the_owner_dispatches() {
-    model(2, || {
+    model_by_turns(9, 2, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
@@ -207,7 +207,7 @@ fn loom_remove_while_the_owner_dispatches() {
 /// The same while the partition moves to a thread that has not seen the handler yet.
 #[test]
 fn loom_remove_while_the_partition_moves() {
-    model(1, || {
+    model_by_turns(10, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
