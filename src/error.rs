@@ -69,7 +69,7 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
             Self::TimedOut { partition, buffer_size, .. } => write!(
                 f,
                 "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the \
-                 time-out: raise buffer_size or the time-out, or use BufferStrategy.IF_POSSIBLE"
+                 timeout: raise buffer_size or the timeout, or use BufferStrategy.IF_POSSIBLE"
             ),
             Self::Reentrant { partition, buffer_size, .. } => write!(
                 f,

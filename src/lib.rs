@@ -26,7 +26,7 @@
 //! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition; also
 //!   while partitions move.
 //! * **P4 live**: every partition has an owner or gets one back; a waiting producer is woken by
-//!   space, time-out or close; balancing works while all drain threads are busy; a handler that
+//!   space, timeout or close; balancing works while all drain threads are busy; a handler that
 //!   hangs holds up its own thread's partitions only.
 //! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight
 //!   per drain thread.

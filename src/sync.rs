@@ -2,7 +2,7 @@
 //!
 //! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg
 //! loom` on the twins in [`model`], so that the protocols run unchanged in loom's scheduler. The
-//! twins have no clock: a wait with a time-out ends when it is notified, or when a test ends it, so
+//! twins have no clock: a wait with a timeout ends when it is notified, or when a test ends it, so
 //! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
 
 #[cfg(not(loom))]

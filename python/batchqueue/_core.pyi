@@ -325,7 +325,7 @@ class Queue:
             strategy is `IF_POSSIBLE`, or the queue is shut down.
 
         Raises:
-            ProduceTimeoutError: The partition stayed full for the whole time-out.
+            ProduceTimeoutError: The partition stayed full for the whole timeout.
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """

@@ -175,7 +175,7 @@ class AsyncBatchQueue(Generic[T]):
             strategy is `IF_POSSIBLE`, or the queue is shut down, perhaps while the task waited.
 
         Raises:
-            ProduceTimeoutError: The partition stayed full for the whole time-out.
+            ProduceTimeoutError: The partition stayed full for the whole timeout.
             ReentrantProduceError: A handler of this queue would wait for itself.
             QueueForkedError: The queue was made before a fork.
         """

@@ -26,7 +26,7 @@ class ReentrantProduceError(BatchQueueError, RuntimeError):
 
 
 class ProduceTimeoutError(BatchQueueError, TimeoutError):
-    """A partition stayed full for the whole time-out.
+    """A partition stayed full for the whole timeout.
 
     Attributes:
         accepted: Items that `produce_many` had enqueued before time ran out; 0 for `produce`.

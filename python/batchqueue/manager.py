@@ -112,7 +112,7 @@ class BatchQueueManager:
             timeout: Seconds in all. None means no limit. Default: 30 s.
 
         Raises:
-            ConfigError: The time-out is negative.
+            ConfigError: The timeout is negative.
 
         Returns:
             The number of abandoned items by queue name: 0 unless time ran out.

@@ -15,7 +15,7 @@ NextWorker = Callable[[list[Metrics]], Any]
 class MergingWorker:
     """A handler that keeps a partial per key and emits the partials as lists.
 
-    Partials that the next worker refuses (a full queue with IF_POSSIBLE, a time-out, a queue that
+    Partials that the next worker refuses (a full queue with IF_POSSIBLE, a timeout, a queue that
     is shut down) stay in the buffer, merge with later batches and are offered again. Only partials
     that are refused at close, or given to a next worker that raised, are dropped: they are counted
     in `dropped`, and the error is raised.

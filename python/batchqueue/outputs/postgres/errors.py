@@ -8,8 +8,8 @@ _TEMPORARY_CLASSES = ("08", "40")
 _TEMPORARY = {
     "53200",  # out of memory
     "53300",  # too many connections
-    "55P03",  # the lock time-out
-    "57014",  # a statement was cancelled, e.g. by a statement time-out
+    "55P03",  # the lock timeout
+    "57014",  # a statement was cancelled, e.g. by a statement timeout
     "57P01",  # shutting down
     "57P02",  # another process of the server crashed
     "57P03",  # starting up

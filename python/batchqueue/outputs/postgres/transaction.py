@@ -302,7 +302,7 @@ def need_rights(connection: Connection[Any], schema: str) -> None:
 
 
 def _milliseconds(timeout_s: float) -> str:
-    return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the time-out
+    return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the timeout
 
 
 def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:

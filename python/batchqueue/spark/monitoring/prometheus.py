@@ -62,7 +62,7 @@ class LedgerCollector:
         unavailable: Exception | None = None
         for sink_id in self._sink_ids:
             try:
-                # A scrape has a time-out, so only the first sink may wait for a missing store.
+                # A scrape has a timeout, so only the first sink may wait for a missing store.
                 if unavailable is not None:
                     raise unavailable
                 samples = list(read_samples(self._store, sink_id))

@@ -117,7 +117,7 @@ class Stage:
         if error is None and not self.has_failed and self._queue.config.retry is not None:
             # A shutdown cuts the waits between retries short; the last batch needs them as well.
             self._queue.flush()
-        # Without a time-out: a drain thread that outlived the stage could write to a transaction
+        # Without a timeout: a drain thread that outlived the stage could write to a transaction
         # that has ended.
         self._queue.shutdown()
         stats = self._queue.stats()

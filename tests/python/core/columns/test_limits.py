@@ -1,4 +1,4 @@
-"""Limits of `produce_arrow`: full partitions, time-outs, shutdown, failures, streams; in rows."""
+"""Limits of `produce_arrow`: full partitions, timeouts, shutdown, failures, streams; in rows."""
 
 import logging
 

@@ -141,7 +141,7 @@ def test_coroutine_that_raises_fails_its_batch_and_is_retried():
             if len(tries) < 3 or batch == [2]:
                 raise TimeoutError(
                     "as planned"
-                )  # not to be confused with a time-out of the wait for the coroutine
+                )  # not to be confused with a timeout of the wait for the coroutine
 
         async def error_handler(batch, error):
             await asyncio.sleep(0)

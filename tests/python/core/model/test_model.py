@@ -96,7 +96,7 @@ class Model:
         if not stats.abandoned:
             assert (stats.consumed, stats.failed) == (consumed, failed)
             assert stats.unhandled == stats.produced - consumed - failed
-            # A shutdown with a time-out of 0 does not wait for the last calls.
+            # A shutdown with a timeout of 0 does not wait for the last calls.
             handlers = [handler for handlers in self.handlers.values() for handler in handlers]
             eventually(
                 lambda: all(handler.closed for handler in handlers), "on_close of every handler"

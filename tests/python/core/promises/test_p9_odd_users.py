@@ -1,4 +1,4 @@
-"""P9: unusual items, handlers, classes, time-outs and settings have a defined result."""
+"""P9: unusual items, handlers, classes, timeouts and settings have a defined result."""
 
 import gc
 
