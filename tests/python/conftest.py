@@ -17,7 +17,10 @@ MATRIX = "BATCHQUEUE_TEST_MATRIX"
 
 # With several workers the slowest tests come first, so that all workers end together. Tests that
 # share a cluster stay together; tests that share only the worker's Spark session are spread.
-FIRST = ("spark/cluster/", "docs/", "spark/failures/", "cli/", "spark/", "outputs/")
+FIRST = (
+    *("spark/cluster/", "docs/", "spark/failures/", "cli/", "core/model/", "spark/"),
+    *("core/promises/", "outputs/"),
+)
 TOGETHER = ("spark/cluster/",)
 SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from pages import PAGES, ROOT, TIMEOUT_S, blocks, name, run
+from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run
 
 _PACKAGE = ROOT / "python"
 _SUBPACKAGES = ("aggregation", "outputs", "presets", "spark")
@@ -38,10 +39,23 @@ def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return provide
 
 
+def with_examples() -> list[ParameterSet]:
+    """The pages with a program; those that start Spark take turns, but for the README."""
+    turns = pytest.mark.matrix(3, name="pages with Spark")
+    programs = {page: blocks(page.read_text(), "python") for page in PAGES}
+    return [
+        pytest.param(
+            page,
+            marks=turns if page != README and "spark" in str(program) else (),
+            id=name(page),
+        )
+        for page, program in programs.items()
+        if program
+    ]
+
+
 @pytest.mark.timeout(2 * TIMEOUT_S)
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page.read_text(), "python")], ids=name
-)
+@pytest.mark.parametrize("page", with_examples())
 def test_page_runs_as_one_program_and_prints_what_it_shows(
     page: Path, tmp_path: Path, database: Callable[[], None]
 ):

@@ -33,7 +33,7 @@ from core_support.model import PLAIN, SPREAD, TYPES, Item, Run
 from core_support.threads import native_threads, run_threads
 from core_support.waits import HANG_S, WAIT_S, eventually
 
-ACTIONS = int(os.environ.get("BATCHQUEUE_SOAK_ACTIONS", "100000"))
+ACTIONS = int(os.environ.get("BATCHQUEUE_SOAK_ACTIONS", "50000"))
 BATCH = 10
 """Examples between two checks of the count."""
 

@@ -6,6 +6,8 @@ import pytest
 
 from core_support.scripts import run_script
 
+pytestmark = pytest.mark.matrix(2, name="ends of the interpreter")
+
 SLOW_END = """
 class SlowEnd:
     # Makes the interpreter's last phase long enough for a drain thread to re-enter it.

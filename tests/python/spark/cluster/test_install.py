@@ -19,6 +19,8 @@ from spark_support.flight_job import Results, difference, stored
 from spark_support.notes import Notes
 from wheels import local_wheel
 
+pytestmark = pytest.mark.matrix(3, name="ways to install")
+
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:

@@ -31,6 +31,8 @@ from spark_support.flight_job import FILES, difference, expected, flight_job, in
 from spark_support.pyspark_version import needs_stream_sink
 from spark_support.waits import wait_until
 
+pytestmark = pytest.mark.matrix(3, name="commits that fail")
+
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]
 
@@ -67,7 +69,6 @@ def register_with_noted_aborts(spark: SparkSession, job: AggregationJob, folder:
     return str(Source.name())
 
 
-@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("place", "applied"),
     [

@@ -38,6 +38,8 @@ from spark_support.flight_job import (
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 from spark_support.waits import Meeting, wait_until
 
+pytestmark = pytest.mark.matrix(5, name="drivers that die")
+
 Stream = Callable[..., None]
 Drive = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -93,7 +95,6 @@ def assert_resumed(
     assert epochs(store) == list(range(FILES))
 
 
-@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
@@ -115,7 +116,6 @@ def test_killed_driver_before_its_commit_is_resumed_and_every_row_counted_once(
     assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, [0])
 
 
-@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("place", "name", "kind"),
     [
@@ -144,7 +144,6 @@ def test_killed_driver_in_its_commit_or_after_it_is_resumed_and_every_row_counte
     assert_resumed(spark, flights, store, drive, log, tmp_path / "checkpoint", kind, place, applied)
 
 
-@pytest.mark.matrix(2)
 @needs_batch_sink
 @pytest.mark.parametrize(
     ("place", "applied"), [(BEFORE_THE_LEDGER_ENTRY, []), (AFTER_THE_COMMIT, [0])]

@@ -25,6 +25,8 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_stream_sink
 
+pytestmark = pytest.mark.matrix(3, name="stores that go away")
+
 Run = Callable[..., None]
 OFTEN = RetryPolicy(attempts=100, backoff_ms=10, max_backoff_ms=100)
 TWICE = RetryPolicy(attempts=2, backoff_ms=0)
@@ -114,7 +116,6 @@ def test_server_that_comes_back_is_waited_for_when_the_store_is_opened(
     assert epochs(postgres) == list(range(FILES))
 
 
-@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("sink", "place"),
     [
@@ -143,7 +144,6 @@ def test_server_that_comes_back_is_waited_for_when_it_goes_in_the_commit(
     assert epochs(postgres) == list(range(FILES))
 
 
-@pytest.mark.matrix(2)
 @pytest.mark.parametrize("place", ["opening", BEFORE_THE_END])
 def test_server_that_stays_away_fails_the_query_and_a_later_start_resumes(
     spark: SparkSession,

@@ -35,7 +35,7 @@ from spark_support.flight_job import (
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 from spark_support.waits import is_alive, wait_until
 
-pytestmark = needs_batch_sink
+pytestmark = [needs_batch_sink, pytest.mark.matrix(2, name="tasks that fail")]
 
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]

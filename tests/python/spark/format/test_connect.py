@@ -39,6 +39,8 @@ from pyspark.sql.connect.session import SparkSession
 
 from spark_support.connect_server import connect_server
 
+pytestmark = pytest.mark.matrix(2, name="Spark Connect")
+
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -32,6 +32,8 @@ from spark_support.deliveries import (
     recorders,
 )
 
+pytestmark = pytest.mark.matrix(2, name="handlers of each partition")
+
 ALL = sorted(ROWS.items())
 DEADLINE_S = 60
 

@@ -14,7 +14,10 @@ from programs import DELIVERY_SESSION
 from spark_support.deliveries import FILES, ROWS, ROWS_PER_FILE, by_handler, delivered, read
 from spark_support.pyspark_version import VERSION, needs_connect_server
 
-pytestmark = pytest.mark.timeout(600)  # the first test of a session waits for all of it
+pytestmark = [
+    pytest.mark.timeout(600),  # the first test of a session waits for all of it
+    pytest.mark.matrix(2),
+]
 
 CONNECT_CLIENT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is not None
 

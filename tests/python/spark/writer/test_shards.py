@@ -30,6 +30,8 @@ from spark_support.flight_job import (
     stored_in_shards,
 )
 
+pytestmark = pytest.mark.matrix(2, name="shards")
+
 SHARDS = 3
 AGGREGATORS: dict[str, Any] = {"items": None, "arrow": [ARROW]}
 # Each step groups its own rows; all rows count once.
@@ -57,7 +59,6 @@ def place(way: dict[str, Any]) -> Any:
     return "spark" if way is IN_SPARK else "tasks"
 
 
-@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     "way", [{}, AGGREGATORS, IN_SPARK], ids=["objects", "aggregators", "spark"]
 )
@@ -82,7 +83,6 @@ def test_batch_in_shards_is_equal_to_spark_sql(
 Stream = Callable[..., None]
 
 
-@pytest.mark.matrix(2)
 @pytest.mark.parametrize("way", [{}, IN_SPARK], ids=["objects", "spark"])
 def test_stream_in_shards_is_equal_to_spark_sql_even_if_an_epoch_is_replayed(
     spark: SparkSession,
@@ -93,7 +93,7 @@ def test_stream_in_shards_is_equal_to_spark_sql_even_if_an_epoch_is_replayed(
     way: dict[str, Any],
 ) -> None:
     # So many shards that some of them get nothing in some epochs; they commit nevertheless.
-    writer = MetricsWriter(flight_job(parquet, **way), l1=place(way), shards=40)
+    writer = MetricsWriter(flight_job(parquet, **way), l1=place(way), shards=20)
     stream(writer)
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
