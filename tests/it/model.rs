@@ -29,7 +29,7 @@ use random::Random;
 use settings::{ACTORS, End, Mode, Settings};
 use world::World;
 
-const ACTIONS_IN_CI: usize = 200_000;
+const ACTIONS_IN_CI: usize = 100_000;
 const STEPS: usize = 250;
 /// Concurrent runs, so that queues share pools and the control thread.
 const LANES: usize = 2;
