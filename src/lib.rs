@@ -12,8 +12,9 @@
 //! *Item*: what goes in. *Type*: which handler it goes to. *Partition*: a bounded run of items with
 //! one owner. *Segment*: a run of items inside a partition. *Route*: the published table type →
 //! partition. *Ready set*: which partitions have items. *Drain thread*: takes and dispatches.
-//! *Cycle*: take, dispatch, quiescent point. *Quiescent point*: nothing is in hand. *Batch*: the
-//! items of one type that one cycle took. *Entry token*: the right to enter a handler. *Owner*: the
+//! *Turn*: a drain thread enters a partition, takes, dispatches and leaves. *Cycle*: one turn after
+//! the other. *Quiescent point*: between two cycles, when nothing is in hand. *Batch*: the items of
+//! one type that one turn took. *Entry token*: the right to enter a handler. *Owner*: the
 //! drain thread that may take from a partition. *Plan*: the wanted owners. *Move*: one partition
 //! that changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Scheduler*: the
 //! threads that drain, a queue's own or a pool's.
@@ -30,9 +31,8 @@
 //!   hangs holds up its own thread's partitions only.
 //! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight
 //!   per drain thread.
-//! * **P6 handoff**: a revoked partition has its new owner at the old owner's next quiescent point:
-//!   immediately if that thread rests or sleeps, else when its cycle ends. No thread waits for the
-//!   move, and nothing else stops.
+//! * **P6 handoff**: a partition has its new owner immediately, unless its old owner is inside it:
+//!   then when that turn ends. No thread waits for the move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
 //!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
 //! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and

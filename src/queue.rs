@@ -284,8 +284,8 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions
-    /// whose wanted owner changed; 0 without a balancer. They move at the next quiescent point of
-    /// their owners.
+    /// whose wanted owner changed; 0 without a balancer. They have moved when this returns, but for
+    /// those that their owner is inside of: these move when it has handled its batch.
     ///
     /// On a drain thread it only requests a run, and inside a balancer it does nothing; both return
     /// 0.

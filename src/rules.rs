@@ -55,7 +55,7 @@ pub(crate) enum Rule {
     RouteAfterTake,
     /// P2: a partition is marked before items of a second type can arrive.
     MarkMixed,
-    /// P4: a flush is notified of a quiescent point.
+    /// P4: a flush is notified when a thread leaves a partition.
     NotifyFlush,
     /// P4: a producer of many items only tries further gates while it holds one.
     TryNextGate,
@@ -71,16 +71,18 @@ pub(crate) enum Rule {
     TakeOnlyWhenOwned,
     /// P1: the owner word changes by compare-exchange, not by a load and a store.
     CompareExchange,
-    /// P4: a quiescent point stores `completed` before it hands partitions over.
+    /// P4: a thread stores `completed` before it leaves a partition.
     CompleteFirst,
-    /// P6: a drain thread that prepares to sleep checks for partitions that were revoked from it.
-    CheckRevoked,
+    /// P1: a drain thread publishes which partition it enters before it checks that it owns it.
+    InsideBeforeCheck,
+    /// P1: a move completes immediately only if the owner is not inside.
+    MoverChecksInside,
+    /// P6: a thread that leaves a partition completes its move, also if it is saturated.
+    CompleteAtLeave,
     /// P1: a removal waits until the owner has passed a quiescent point.
     WaitForRetired,
     /// P1: a removal waits for the thread inside a partition, not for its next owner.
     WaitForThreadInside,
-    /// P6: a revoke wakes the partition's owner.
-    RevokeWake,
     /// P6: an assign wakes the new owner, and a take-back the old one, if items wait.
     AssignWake,
     /// P6: a partition is taken back from a thread that does not return to hand it over.
@@ -107,8 +109,6 @@ pub(crate) enum Rule {
     // What broke in the queue that this one follows; the tests are in `tests/it/regressions.rs`.
     /// P4: growth keeps the owners that partitions got by moves.
     GrowthKeepsOwners,
-    /// P6: a partition is handed over at every quiescent point, also of a saturated thread.
-    HandoffUnderLoad,
     /// P4: the balancer runs while all drain threads are busy.
     RebalanceWhenSaturated,
     /// P9: a handler that shuts its queue down does not wait for its own end.

@@ -96,18 +96,23 @@ RULES: dict[str, list[str]] = {
     ],
     "TakeOnlyWhenOwned": [
         "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
-        "it:p6_handoff::a_running_owner_hands_over_when_its_cycle_ends_and_not_before",
+        "it:p6_handoff::an_owner_inside_a_partition_hands_it_over_when_it_leaves_and_not_before",
         "it:model::random_actions_keep_every_promise",
     ],
     "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
     "CompleteFirst": ["loom:control::ownership::loom_rules::loom_new_owner_overtakes_the_old_one"],
-    "CheckRevoked": [
-        "loom:control::ownership::loom_rules::loom_move_between_the_quiescent_point_and_the_sleep",
+    "InsideBeforeCheck": [
+        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves"
     ],
-    "RevokeWake": [
-        "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
-        "it:p6_handoff::a_resting_owner_hands_over_immediately",
-        "it:p6_handoff::a_sleeping_owner_hands_over_immediately",
+    "MoverChecksInside": [
+        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
+        "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
+        "it:p6_handoff::an_owner_inside_a_partition_hands_it_over_when_it_leaves_and_not_before",
+    ],
+    "CompleteAtLeave": [
+        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
+        "it:regressions_of_moves::r02_a_handoff_under_load_completes_and_drops_nothing",
+        "it:p6_handoff::moves_of_saturated_partitions_complete_and_refuse_nothing",
     ],
     "AssignWake": [
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
@@ -136,10 +141,6 @@ RULES: dict[str, list[str]] = {
     # Failures of the queue that this one follows; failures 4 and 7 are in rows above.
     "GrowthKeepsOwners": [
         "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
-    ],
-    "HandoffUnderLoad": [
-        "it:regressions_of_moves::r02_a_handoff_under_load_completes_and_drops_nothing",
-        "it:p6_handoff::moves_of_saturated_partitions_complete_and_refuse_nothing",
     ],
     "RebalanceWhenSaturated": [
         "it:regressions_of_moves::r03_the_balancer_runs_while_all_drain_threads_are_busy"

@@ -43,7 +43,7 @@ impl Flushes {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for a quiescent point, unless `done` already.
+    /// Waits until a drain thread leaves a partition, unless `done` already.
     pub(crate) fn wait(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
         let (lock, progress) = &self.progress;
         let guard = lock.lock();
@@ -52,7 +52,7 @@ impl Flushes {
         }
     }
 
-    /// At a quiescent point, after the fence.
+    /// When a drain thread leaves a partition, after its fence.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.are_waiting() && !rule_off(Rule::NotifyFlush) {

@@ -5,26 +5,32 @@
 //! | `waker` | see `scheduler/park.rs` | producers, control side, drain threads |
 //! | `tally` | drain thread `i`; an expiring shutdown | statistics, balancer |
 //! | `cycles`, `cpu_ns`, `longest_handoff_ns` | drain thread `i`, by plain stores | statistics |
-//! | `asked_to_hand_over` | control side (set), drain thread `i` (clear) | drain thread `i` |
+//! | `inside` | drain thread `i` | control side |
 
 use std::ops::Index;
+
+use crossbeam_utils::CachePadded;
 
 use crate::control::scheduler::Waker;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AtomicBool, AtomicU64, Duration, Ordering, fence};
+use crate::sync::{AtomicU64, AtomicUsize, Duration, Ordering, fence};
+
+/// No partition has this number.
+const OUTSIDE: usize = usize::MAX;
 
 /// What others see of one drain thread.
 #[derive(Debug)]
 pub(crate) struct ThreadSlot {
     pub(crate) waker: Waker,
-    pub(crate) tally: ThreadTally,
+    /// Apart from `waker`, which producers read: drain thread `i` writes the rest with each turn.
+    pub(crate) tally: CachePadded<ThreadTally>,
     cycles: AtomicU64,
     cpu_ns: AtomicU64,
-    /// Some partition may have been revoked from this thread since it last checked.
-    asked_to_hand_over: AtomicBool,
+    /// The partition that the thread is inside of, or `OUTSIDE`.
+    inside: CachePadded<AtomicUsize>,
     longest_handoff_ns: AtomicU64,
 }
 
@@ -32,37 +38,37 @@ impl ThreadSlot {
     fn new(waker: Waker) -> Self {
         Self {
             waker,
-            tally: ThreadTally::new(),
+            tally: CachePadded::new(ThreadTally::new()),
             cycles: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
-            asked_to_hand_over: AtomicBool::new(false),
+            inside: CachePadded::new(AtomicUsize::new(OUTSIDE)),
             longest_handoff_ns: AtomicU64::new(0),
         }
     }
 
     // ---- called by the control side -------------------------------------------------------------
 
-    /// After a partition was revoked from the thread.
-    pub(crate) fn request_handoff(&self) {
-        // Release: pairs with the AcqRel swap in `take_handoff_request`; a thread that sees the
-        // mark finds the word.
-        self.asked_to_hand_over.store(true, Ordering::Release);
+    /// Whether the thread is inside a partition. The caller has fenced.
+    pub(crate) fn is_inside(&self, partition: usize) -> bool {
+        // Acquire: pairs with the Release in `go_outside` and `go_inside`; if the thread has left
+        // the partition, all that it did there is visible.
+        self.inside.load(Ordering::Acquire) == partition
     }
 
     // ---- called by the drain thread itself ------------------------------------------------------
 
-    /// Whether the thread was asked to hand a partition over. Relaxed: the caller has fenced, or a
-    /// mark that is missed now is seen before sleep.
+    /// Before the thread checks that it owns the partition; it fences in between.
     #[inline]
-    pub(crate) fn is_handoff_requested(&self) -> bool {
-        self.asked_to_hand_over.load(Ordering::Relaxed)
+    pub(crate) fn go_inside(&self, partition: usize) {
+        // Release: as in `go_outside`, for a thread that went from one partition to the next.
+        self.inside.store(partition, Ordering::Release);
     }
 
-    /// Clears the mark, before the thread checks its partitions.
+    /// When the thread has nothing of the partition in hand.
     #[inline]
-    pub(crate) fn take_handoff_request(&self) {
-        // AcqRel: pairs with the Release in `request_handoff`.
-        self.asked_to_hand_over.swap(false, Ordering::AcqRel);
+    pub(crate) fn go_outside(&self) {
+        // Release: pairs with the Acquire in `is_inside`.
+        self.inside.store(OUTSIDE, Ordering::Release);
     }
 
     /// At a quiescent point.

@@ -1,9 +1,10 @@
-//! Dispatch: groups the items of a cycle by type and passes them to the handlers, with one thread
-//! at a time inside each handler.
+//! Dispatch: groups the items of a turn by type and passes them to the handlers, with one thread at
+//! a time inside each handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
 
 use crate::config::Selector;
 use crate::flow::handler::{Batch, Entered, Failure};
@@ -17,58 +18,54 @@ use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
 use crate::thread_context::HandlerScope;
 
-/// The segments that a cycle took from one partition.
+/// The segments that a turn took from its partition.
 #[derive(Debug)]
 pub(crate) struct Taken<T> {
     pub(crate) partition: usize,
     pub(crate) segments: Segments<T>,
 }
 
-/// The items of a cycle that go to one handler, or that have none.
+/// The items of a turn that go to one handler, or that have none.
 pub(crate) struct Group<T> {
     target: Option<Target<T>>,
     batch: Batch<T>,
 }
 
-/// Groups items by type, in order of first appearance; items of a spread type also by partition.
+/// The groups of a turn: mostly one.
+pub(crate) type Groups<T> = SmallVec<[Group<T>; 1]>;
+
+/// Groups items by type, in order of first appearance.
 ///
 /// Types with a number of `known_before` or above count as unknown.
 pub(crate) fn group_by_type<T: Item>(
     route: &Route<T>,
     selector: Selector,
-    taken: Vec<Taken<T>>,
+    Taken { partition, segments }: Taken<T>,
     known_before: usize,
     segment_cache: &mut SegmentCache<T>,
-) -> Vec<Group<T>> {
-    let mut groups: Vec<Group<T>> = Vec::with_capacity(taken.len());
+) -> Groups<T> {
+    let mut groups = Groups::new();
     let mut group_index = GroupIndex::default();
-    for Taken { partition, segments } in taken {
-        if selector == Selector::ByType {
-            // A type's partitions are exclusive to it, or shared with types that are not spread: no
-            // group spans two partitions.
-            group_index.forget();
-        }
-        let mut find = |groups: &mut Vec<Group<T>>, key: TypeKey| -> usize {
-            group_index.group_of(key, || {
-                let target = route.target(key, partition, selector, known_before);
-                groups.push(Group { target, batch: Batch::default() });
-                groups.len() - 1
-            })
-        };
-        let one_type = selector == Selector::ByType && !route.partition(partition).is_mixed();
-        for mut segment in segments {
-            let Some(first) = segment.first().map(Item::type_key) else { continue };
-            if one_type || segment.iter().all(|item| item.type_key() == first) {
-                let group = find(&mut groups, first);
-                let weight = if T::weighs(first) { weight_of(&segment) } else { segment.len() };
-                groups[group].batch.push_segment(segment, weight);
-            } else {
-                for item in segment.drain(..) {
-                    let group = find(&mut groups, item.type_key());
-                    groups[group].batch.push(item, || segment_cache.segment(KEPT_CAPACITY / 4));
-                }
-                segment_cache.keep(segment);
+    let mut find = |groups: &mut Groups<T>, key: TypeKey| -> usize {
+        group_index.group_of(key, || {
+            let target = route.target(key, partition, selector, known_before);
+            groups.push(Group { target, batch: Batch::default() });
+            groups.len() - 1
+        })
+    };
+    let one_type = selector == Selector::ByType && !route.partition(partition).is_mixed();
+    for mut segment in segments {
+        let Some(first) = segment.first().map(Item::type_key) else { continue };
+        if one_type || segment.iter().all(|item| item.type_key() == first) {
+            let group = find(&mut groups, first);
+            let weight = if T::weighs(first) { weight_of(&segment) } else { segment.len() };
+            groups[group].batch.push_segment(segment, weight);
+        } else {
+            for item in segment.drain(..) {
+                let group = find(&mut groups, item.type_key());
+                groups[group].batch.push(item, || segment_cache.segment(KEPT_CAPACITY / 4));
             }
+            segment_cache.keep(segment);
         }
     }
     groups
@@ -82,13 +79,6 @@ struct GroupIndex {
 }
 
 impl GroupIndex {
-    fn forget(&mut self) {
-        self.first = None;
-        if !self.others.is_empty() {
-            self.others.clear();
-        }
-    }
-
     fn group_of(&mut self, key: TypeKey, make: impl FnOnce() -> usize) -> usize {
         match self.first {
             Some((first, group)) if first == key => group,
@@ -105,17 +95,17 @@ impl GroupIndex {
 /// Puts all items into one group for the queue's consumer.
 pub(crate) fn group_for<T: Item>(
     consumer: &Arc<TypeHandlers<T>>,
-    taken: Vec<Taken<T>>,
-) -> Vec<Group<T>> {
+    Taken { segments, .. }: Taken<T>,
+) -> Groups<T> {
     let mut batch = Batch::default();
-    for segment in taken.into_iter().flat_map(|taken| taken.segments) {
+    for segment in segments {
         let weight = weight_of(&segment);
         batch.push_segment(segment, weight);
     }
     if batch.is_empty() {
-        Vec::new()
+        Groups::new()
     } else {
-        vec![Group { target: Some(Target::only(consumer.clone())), batch }]
+        smallvec![Group { target: Some(Target::only(consumer.clone())), batch }]
     }
 }
 
@@ -136,7 +126,7 @@ impl<T: Item> Dispatcher<'_, T> {
     /// Dispatches every group: first those whose handler is free, then those whose handler another
     /// thread is inside. A thread holds one entry token at a time, so threads that wait for each
     /// other's handlers cannot deadlock.
-    pub(crate) fn dispatch(&mut self, groups: Vec<Group<T>>) {
+    pub(crate) fn dispatch(&mut self, groups: Groups<T>) {
         let mut busy = Vec::new();
         for Group { target, batch } in groups {
             let Some(target) = target else {

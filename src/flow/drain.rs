@@ -1,15 +1,14 @@
 //! The work of one drain thread: cycle, quiescent point, rest, end.
 //!
 //! ```text
-//!        ┌───────────── items taken ────────────┐
-//!        ▼                                      │
-//!   take, dispatch ──▶ quiescent point ─────────┴─ nothing taken ──▶ rest or sleep ──┐
-//!   or else on_idle ◀──────────────────────────────────────────────────────────────-─┘
-//!                             └─ all partitions finished ──▶ on_close ──▶ end
+//!        ┌───────────────────── items taken ────────────────────┐
+//!        ▼                                                      │
+//!   turns: enter, take, dispatch, leave ──▶ quiescent point ────┴─ nothing taken ──▶ rest or sleep
+//!   or else on_idle ◀──────────────────────────────────────────────────────────────────────┘
+//!                                                  └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
 use crate::config::Selector;
-use crate::control::ownership::{Owner, QuiescentPoint};
 use crate::control::scheduler::Sleeper;
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::consumption::Consumption;
@@ -21,7 +20,7 @@ use crate::flow::segment_pool::SegmentCache;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, Ordering, fence, time_since};
+use crate::sync::{Arc, Duration, Instant, time_since};
 
 /// How long a drain thread with work stays inside its host: a fifth of the interpreter's switch
 /// interval, because no switch is requested while a handler runs native code.
@@ -39,6 +38,13 @@ pub(crate) enum Cycle {
     Empty,
     /// The queue has ended; [`DrainTask::end`] is next.
     Over,
+}
+
+/// What the turns of one cycle took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    batches: usize,
+    items: usize,
 }
 
 /// One drain thread's share of a queue.
@@ -99,7 +105,7 @@ impl<T: Item> DrainTask<T> {
             usize::MAX
         };
         let first = self.partitions_to_take(closing).next();
-        let (mut served, mut items, mut began) = (Vec::new(), 0, None);
+        let (mut round, mut began) = (Round::default(), None);
         if let Some(first) = first {
             began = Some(Instant::now());
             let shared = self.shared.clone();
@@ -107,15 +113,15 @@ impl<T: Item> DrainTask<T> {
             // do not.
             let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
-            let mut work = || items = self.take_and_dispatch(first, closing, known, &mut served);
+            let mut work = || round = self.take_turns(first, closing, known);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
-        let worked = !served.is_empty();
+        let worked = round.batches > 0;
         if !worked && !closing {
             self.note_cpu_time();
             self.call_on_idle();
         }
-        self.quiescent_point(&served, closing);
+        self.quiescent_point();
         self.log_lines();
         if worked {
             self.empty_cycles = 0;
@@ -123,8 +129,8 @@ impl<T: Item> DrainTask<T> {
             let rest = after_thin_cycle(
                 &self.shared.config,
                 self.shared.threads_per_core,
-                items,
-                served.len(),
+                round.items,
+                round.batches,
                 took,
                 self.thin_rest,
             );
@@ -172,17 +178,10 @@ impl<T: Item> DrainTask<T> {
         to_take(&self.shared, self.index, self.last_served, closing)
     }
 
-    /// Returns the number of items.
-    fn take_and_dispatch(
-        &mut self,
-        first: usize,
-        closing: bool,
-        known_before: usize,
-        served: &mut Vec<usize>,
-    ) -> usize {
+    /// One turn after the other, up to `max_batch_items` in total.
+    fn take_turns(&mut self, first: usize, closing: bool, known_before: usize) -> Round {
         let shared = self.shared.clone();
-        let mut items = 0;
-        let mut taken = Vec::new();
+        let mut round = Round::default();
         let (thread, hosted) = (self.index, self.was_hosted);
         let others =
             to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
@@ -193,26 +192,55 @@ impl<T: Item> DrainTask<T> {
                 passed_over = true;
                 continue;
             }
-            let mut segments = Segments::new();
-            let budget = shared.config.max_batch_items - items;
-            let from_here =
-                shared.route.partition(index).take(budget, &mut segments, &mut self.segment_cache);
-            if from_here == 0 {
+            let items = self.take_turn(&shared, index, closing, known_before);
+            if items == 0 {
                 continue;
             }
             if !passed_over {
                 self.last_served = index;
             }
-            taken.push(Taken { partition: index, segments });
-            served.push(index);
-            items += from_here;
-            if items >= shared.config.max_batch_items {
+            round.batches += 1;
+            round.items += items;
+            if round.items >= shared.config.max_batch_items {
                 break;
             }
         }
-        let slot = &shared.threads[self.index];
-        // Handlers are looked up after the last take: an item enters a partition only after its
-        // handler was published.
+        round
+    }
+
+    /// Enters a partition, takes a batch and dispatches it, and leaves. Returns the number of
+    /// items.
+    fn take_turn(
+        &mut self,
+        shared: &Arc<Shared<T>>,
+        index: usize,
+        closing: bool,
+        known_before: usize,
+    ) -> usize {
+        let Some(turn) = shared.enter(self.index, index) else { return 0 };
+        let partition = shared.route.partition(index);
+        let mut segments = Segments::new();
+        let items =
+            partition.take(shared.config.max_batch_items, &mut segments, &mut self.segment_cache);
+        if items > 0 {
+            self.dispatch(shared, Taken { partition: index, segments }, known_before);
+            if !rule_off(Rule::CompleteFirst) {
+                partition.complete();
+            }
+        }
+        if closing && partition.finish() && shared.ending.finish_partition() {
+            shared.threads.wake_all();
+        }
+        drop(turn);
+        if rule_off(Rule::CompleteFirst) {
+            partition.complete();
+        }
+        items
+    }
+
+    fn dispatch(&mut self, shared: &Arc<Shared<T>>, taken: Taken<T>, known_before: usize) {
+        // Handlers are looked up after the take: an item enters a partition only after its handler
+        // was published.
         let groups = match &shared.consumption {
             Consumption::ByHandler => group_by_type(
                 &shared.route,
@@ -225,56 +253,25 @@ impl<T: Item> DrainTask<T> {
             Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
         };
         let mut dispatcher = Dispatcher {
-            shared: &shared,
-            tally: &slot.tally,
+            shared,
+            tally: &shared.threads[self.index].tally,
             lines: &mut self.lines,
             segment_cache: &mut self.segment_cache,
             inside_host: self.was_hosted,
         };
         dispatcher.dispatch(groups);
-        items
     }
 
     // ---- the quiescent point
 
-    /// Reached with nothing in flight. The order of these steps is rule 7.
-    fn quiescent_point(&mut self, served: &[usize], closing: bool) {
-        let shared = self.shared.clone();
-        let complete =
-            || served.iter().for_each(|&partition| shared.route.partition(partition).complete());
-        if !rule_off(Rule::CompleteFirst) {
-            complete();
-        }
-        // SeqCst: pairs with the fence of a flush, between its waiting mark and its read of
-        // `completed`.
-        fence(Ordering::SeqCst);
-        shared.flushes.notify();
+    /// Reached inside no partition, with nothing in hand.
+    fn quiescent_point(&mut self) {
         self.slot().count_cycle();
-        let here = QuiescentPoint::of(self.index);
-        if closing {
-            self.finish_partitions();
-        }
-        if served.is_empty() || !rule_off(Rule::HandoffUnderLoad) {
-            shared.complete_handoffs(&here);
-        }
-        if rule_off(Rule::CompleteFirst) {
-            complete();
-        }
         self.retire_handlers();
     }
 
-    /// Marks the closed and empty partitions of this thread as finished.
-    fn finish_partitions(&self) {
-        for partition in
-            self.shared.route.partitions().filter(|partition| self.is_inside(partition.index))
-        {
-            if partition.finish() && self.shared.ending.finish_partition() {
-                self.shared.threads.wake_all();
-            }
-        }
-    }
-
-    pub(super) fn is_inside(&self, partition: usize) -> bool {
+    /// Whether this thread owns a partition, or has not handed it over yet.
+    pub(super) fn has(&self, partition: usize) -> bool {
         self.shared.route.owner(partition).load().inside() == self.index
     }
 
@@ -300,7 +297,7 @@ impl<T: Item> DrainTask<T> {
         shared.host.enter(&mut || {
             let mut abandoned = Segments::new();
             for partition in shared.route.partitions() {
-                if self.is_inside(partition.index) {
+                if self.has(partition.index) {
                     partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
                 }
             }
@@ -342,16 +339,7 @@ fn to_take<T: Item>(
     all.into_iter()
         .flatten()
         .chain(ready.into_iter().flatten())
-        .filter(move |&partition| owns(shared, index, partition))
-}
-
-fn owns<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
-    let owner = shared.route.owner(partition).load();
-    if rule_off(Rule::TakeOnlyWhenOwned) {
-        owner.wanted() == index
-    } else {
-        owner == Owner::Owned(index)
-    }
+        .filter(move |&partition| shared.owns(index, partition))
 }
 
 /// Whether the items of a partition can be handled without the host.

@@ -4,6 +4,7 @@
 use crate::control::scheduler::{SleepAttempt, SleepKind};
 use crate::flow::drain::{Cycle, DrainTask};
 use crate::flow::idle_policy::after_empty_cycle;
+use crate::flow::partition::Partition;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
@@ -56,8 +57,6 @@ impl<T: Item> DrainTask<T> {
         let shared = &self.shared;
         if shared.ending.is_over()
             || self.has_partition_to_finish()
-            // Ordered by the fence in `Sleeper::prepare`.
-            || (self.slot().is_handoff_requested() && !rule_off(Rule::CheckRevoked))
             || shared.retirements.wait_for(self.index)
         {
             return true;
@@ -70,11 +69,11 @@ impl<T: Item> DrainTask<T> {
 
     /// Whether this thread still has to finish a partition of a closing queue.
     fn has_partition_to_finish(&self) -> bool {
-        self.shared.ending.is_closing()
-            && self
-                .shared
-                .route
-                .partitions()
-                .any(|partition| self.is_inside(partition.index) && !partition.is_finished())
+        let shared = &self.shared;
+        // A partition on its way to another thread is that thread's: it is announced there.
+        let is_mine = |partition: &Partition<T>| {
+            shared.owns(self.index, partition.index) && !partition.is_finished()
+        };
+        shared.ending.is_closing() && shared.route.partitions().any(is_mine)
     }
 }

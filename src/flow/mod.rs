@@ -15,8 +15,8 @@
 //!  ready.rs          "partition 7 has items": one bit; wakes the owner if it sleeps
 //!     │
 //!  take.rs           what is queued, segment by segment
-//!  drain.rs          the owner's cycle: take, dispatch, quiescent point, where a partition may
-//!     │              change its owner
+//!  drain.rs          the owner's cycle, one turn after the other: enter a partition, take,
+//!     │              dispatch, leave; then it may change its owner
 //!     │
 //!  dispatch.rs       group by type, enter each handler alone; retries as the policy says
 //!     │

@@ -1,16 +1,16 @@
 //! Handler calls that carry no items: `on_idle` after an empty cycle, and `on_close` once, after
 //! the last batch.
 
-use rustc_hash::FxHashSet;
-
 use crate::flow::consumption::Consumption;
 use crate::flow::dispatch::call;
 use crate::flow::dispatch_log::SideCall;
 use crate::flow::drain::DrainTask;
 use crate::flow::handler::HandlerRef;
+use crate::flow::route::IdleHandler;
 use crate::item::Item;
 use crate::observe::Calling;
-use crate::sync::{Instant, Ordering, fence};
+use crate::shared::Shared;
+use crate::sync::{Arc, Instant, Ordering, fence};
 use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
@@ -33,46 +33,44 @@ impl<T: Item> DrainTask<T> {
     }
 
     pub(super) fn call_on_idle(&mut self) {
-        let idle = self.idle_handlers();
-        self.has_idle_handlers = !idle.is_empty();
-        if idle.is_empty() {
-            return;
-        }
         let shared = self.shared.clone();
-        shared.host.enter(&mut || {
-            for handler in &idle {
-                self.call_alone(handler, SideCall::OnIdle);
+        self.has_idle_handlers = false;
+        if let Consumption::ByHandler = shared.consumption {
+            let idle_handlers = shared.route.idle_handlers();
+            if !idle_handlers.iter().any(|idle| shared.owns(self.index, idle.home)) {
+                return;
             }
-        });
+            self.has_idle_handlers = true;
+            shared.host.enter(&mut || {
+                for idle in &*idle_handlers {
+                    if shared.owns(self.index, idle.home) {
+                        self.call_on_idle_of(&shared, &idle_handlers, idle);
+                    }
+                }
+            });
+        } else if let Some(consumer) = shared.consumption.side_called_by(self.index)
+            && consumer.handler.has_on_idle()
+        {
+            self.has_idle_handlers = true;
+            shared.host.enter(&mut || self.call_alone(&consumer, SideCall::OnIdle));
+        }
     }
 
-    /// The handlers with `on_idle` whose home partition this thread owns.
-    fn idle_handlers(&self) -> Vec<HandlerRef<T>> {
-        if let Consumption::ByHandler = self.shared.consumption {
-            let route = &self.shared.route;
-            let homes: Vec<usize> = route.idle_handlers().iter().map(|idle| idle.home).collect();
-            let mine: FxHashSet<usize> =
-                homes.into_iter().filter(|&home| self.is_inside(home)).collect();
-            if mine.is_empty() {
-                return Vec::new();
-            }
-            // SeqCst: pairs with the fence in `retire`. The owner words are read first, then the
-            // list: a handler that was removed while another thread owned its home is not on the
-            // list, or its home was not this thread's.
-            fence(Ordering::SeqCst);
-            let idle_handlers = route.idle_handlers();
-            return idle_handlers
-                .iter()
-                .filter(|idle| mine.contains(&idle.home))
-                .map(|idle| idle.handler.clone())
-                .collect();
+    /// Calls `on_idle` inside the handler's home partition, unless the list of handlers has changed
+    /// since: then the next empty cycle does.
+    fn call_on_idle_of(
+        &mut self,
+        shared: &Shared<T>,
+        listed: &Arc<Vec<IdleHandler<T>>>,
+        idle: &IdleHandler<T>,
+    ) {
+        let Some(_turn) = shared.enter(self.index, idle.home) else { return };
+        // SeqCst: pairs with the fence of `retire`, between its change of the list and its read of
+        // the owner word: either this thread sees the change, or the removal waits for it.
+        fence(Ordering::SeqCst);
+        if Arc::ptr_eq(&shared.route.idle_handlers(), listed) {
+            self.call_alone(&idle.handler, SideCall::OnIdle);
         }
-        self.shared
-            .consumption
-            .side_called_by(self.index)
-            .into_iter()
-            .filter(|consumer| consumer.handler.has_on_idle())
-            .collect()
     }
 
     /// Makes the last call of each handler. The remaining threads take handlers from a shared list,

@@ -123,7 +123,7 @@ impl<T: Item> Partition<T> {
         gate.queued() >= gate.half()
     }
 
-    /// Called at the quiescent point: everything taken so far is handled.
+    /// Called at the end of a turn: everything taken so far is handled.
     pub(crate) fn complete(&self) {
         // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in
         // `completed`.

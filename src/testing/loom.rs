@@ -69,6 +69,11 @@ impl Seen {
         self.more.notify_all();
     }
 
+    /// Notes a call without items.
+    pub(crate) fn note_call(&self) {
+        self.numbers.lock().push(0);
+    }
+
     pub(crate) fn numbers(&self) -> Vec<u32> {
         self.numbers.lock().clone()
     }

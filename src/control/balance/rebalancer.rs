@@ -204,8 +204,7 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// Plans for the available threads only. The partitions of the others stay: they could not be
-/// handed over anyway.
+/// Plans for the available threads only. The partitions of the others stay.
 fn plan_around(
     away: &[bool],
     load: &[f64],

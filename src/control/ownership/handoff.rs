@@ -1,14 +1,14 @@
 //! Handoff: moves a partition from one drain thread to another (rules 8 and 9 of `README.md`).
 //!
 //! ```text
-//!               revoke (control)              assign (a, at its quiescent point)
-//!   Owned(a) ───────────────────▶ Revoked(a, b) ─────────────────────────────────▶ Owned(b)
+//!                                   assign: the mover, if a is not inside,
+//!               revoke (control)    else a when it leaves
+//!   Owned(a) ───────────────────▶ Revoked(a, b) ────────────────────────────▶ Owned(b)
 //!      ▲                            │      │ ▲
 //!      └──── take back (control) ───┘      └─┘ aim elsewhere (control)
 //! ```
 //!
-//! No thread waits for another. The fence between the two owners is the program order of the first:
-//! it hands the partition over when it has nothing in hand, and not before.
+//! No thread waits for another.
 
 use crate::control::ownership::Owner;
 use crate::flow::gate::Access;
@@ -18,21 +18,9 @@ use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Instant, Ordering, fence};
 
-/// Proof that a drain thread has nothing in flight: only `drain` creates it, after it has stored
-/// `completed`.
-#[derive(Debug)]
-pub(crate) struct QuiescentPoint {
-    thread: usize,
-}
-
-impl QuiescentPoint {
-    pub(crate) fn of(thread: usize) -> Self {
-        Self { thread }
-    }
-}
-
 impl<T: Item> Shared<T> {
-    /// Revokes a partition so that `to` gets it. Returns `false` if `to` has it already, or if the
+    /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
+    /// then completes the move when it leaves. Returns `false` if `to` has it already, or if the
     /// queue is closing.
     ///
     /// Called under the control lock, as `control` proves.
@@ -66,53 +54,47 @@ impl<T: Item> Shared<T> {
         match revoked {
             Owner::Owned(stays) => self.announce_owner(partition, stays),
             Owner::Revoked { from, .. } => {
-                let slot = &self.threads[from];
-                slot.request_handoff();
-                if !rule_off(Rule::RevokeWake) {
-                    // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees the
-                    // mark, or it is woken.
-                    fence(Ordering::SeqCst);
-                    slot.waker.wake(Signal::Pressure);
+                // SeqCst: pairs with the fences of a turn, in `enter` and when it ends: either the
+                // owner is seen inside, or it sees that it was revoked.
+                fence(Ordering::SeqCst);
+                let is_inside = self.threads[from].is_inside(partition);
+                if (!is_inside || rule_off(Rule::MoverChecksInside))
+                    && word.exchange(revoked, Owner::Owned(to)).is_ok()
+                {
+                    control.handoffs.end(partition);
+                    self.announce_owner(partition, to);
                 }
+                // If the exchange fails, the owner came and left meanwhile, and completed the move.
             }
         }
         true
     }
 
-    /// Hands over the partitions that were revoked from this thread.
-    pub(crate) fn complete_handoffs(&self, here: &QuiescentPoint) {
-        let slot = &self.threads[here.thread];
-        // Spares most cycles the swap. A mark that is missed here is seen before sleep.
-        if !slot.is_handoff_requested() {
-            return;
-        }
-        // After expiry each thread discards the partitions it is inside of, and leaves.
-        if self.ending.is_expired() {
-            return;
-        }
-        slot.take_handoff_request();
-        for partition in 0..self.route.partition_count() {
-            let word = self.route.owner(partition);
-            let mut seen = word.load();
-            while let Owner::Revoked { from, to } = seen
-                && from == here.thread
-            {
-                match word.exchange(seen, Owner::Owned(to)) {
-                    Ok(()) => {
-                        let revoked = self.route.partition(partition).revoked_at();
-                        slot.note_handoff(self.started.elapsed().saturating_sub(revoked));
-                        self.announce_owner(partition, to);
-                        break;
-                    }
-                    // Taken back, or redirected.
-                    Err(now) => seen = now,
+    /// Hands a partition over if it was revoked from `thread`, which has just left it.
+    pub(super) fn complete_handoff(&self, thread: usize, partition: usize) {
+        let word = self.route.owner(partition);
+        let mut seen = word.load();
+        while let Owner::Revoked { from, to } = seen
+            && from == thread
+            // After expiry each thread discards the partitions it owns, and ends.
+            && !self.ending.is_expired()
+        {
+            match word.exchange(seen, Owner::Owned(to)) {
+                Ok(()) => {
+                    let revoked = self.route.partition(partition).revoked_at();
+                    self.threads[thread]
+                        .note_handoff(self.started.elapsed().saturating_sub(revoked));
+                    self.announce_owner(partition, to);
+                    break;
                 }
+                // Completed by the mover, taken back, or redirected.
+                Err(now) => seen = now,
             }
         }
     }
 
-    /// Gives back what a thread did not hand over in time: that thread is inside, so no other can
-    /// be. Returns a line to log for each such thread.
+    /// Gives a partition back that its thread did not hand over in time: that thread is inside, so
+    /// no other can be. Returns a line to log for each such thread.
     pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
         let mut overdue = Vec::new();
         control.handoffs.retain(now, |partition, is_overdue| {
@@ -124,31 +106,28 @@ impl<T: Item> Shared<T> {
             // If this fails, it was handed over just now, or a new handoff has its own time.
             if word.exchange(seen, Owner::Owned(from)).is_ok() {
                 self.announce_owner(partition, from);
-                overdue.push(from);
+                overdue.push((partition, from));
             }
             false
         });
-        overdue.sort_unstable();
         let is_due = |thread: usize| {
             let log = self.balancing.as_ref().map(|balancing| &balancing.overdue_log);
             log.is_none_or(|log| log.note(thread, 1, now).is_some())
         };
-        overdue
-            .chunk_by(PartialEq::eq)
-            .filter(|partitions| is_due(partitions[0]))
-            .map(|partitions| {
-                let (queue, thread, count) = (&self.name, partitions[0], partitions.len());
-                let inside = self.threads[thread].tally.counts().calling;
-                let inside = inside.map_or_else(
-                    || "busy".to_owned(),
-                    |(calling, _)| format!("inside {}", self.name_of(&calling)),
-                );
-                format!(
-                    "queue {queue}: drain thread {thread} has been {inside} for over a second and \
-                     keeps {count} partitions that were to move"
-                )
-            })
-            .collect()
+        overdue.retain(|&(_, thread)| is_due(thread));
+        let line = |(partition, thread): (usize, usize)| {
+            let queue = &self.name;
+            let inside = self.threads[thread].tally.counts().calling;
+            let inside = inside.map_or_else(
+                || "busy".to_owned(),
+                |(calling, _)| format!("inside {}", self.name_of(&calling)),
+            );
+            format!(
+                "queue {queue}: drain thread {thread} has been {inside} for over a second and \
+                 keeps partition {partition}, which was to move"
+            )
+        };
+        overdue.into_iter().map(line).collect()
     }
 
     /// After a change of the owner word: wakes the thread that may take now, if items wait there.

@@ -89,6 +89,35 @@ fn loom_next_owner_checks_while_the_owner_is_inside() {
     });
 }
 
+/// Rules 3 and 7: two threads enter a partition while it moves from one to the other. Only one is
+/// inside at a time, and the move completes, even if the mover meets the first one inside.
+#[test]
+fn loom_two_threads_enter_while_a_partition_moves() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let (_sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
+        let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
+        let shared: Arc<Shared<Number>> =
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+        let threads: Vec<_> = (0..2)
+            .map(|thread| {
+                let (shared, seen) = (shared.clone(), seen.clone());
+                thread::spawn(move || {
+                    let turn = shared.enter(thread, 0);
+                    if turn.is_some() {
+                        seen.inside.with_mut(|_| ());
+                    }
+                })
+            })
+            .collect();
+        assert!(shared.hand_over(&mut shared.control.lock(), 0, 1));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(shared.route.owner(0).load(), Owner::Owned(1));
+    });
+}
+
 /// Rule 7: the position that a flush waits for does not go backwards when the new owner is faster
 /// than the old one.
 #[test]
@@ -216,8 +245,8 @@ fn loom_move_between_the_quiescent_point_and_the_sleep() {
     });
 }
 
-/// Is entered only for `on_idle`.
-struct Idle(Arc<Seen>);
+/// Notes each call of `on_idle`, and may hold the first one.
+struct Idle(Arc<Seen>, Option<Hold>);
 
 impl Handler<Number> for Idle {
     fn consume(&self, _batch: &mut Batch<Number>) -> Result<(), Failure> {
@@ -229,39 +258,44 @@ impl Handler<Number> for Idle {
     }
 
     fn on_idle(&self) -> Result<(), Failure> {
-        self.0.inside.with_mut(|_| ());
+        self.0.note_call();
+        if let Some((entered, release)) = &self.1 {
+            entered.open();
+            release.wait();
+        }
         Ok(())
     }
 }
 
 /// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list
-/// that it read before. One cycle of each drain thread is enough; that of the first thread is run
-/// by the thread that removes.
+/// that it read before: it reads the list again inside the partition. One cycle of each drain
+/// thread is enough; that of the first thread is run by the thread that removes.
 #[test]
 fn loom_remove_while_the_next_owner_lists_idle_handlers() {
-    model(4, || {
-        let (removed, kept) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    model(2, || {
+        let (removed, kept, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared =
             Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
-        for (key, seen) in [(ONE, &removed), (TWO, &kept)] {
-            let handler = HandlerRef::new(Idle(seen.clone()));
-            shared.register::<Infallible>(&key.into(), vec![handler]).unwrap();
+        let handlers = [Idle(kept.clone(), Some(hold.clone())), Idle(removed.clone(), None)];
+        for (key, handler) in [ONE, TWO].into_iter().zip(handlers) {
+            shared.register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)]).unwrap();
         }
-        let mut next = DrainTask::new(1, shared.clone(), sleepers.pop().unwrap());
-        let mut first = DrainTask::new(0, shared.clone(), sleepers.pop().unwrap());
+        // The first partition is that of the handler which stays.
+        let mut next = DrainTask::new(0, shared.clone(), sleepers.remove(0));
+        let mut first = DrainTask::new(1, shared.clone(), sleepers.remove(0));
         let next = thread::spawn(move || {
             next.cycle();
         });
-        // A revoke without `hand_over`: that reads the word first, and then loom does not try the
-        // exchange between two reads of the other thread.
-        shared.route.owner(0).exchange(Owner::Owned(0), Owner::Revoked { from: 0, to: 1 }).unwrap();
-        shared.threads[0].request_handoff();
-        let retired = shared.unregister(ONE).unwrap();
+        hold.0.wait();
+        let retired = shared.unregister(TWO).unwrap();
+        assert!(shared.hand_over(&mut shared.control.lock(), 1, 0));
         first.cycle();
         retired.wait_for_end(&mut Wait).unwrap();
-        removed.inside.with_mut(|_| ());
+        hold.1.open();
         next.join().unwrap();
+        assert_eq!(kept.numbers().len(), 1);
+        assert!(removed.numbers().is_empty());
     });
 }

@@ -8,7 +8,7 @@ mod loom_rules;
 mod loom_tests;
 mod pending;
 mod table;
+mod turn;
 
-pub(crate) use handoff::QuiescentPoint;
 pub(crate) use pending::PendingHandoffs;
 pub(crate) use table::{Owner, OwnerWord};

@@ -25,6 +25,11 @@ impl PendingHandoffs {
         self.under_way.insert(partition, now);
     }
 
+    /// Records that a handoff completed.
+    pub(super) fn end(&mut self, partition: usize) {
+        self.under_way.remove(&partition);
+    }
+
     /// Keeps the handoffs for which `is_under_way` returns true. Its arguments are the partition
     /// and whether the handoff is overdue.
     pub(super) fn retain(

@@ -11,10 +11,10 @@ const TO_SHIFT: u32 = 32;
 pub(crate) enum Owner {
     /// This drain thread may take.
     Owned(usize),
-    /// `from` takes nothing more. It is inside until its next quiescent point, where it hands the
-    /// partition over to `to`.
+    /// `from` takes nothing more. If it is inside, it assigns the partition to `to` when it leaves;
+    /// otherwise the mover does so immediately.
     Revoked {
-        /// The thread inside.
+        /// The thread that may be inside.
         from: usize,
         /// The next owner.
         to: usize,
@@ -57,9 +57,9 @@ impl Owner {
 /// The owner of a partition, in one word: bits 0 to 31 hold the thread inside; if bit 63 is set, it
 /// is revoked and bits 32 to 62 hold the next owner.
 ///
-/// Written by the control side (revoke, take back) and by the thread inside (assign), every time by
-/// a compare-exchange from the exact value read. Read by producers (which thread to wake) and by
-/// drain threads (whether to take).
+/// Written by the control side (revoke, assign, take back) and by the thread that leaves the
+/// partition (assign), every time by a compare-exchange from the exact value read. Read by
+/// producers (which thread to wake) and by drain threads (whether to take).
 #[derive(Debug)]
 pub(crate) struct OwnerWord(AtomicU64);
 
