@@ -15,7 +15,7 @@ use crate::flow::drain::DrainTask;
 use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::testing::latch::Latch;
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, NoHost, TypeKey, Wait};
 
 /// A handler opens the first latch when it is entered, and waits for the second.
@@ -75,7 +75,7 @@ fn loom_two_changes_of_one_owner_word() {
 /// Rule 3: the next owner takes nothing while the previous thread is inside.
 #[test]
 fn loom_next_owner_checks_while_the_owner_is_inside() {
-    model(1, || {
+    model_by_turns(0, 1, || {
         let (seen, hold) = (Arc::new(Seen::default()), hold());
         let queue = queue(&seen, held(&seen, &hold));
         put(&queue, 1);
@@ -122,7 +122,7 @@ fn loom_two_threads_enter_while_a_partition_moves() {
 /// than the old one.
 #[test]
 fn loom_new_owner_overtakes_the_old_one() {
-    model(1, || {
+    model_by_turns(1, 1, || {
         let (seen, hold) = (Arc::new(Seen::default()), hold());
         let queue = queue(&seen, held(&seen, &hold));
         put(&queue, 1);
@@ -140,7 +140,7 @@ fn loom_new_owner_overtakes_the_old_one() {
 /// the item.
 #[test]
 fn loom_move_while_the_owner_goes_to_sleep() {
-    model(1, || {
+    model_by_turns(2, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen, seen.handler());
         put(&queue, 1);
@@ -170,7 +170,7 @@ fn loom_remove_while_the_handler_is_entered() {
 /// up and may be about to enter it, wherever the partition goes.
 #[test]
 fn loom_remove_while_the_partition_moves_on() {
-    model(1, || {
+    model_by_turns(3, 1, || {
         let (first, seen, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         // The first and third types share a partition, and may reach their handlers in one cycle.
