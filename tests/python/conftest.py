@@ -18,7 +18,7 @@ MATRIX = "BATCHQUEUE_TEST_MATRIX"
 # With several workers the slowest tests come first, so that all workers end together. Tests that
 # share a cluster stay together; tests that share only the worker's Spark session are spread.
 FIRST = (
-    *("spark/cluster/", "docs/", "spark/failures/", "cli/", "core/model/", "spark/"),
+    *("core/model/", "spark/cluster/", "docs/", "spark/failures/", "cli/", "spark/"),
     *("core/promises/", "outputs/"),
 )
 TOGETHER = ("spark/cluster/",)
