@@ -192,7 +192,8 @@ impl<T: Item> DrainTask<T> {
                 passed_over = true;
                 continue;
             }
-            let items = self.take_turn(&shared, index, closing, known_before);
+            let budget = shared.config.max_batch_items - round.items;
+            let items = self.take_turn(&shared, index, budget, closing, known_before);
             if items == 0 {
                 continue;
             }
@@ -208,20 +209,20 @@ impl<T: Item> DrainTask<T> {
         round
     }
 
-    /// Enters a partition, takes a batch and dispatches it, and leaves. Returns the number of
-    /// items.
+    /// Enters a partition, takes up to `budget` items, rounded up to a segment, dispatches them,
+    /// and leaves. Returns the number of items.
     fn take_turn(
         &mut self,
-        shared: &Arc<Shared<T>>,
+        shared: &Shared<T>,
         index: usize,
+        budget: usize,
         closing: bool,
         known_before: usize,
     ) -> usize {
         let Some(turn) = shared.enter(self.index, index) else { return 0 };
         let partition = shared.route.partition(index);
         let mut segments = Segments::new();
-        let items =
-            partition.take(shared.config.max_batch_items, &mut segments, &mut self.segment_cache);
+        let items = partition.take(budget, &mut segments, &mut self.segment_cache);
         if items > 0 {
             self.dispatch(shared, Taken { partition: index, segments }, known_before);
             if !rule_off(Rule::CompleteFirst) {
@@ -238,7 +239,7 @@ impl<T: Item> DrainTask<T> {
         items
     }
 
-    fn dispatch(&mut self, shared: &Arc<Shared<T>>, taken: Taken<T>, known_before: usize) {
+    fn dispatch(&mut self, shared: &Shared<T>, taken: Taken<T>, known_before: usize) {
         // Handlers are looked up after the take: an item enters a partition only after its handler
         // was published.
         let groups = match &shared.consumption {
