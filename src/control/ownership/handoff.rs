@@ -44,7 +44,6 @@ impl<T: Item> Shared<T> {
                 self.route
                     .partition(partition)
                     .note_revoked(now.saturating_duration_since(self.started));
-                control.handoffs.begin(partition, now);
             }
             match word.exchange(seen, next) {
                 Ok(()) => break next,
@@ -57,11 +56,11 @@ impl<T: Item> Shared<T> {
                 // SeqCst: pairs with the fences of a turn, in `enter` and when it ends: either the
                 // owner is seen inside, or it sees that it was revoked.
                 fence(Ordering::SeqCst);
-                let is_inside = self.threads[from].is_inside(partition);
-                if (!is_inside || rule_off(Rule::MoverChecksInside))
-                    && word.exchange(revoked, Owner::Owned(to)).is_ok()
-                {
-                    control.handoffs.end(partition);
+                if self.threads[from].is_inside(partition) && !rule_off(Rule::MoverChecksInside) {
+                    if matches!(seen, Owner::Owned(_)) {
+                        control.handoffs.begin(partition, now);
+                    }
+                } else if word.exchange(revoked, Owner::Owned(to)).is_ok() {
                     self.announce_owner(partition, to);
                 }
                 // If the exchange fails, the owner came and left meanwhile, and completed the move.

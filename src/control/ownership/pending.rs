@@ -20,14 +20,9 @@ impl PendingHandoffs {
         self.under_way.values().map(|since| *since + TAKE_BACK_AFTER).min()
     }
 
-    /// Records that a partition was revoked.
+    /// Records that a partition was revoked from a thread that is inside.
     pub(super) fn begin(&mut self, partition: usize, now: Instant) {
         self.under_way.insert(partition, now);
-    }
-
-    /// Records that a handoff completed.
-    pub(super) fn end(&mut self, partition: usize) {
-        self.under_way.remove(&partition);
     }
 
     /// Keeps the handoffs for which `is_under_way` returns true. Its arguments are the partition
