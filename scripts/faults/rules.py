@@ -111,7 +111,6 @@ RULES: dict[str, list[str]] = {
     ],
     "CompleteAtLeave": [
         "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
-        "it:regressions_of_moves::r02_a_handoff_under_load_completes_and_drops_nothing",
         "it:p6_handoff::moves_of_saturated_partitions_complete_and_refuse_nothing",
     ],
     "AssignWake": [

@@ -53,8 +53,8 @@ fn loom_move_while_the_owner_dispatches() {
     });
 }
 
-/// The same between two resting threads: neither the revocation nor the pressure of the item waits
-/// for the end of a rest.
+/// A partition with an item moves between two resting threads: the new owner does not wait for the
+/// end of its rest.
 #[test]
 fn loom_move_while_the_owners_rest() {
     model_by_turns(1, 1, || {
@@ -68,8 +68,8 @@ fn loom_move_while_the_owners_rest() {
                 .start()
                 .unwrap()
         };
-        hand_over(&queue, 0, 1);
         put(&queue, 1);
+        hand_over(&queue, 0, 1);
         seen.wait_for(1);
         queue.shutdown(None);
     });
