@@ -5,8 +5,18 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+
+def count_commits() -> int | None:
+    """Return the number of commits of this checkout; `None` for sources without their history."""
+    git = ["git", "-C", Path(__file__).parent, "rev-list", "--count", "HEAD"]
+    try:
+        return int(subprocess.run(git, check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 class StageFailed(Exception):

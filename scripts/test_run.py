@@ -7,23 +7,11 @@ loom-full`, all faults, and all versions of pyspark. That takes hours.
 """
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
-from stages import Stages
+from stages import Stages, count_commits
 
 MAKE = os.environ.get("MAKE", "make")
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def part() -> str:
-    """Return the number of commits; "all" for sources without their history."""
-    git = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
-    try:
-        return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "all"
 
 
 def main() -> int:
@@ -33,7 +21,7 @@ def main() -> int:
         os.environ["BATCHQUEUE_TEST_MATRIX"] = "all"
         os.environ["PYTEST_ADDOPTS"] = "-m 'slow or not slow'"
     elif not os.environ.get("BATCHQUEUE_TEST_MATRIX"):
-        os.environ["BATCHQUEUE_TEST_MATRIX"] = part()
+        os.environ["BATCHQUEUE_TEST_MATRIX"] = str(count_commits() or "all")
     with Stages("make test-all" if everything else "make test") as stages:
         environment = stages.begin("environment", MAKE, "--jobs=2", "test-environment")
         stages.run("test-rust", MAKE, "test-rust")
