@@ -27,10 +27,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUST_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
 PYTHON_SOURCES := $(shell find python -type f ! -name '*.pyc' ! -name '*.so')
 
-# uv downloads and unpacks in parallel, so it is faster than pip; it is given pip's index. What comes
-# as sources is packed into a wheel only to be unpacked again: 400 MB of pyspark are not compressed.
+# uv downloads and unpacks in parallel, so it is faster than pip; it is given pip's index. pyspark
+# comes as sources and is packed into a wheel only to be unpacked again: its 400 MB stay uncompressed.
 INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null)}}" \
-	$(BIN)/uv pip install --require-hashes --no-build-isolation --config-setting=--build-option=--compression=stored
+	$(BIN)/uv pip install --require-hashes --no-build-isolation --config-settings-package=pyspark:--build-option=--compression=stored
 
 # libtest has no deadline: this runner names the test that does not end, and ends it.
 WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline.py"]'
