@@ -51,7 +51,7 @@ pub(crate) enum Rule {
     WithdrawPlan,
     /// P2: a batch that returns after the cut-off of an expired shutdown is not counted again.
     CutOff,
-    /// P2: the route for dispatch is read after the cycle's last take.
+    /// P2: the route for dispatch is read after the take.
     RouteAfterTake,
     /// P2: a partition is marked before items of a second type can arrive.
     MarkMixed,

@@ -7,7 +7,7 @@ use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Mutex, wait_for};
 
-/// The items of one type from one cycle, in order, in the segments that carried them.
+/// The items of one type from one turn, in order, in the segments that carried them.
 #[derive(Debug)]
 pub struct Batch<T> {
     segments: Segments<T>,

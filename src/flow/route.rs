@@ -4,7 +4,7 @@
 //! with their counters, owner words and words of the ready set, and a type keeps its partition for
 //! the queue's life, so growth never reorders a type and never lets a second thread into its
 //! handler. Producers look up a type without any read-modify-write. Only the handler of a type can
-//! change; it is published separately, and a drain thread reads it after the cycle's last take.
+//! change; it is published separately, and a drain thread reads it after a take.
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 MATRIX = "BATCHQUEUE_TEST_MATRIX"
 
 # With several workers the slowest tests come first, so that all workers end together. Tests that
-# share a cluster stay together; tests that share only the worker's Spark session are spread.
+# share a cluster stay together; tests that share only the worker's Spark session are spread. The
+# model tests are before all others: they know drain threads by their names, which the threads of
+# pyarrow's pool take over when a commit into a Parquet store starts them.
 FIRST = (
     *("core/model/", "spark/cluster/", "docs/", "spark/failures/", "cli/", "spark/"),
     *("core/promises/", "outputs/"),

@@ -173,7 +173,7 @@ fn loom_remove_while_the_partition_moves_on() {
     model_by_turns(3, 1, || {
         let (first, seen, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
-        // The first and third types share a partition, and may reach their handlers in one cycle.
+        // The first and third types share a partition, and may reach their handlers in one turn.
         queue.add_handler(TWO, held(&first, &hold)).unwrap();
         queue.add_handler(TypeKey(3 << 4), first.handler()).unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

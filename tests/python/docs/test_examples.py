@@ -5,9 +5,9 @@ import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run
 
@@ -39,7 +39,7 @@ def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return provide
 
 
-def with_examples() -> list[ParameterSet]:
+def with_examples() -> list[Any]:
     """The pages with a program; those that start Spark take turns, but for the README."""
     turns = pytest.mark.matrix(3, name="pages with Spark")
     programs = {page: blocks(page.read_text(), "python") for page in PAGES}

@@ -89,15 +89,8 @@ def test_exit_closes_the_last_created_queue_first():
         """
     )
     assert (code, err) == (0, "")
-    assert out == [
-        "l1 closed",
-        "True",
-        "l2 ['l1']",
-        "l2 closed",
-        "True",
-        "store ['l2']",
-        "store closed",
-    ]
+    l1, l2 = ["l1 closed", "True"], ["l2 ['l1']", "l2 closed", "True"]
+    assert out == [*l1, *l2, "store ['l2']", "store closed"]
 
 
 def test_exit_delivers_the_items_of_running_threads():
