@@ -16,7 +16,7 @@ from spark_support.pyspark_version import VERSION, needs_connect_server
 
 pytestmark = [
     pytest.mark.timeout(600),  # the first test of a session waits for all of it
-    pytest.mark.matrix(2),
+    pytest.mark.matrix(4),
 ]
 
 CONNECT_CLIENT_IS_HERE = find_spec("grpc") is not None and find_spec("grpc_status") is not None
