@@ -172,9 +172,9 @@ pub enum Selector {
 
 /// How often a failed batch is tried, and how long it waits between two tries.
 ///
-/// The partition waits meanwhile, so the order is kept. The batch counts once, as consumed or as
-/// failed. A shutdown ends the wait in progress and skips the later ones: the remaining tries
-/// follow immediately.
+/// Later items of its type in its partition wait meanwhile, so the order is kept. The batch counts
+/// once, as consumed or as failed. A shutdown ends the wait in progress and skips the later ones:
+/// the remaining tries follow immediately.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryPolicy {
     /// All tries, the first included.

@@ -11,11 +11,13 @@
 //!
 //! *Item*: what goes in. *Type*: which handler it goes to. *Partition*: a bounded run of items with
 //! one owner. *Segment*: a run of items inside a partition. *Route*: the published table type →
-//! partition. *Ready set*: which partitions have items. *Drain thread*: takes and dispatches.
-//! *Turn*: a drain thread enters a partition, takes, dispatches and leaves. *Cycle*: one turn after
-//! the other. *Quiescent point*: between two cycles, when nothing is in hand. *Batch*: the items of
-//! one type that one turn took. *Entry token*: the right to enter a handler. *Owner*: the
-//! drain thread that may take from a partition. *Plan*: the wanted owners. *Move*: one partition
+//! partition. *Ready set*: which partitions have something to do. *Drain thread*: takes items and
+//! calls handlers. *Turn*: a drain thread enters a partition, takes, submits and leaves. *Lane*:
+//! what is taken of one type from one partition and not settled, in order. *Job*: the items of a
+//! lane that one call gets, with their tries. *Desk*: the right to enter a handler, and the list of
+//! those who wait for it. *Cycle*: one turn after the other, with their calls. *Quiescent point*:
+//! between two cycles, when nothing is in hand. *Batch*: the items of a job. *Owner*: the drain
+//! thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition
 //! that changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Scheduler*: the
 //! threads that drain, a queue's own or a pool's.
 //!
@@ -24,15 +26,17 @@
 //! * **P1 exclusive**: two calls into one handler instance never overlap.
 //! * **P2 no loss, no duplication**: an accepted item is consumed, failed, unhandled or abandoned,
 //!   exactly once.
-//! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition; also
-//!   while partitions move.
-//! * **P4 live**: every partition has an owner or gets one back; a waiting producer is woken by
-//!   space, timeout or close; balancing works while all drain threads are busy; a handler that
-//!   hangs holds up its own thread's partitions only.
-//! * **P5 bounded**: at most `buffer_size` items per partition, plus `max_batch_items` in flight
-//!   per drain thread.
-//! * **P6 handoff**: a partition has its new owner immediately, unless its old owner is inside it:
-//!   then when that turn ends. No thread waits for the move, and nothing else stops.
+//! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition and
+//!   type; also through retries and while partitions move.
+//! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
+//!   close; balancing works while all drain threads are busy; a batch that backs off, or waits for
+//!   its handler, holds up its own lane only; a handler that hangs holds up its own thread's
+//!   partitions only.
+//! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
+//!   `max_batch_items` in the hand of each drain thread, plus a job that failed after producers had
+//!   refilled its room.
+//! * **P6 handoff**: a partition has its new owner immediately; a call of its handler that is under
+//!   way does not delay the move. No thread waits for the move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
 //!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
 //! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and
@@ -86,7 +90,8 @@ pub use config::{
     ThreadPolicy, available_cores,
 };
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
-pub use flow::handler::{Batch, Drain, EntryToken, Failure, Handler, HandlerRef};
+pub use flow::desk::Desk;
+pub use flow::handler::{Batch, Drain, Failure, Handler, HandlerRef};
 pub use flow::host::{Host, NoHost};
 pub use flow::pause::{Pause, Wait};
 pub use flow::pending::{Listening, PendingItem, TryProduceError};

@@ -68,9 +68,10 @@ impl<T: Item> BatchQueue<T> {
     /// Under an adaptive policy the partitions may grow; a type keeps its partition for the queue's
     /// life.
     ///
-    /// A replaced handler receives what was taken out before, and then `on_close`, unless it serves
-    /// another type of this queue. When the call returns, no thread is inside it; on a drain thread
-    /// the call does not wait for that.
+    /// A replaced handler finishes the batch that it is inside of, and then gets `on_close`, unless
+    /// it serves another type of this queue; all other items go to the new one. When the call
+    /// returns, no thread is inside the old one. The last call is made by a drain thread that is
+    /// inside no handler; on a drain thread this call does not wait for it.
     ///
     /// # Errors
     /// The queue is shut down.
@@ -115,9 +116,10 @@ impl<T: Item> BatchQueue<T> {
     /// Removes a type's handler: items of the type are unhandled from now on. Returns `false` if it
     /// had none, or if the queue is shut down.
     ///
-    /// The handler receives what was taken out before, and then `on_close`, unless it serves
-    /// another type of this queue. When the call returns, no thread is inside it; on a drain thread
-    /// the call does not wait for that.
+    /// The handler finishes the batch that it is inside of, and then gets `on_close`, unless it
+    /// serves another type of this queue. When the call returns, no thread is inside it. The last
+    /// call is made by a drain thread that is inside no handler; on a drain thread this call does
+    /// not wait for it.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, &mut Wait) {
             Ok(removed) => removed,
@@ -285,7 +287,7 @@ impl<T: Item> BatchQueue<T> {
 
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions
     /// whose wanted owner changed; 0 without a balancer. They have moved when this returns, but for
-    /// those that their owner is inside of: these move when it has handled its batch.
+    /// those that their owner takes from at that moment: these move a few microseconds later.
     ///
     /// On a drain thread it only requests a run, and inside a balancer it does nothing; both return
     /// 0.

@@ -8,8 +8,34 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // The names are only read with the feature on.
 pub(crate) enum Rule {
-    /// P1: `dispatch` enters a handler only with its entry token.
-    EntryToken,
+    /// P1: a handler is entered only by the thread that holds its desk.
+    HoldDesk,
+    /// P1: a thread that calls `on_idle` checks the list of handlers again at the desk.
+    ListAtDesk,
+    /// P4: a thread that releases a desk takes its next ticket.
+    TicketsAtRelease,
+    /// P3: items of a type that has a lane are appended to it.
+    AppendToLane,
+    /// P3: a batch that failed is tried again before later items of its type.
+    FailedToHead,
+    /// P4: the end of a job sets the ready bit if the lanes have work.
+    ResultBit,
+    /// P4: it also wakes the thread inside the partition.
+    ResultWake,
+    /// P4: a turn that a lane stopped, or kept from finishing its partition, is continued when the
+    /// lane ends.
+    StoppedTake,
+    /// P4: who assigns a partition with lanes sets its ready bit.
+    AssignLanes,
+    /// P5: items that are held count against the bound.
+    HeldCounts,
+    /// P4: a flush waits for the oldest lane.
+    CompletedBehindLanes,
+    /// P2: a partition is finished only without lanes.
+    FinishWithoutLanes,
+    /// P1: a removal takes the lock of the lanes in which its handler may be looked up, and submits
+    /// their waiting jobs again.
+    RecallType,
     /// P3: a take receives the sealed segments before it swaps the open one out.
     SealedFirst,
     /// P5: a put compares with the bound.
@@ -71,28 +97,22 @@ pub(crate) enum Rule {
     TakeOnlyWhenOwned,
     /// P1: the owner word changes by compare-exchange, not by a load and a store.
     CompareExchange,
-    /// P4: a thread stores `completed` before it leaves a partition.
-    CompleteFirst,
     /// P1: a drain thread publishes which partition it enters before it checks that it owns it.
     InsideBeforeCheck,
     /// P1: a move completes immediately only if the owner is not inside.
     MoverChecksInside,
     /// P6: a thread that leaves a partition completes its move, also if it is saturated.
     CompleteAtLeave,
-    /// P1: a removal waits until the owner has passed a quiescent point.
+    /// P1: a removal waits for the thread that is inside the handler.
     WaitForRetired,
-    /// P1: a removal waits for the thread inside a partition, not for its next owner.
-    WaitForThreadInside,
-    /// P6: an assign wakes the new owner, and a take-back the old one, if items wait.
+    /// P6: an assign wakes the new owner if items wait.
     AssignWake,
-    /// P6: a partition is taken back from a thread that does not return to hand it over.
-    TakeBack,
     /// P2: no type and no partition is added while the queue closes.
     NoGrowthWhileClosing,
-    /// P9: a close ends the wait between two tries of a batch.
+    /// P9: a close ends the waits between two tries of a batch.
     CloseEndsBackOff,
-    /// P9: a drain thread leaves its host while it waits for an entry token.
-    LeaveHostForToken,
+    /// P9: a drain thread leaves its host while it waits at a desk for a last call.
+    LeaveHostAtDesk,
     /// P9: a panic in a handler fails its batch and not its drain thread.
     CatchPanic,
     /// P2: a task that is notified while it runs remembers it.

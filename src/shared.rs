@@ -19,7 +19,6 @@ use crate::control::balance::Balancing;
 use crate::control::ending::Ending;
 use crate::control::flushes::Flushes;
 use crate::control::growth::Growth;
-use crate::control::ownership::PendingHandoffs;
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::{Pool, Waker};
 use crate::control::thread_slots::ThreadSlots;
@@ -30,17 +29,18 @@ use crate::flow::host::Host;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::item::Item;
-use crate::sync::{Arc, AtomicUsize, Instant, Mutex};
+use crate::sync::{Arc, AtomicUsize, Duration, Instant, Mutex};
 
 /// What `control` guards: the order of growth, handoffs and close.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) growth: Growth,
-    pub(crate) handoffs: PendingHandoffs,
     /// Who may put items in; past `Open` the queue does not grow, and no partition is revoked.
     pub(crate) access: Access,
     /// Items that an expired shutdown left behind.
     pub(crate) abandoned: u64,
+    /// The longest of the moves that were complete when their caller returned.
+    pub(crate) longest_handoff: Duration,
 }
 
 pub(crate) struct Shared<T: Item> {
@@ -95,9 +95,9 @@ impl<T: Item> Shared<T> {
             started: Instant::now(),
             control: Mutex::new(Control {
                 growth: Growth::default(),
-                handoffs: PendingHandoffs::default(),
                 access: Access::Open,
                 abandoned: 0,
+                longest_handoff: Duration::ZERO,
             }),
             flushes: Flushes::new(),
             next_partition: AtomicUsize::new(0),

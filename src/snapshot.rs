@@ -25,8 +25,10 @@ impl<T: Item> Shared<T> {
 
     pub(crate) fn stats(&self) -> Stats {
         let route = &self.route;
-        let abandoned = self.control.lock().abandoned;
-        let mut stats = Stats::new(self.config.buffer_size, abandoned);
+        let mut stats = {
+            let control = self.control.lock();
+            Stats::new(self.config.buffer_size, control.abandoned, control.longest_handoff)
+        };
         if let Some(figures) = self.balancing.as_ref().map(Balancing::figures) {
             stats.rebalances = figures.rebalances;
             stats.moves = figures.moves;

@@ -1,6 +1,6 @@
 //! The context of a thread: the queue that it drains, and the handler that it is inside.
 //!
-//! Queues and entry tokens are identified by their addresses: nothing here keeps them alive.
+//! Queues and desks are identified by their addresses: nothing here keeps them alive.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ thread_local! {
     static DRAINS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
-    /// The entry token that this drain thread holds, as an address; 0: none.
+    /// The desk that this drain thread holds, as an address; 0: none.
     static HOLDS: Cell<usize> = Cell::new(0);
 }
 
@@ -34,13 +34,13 @@ impl Drop for DrainScope {
     }
 }
 
-/// While it lives, this thread is inside the handler with an entry token.
+/// While it lives, this thread is inside the handler with a desk.
 #[derive(Debug)]
 pub(crate) struct HandlerScope(());
 
 impl HandlerScope {
-    pub(crate) fn of<K>(token: &Arc<K>) -> Self {
-        HOLDS.with(|holds| holds.set(Arc::as_ptr(token) as usize));
+    pub(crate) fn of<K>(desk: &Arc<K>) -> Self {
+        HOLDS.with(|holds| holds.set(Arc::as_ptr(desk) as usize));
         Self(())
     }
 }
@@ -56,9 +56,9 @@ pub(crate) fn drained_queue() -> Option<usize> {
     Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
-/// The entry token that the calling thread holds as a drain thread, as an address.
-pub(crate) fn held_token() -> Option<usize> {
-    Some(HOLDS.with(Cell::get)).filter(|&token| token != 0)
+/// The desk that the calling thread holds as a drain thread, as an address.
+pub(crate) fn held_desk() -> Option<usize> {
+    Some(HOLDS.with(Cell::get)).filter(|&desk| desk != 0)
 }
 
 /// Whether the calling thread is a drain thread of any queue.

@@ -8,7 +8,7 @@ A test is named by its kind and its place:
 """
 
 RULES: dict[str, list[str]] = {
-    "EntryToken": [
+    "HoldDesk": [
         "loom:flow::loom_tests::loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::an_instance_for_many_types_is_entered_by_one_thread_at_a_time",
         "it:p1_exclusive::an_instance_on_two_queues_is_entered_by_one_thread_at_a_time",
@@ -47,7 +47,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
-        "loom:flow::dispatch::loom_tests::loom_unknown_type_while_the_owner_takes",
+        "loom:flow::call::loom_tests::loom_unknown_type_while_the_owner_takes",
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],
@@ -95,19 +95,14 @@ RULES: dict[str, list[str]] = {
         "it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"
     ],
     "TakeOnlyWhenOwned": [
-        "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
-        "it:p6_handoff::an_owner_inside_a_partition_hands_it_over_when_it_leaves_and_not_before",
-        "it:model::random_actions_keep_every_promise",
+        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
     ],
     "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
-    "CompleteFirst": ["loom:control::ownership::loom_rules::loom_new_owner_overtakes_the_old_one"],
     "InsideBeforeCheck": [
         "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves"
     ],
     "MoverChecksInside": [
         "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
-        "loom:control::ownership::loom_rules::loom_next_owner_checks_while_the_owner_is_inside",
-        "it:p6_handoff::an_owner_inside_a_partition_hands_it_over_when_it_leaves_and_not_before",
     ],
     "CompleteAtLeave": [
         "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
@@ -117,24 +112,45 @@ RULES: dict[str, list[str]] = {
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
         "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
     ],
-    "TakeBack": [
-        "it:p6_handoff::a_handoff_from_a_hanging_owner_is_cancelled_and_items_are_handled_once"
-    ],
     "WaitForRetired": [
-        "loom:control::ownership::loom_rules::loom_remove_while_the_handler_is_entered",
+        "loom:control::ownership::loom_tests::loom_remove_while_the_owner_calls",
         "it:p9_retirement::a_removal_waits_for_the_batch_in_flight",
         "it:model::random_actions_keep_every_promise",
     ],
-    "NoGrowthWhileClosing": ["loom:control::loom_tests::loom_close_while_a_type_is_added"],
-    "WaitForThreadInside": [
-        "loom:control::ownership::loom_rules::loom_remove_while_the_partition_moves_on"
+    "ListAtDesk": [
+        "loom:control::ownership::loom_rules::loom_remove_while_the_next_owner_lists_idle_handlers"
     ],
+    "RecallType": [
+        "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",
+        "it:p4_held_up::a_new_handler_gets_the_batch_that_the_old_one_failed",
+    ],
+    "TicketsAtRelease": ["loom:flow::loom_tests::loom_two_owners_meet_at_one_handler"],
+    "AppendToLane": [
+        "loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
+        "it:model::random_actions_keep_every_promise",
+    ],
+    "FailedToHead": ["it:model::random_actions_keep_every_promise"],
+    "ResultBit": ["loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
+    "ResultWake": ["loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
+    "StoppedTake": [
+        "loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
+        "loom:control::ownership::loom_rules::loom_close_while_the_old_owner_has_a_job_in_hand",
+    ],
+    "AssignLanes": [
+        "it:p4_held_up::a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition"
+    ],
+    "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],
+    "CompletedBehindLanes": ["loom:flow::loom_tests::loom_flush_while_the_cycle_ends"],
+    "FinishWithoutLanes": [
+        "it:p2_retry::a_batch_is_retried_up_to_the_limit_and_counts_once",
+        "it:model::random_actions_keep_every_promise",
+    ],
+    "NoGrowthWhileClosing": ["loom:control::loom_tests::loom_close_while_a_type_is_added"],
     "CloseEndsBackOff": [
         "loom:flow::host_loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
         "it:p2_retry::another_thread_can_enter_the_handler_between_attempts",
     ],
-    "LeaveHostForToken": [
-        "loom:flow::host_loom_tests::loom_attached_owners_meet_at_one_handler",
+    "LeaveHostAtDesk": [
         "loom:flow::host_loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
     # Failures of the queue that this one follows; failures 4 and 7 are in rows above.

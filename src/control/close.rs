@@ -34,7 +34,6 @@ impl<T: Item> Shared<T> {
         if self.restrict(Access::Closed) {
             self.ending.publish_closing();
             self.threads.wake_all();
-            self.ending.notify_closed();
             if self.balancing.is_some() {
                 control_thread::unregister(self);
             }

@@ -5,22 +5,17 @@
 //! | `closing` | closer, once, after every gate is closed | drain threads |
 //! | `unfinished` | closer (set), drain threads (count down) | drain threads |
 //! | `expired` | an expiring shutdown, once, under the control lock | drain threads |
-//! | `closed` | closer (notify) | drain threads between two tries of a batch |
 //! | `to_close` | drain threads at their end | the same |
 //! | `running` | the last act of each drain thread | shutdowns |
 
 use crate::control::scheduler::RunningThreads;
 use crate::flow::handler::HandlerRef;
-use crate::rules::{Rule, rule_off};
-use crate::sync::{
-    Arc, AtomicBool, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, wait_for,
-};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 
 pub(crate) struct Ending<T> {
     closing: AtomicBool,
     unfinished: AtomicUsize,
     expired: AtomicBool,
-    closed: (Mutex<()>, Condvar),
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     running: Arc<RunningThreads>,
@@ -32,7 +27,6 @@ impl<T> Ending<T> {
             closing: AtomicBool::new(false),
             unfinished: AtomicUsize::new(0),
             expired: AtomicBool::new(false),
-            closed: (Mutex::new(()), Condvar::new()),
             to_close: Mutex::new(None),
             running: Arc::new(RunningThreads::new(threads)),
         }
@@ -54,14 +48,6 @@ impl<T> Ending<T> {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Ends the waits between two tries of a batch, after
-    /// [`publish_closing`](Self::publish_closing).
-    pub(crate) fn notify_closed(&self) {
-        let (lock, closed) = &self.closed;
-        let _guard = lock.lock();
-        closed.notify_all();
-    }
-
     /// Whether every gate is closed.
     pub(crate) fn is_closing(&self) -> bool {
         // Acquire: pairs with the Release in `publish_closing`, after which every gate is closed.
@@ -72,21 +58,6 @@ impl<T> Ending<T> {
     pub(crate) fn is_closing_after_fence(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.closing.load(Ordering::Relaxed)
-    }
-
-    /// Waits for `delay`. A close ends the wait.
-    pub(crate) fn wait_for_close(&self, delay: Duration) {
-        let until = Instant::now() + delay;
-        let (lock, closed) = &self.closed;
-        let mut guard = lock.lock();
-        // Acquire: pairs with the Release in `publish_closing`.
-        while !self.closing.load(Ordering::Acquire) || rule_off(Rule::CloseEndsBackOff) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            guard = wait_for(closed, guard, Some(left));
-        }
     }
 
     // ---- the end --------------------------------------------------------------------------------
@@ -116,7 +87,7 @@ impl<T> Ending<T> {
     ) -> Option<HandlerRef<T>> {
         let mut to_close = self.to_close.lock();
         let left = to_close.get_or_insert_with(instances);
-        let free = left.iter().position(|handler| !handler.token.is_held());
+        let free = left.iter().position(|handler| !handler.desk.is_held());
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }
 

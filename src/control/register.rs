@@ -4,7 +4,7 @@
 //! queue is closing (rule 11 of `ownership/README.md`).
 
 use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
-use crate::control::ownership::{Owner, PendingHandoffs};
+use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::gate::Access;
@@ -12,7 +12,7 @@ use crate::flow::handler::HandlerRef;
 use crate::flow::route::TypeHandlers;
 use crate::item::{HandledType, Item, TypeKey};
 use crate::rules::{Rule, rule_off};
-use crate::shared::{Control, Shared};
+use crate::shared::Shared;
 use crate::sync::Arc;
 
 fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
@@ -34,7 +34,7 @@ impl<T: Item> Shared<T> {
     /// Gives a type its handler, or its handlers, one for each of as many partitions. Returns the
     /// end of the previous handlers' retirement, if there were any.
     pub(crate) fn register<E>(
-        &self,
+        self: &Arc<Self>,
         item_type: &HandledType,
         handlers: Vec<HandlerRef<T>>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
@@ -73,7 +73,7 @@ impl<T: Item> Shared<T> {
             (&self.config, self.threads.len(), registered.handlers.len());
         self.check_spread(&item_type.name, spread).map_err(AddHandlerError::Config)?;
         if rule_off(Rule::GrowthKeepsOwners) {
-            self.forget_moves(&mut control);
+            self.forget_moves();
         }
         let partitions = control.growth.place(route, config, threads, item_type.weight, spread);
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
@@ -82,10 +82,9 @@ impl<T: Item> Shared<T> {
         Ok(None)
     }
 
-    /// Only for a switched-off rule: moved partitions stay on their way, and no thread is asked to
-    /// hand them over.
-    fn forget_moves(&self, control: &mut Control) {
-        control.handoffs = PendingHandoffs::default();
+    /// Only for a switched-off rule: every partition goes back to its first owner, on the way to
+    /// which it stays.
+    fn forget_moves(&self) {
         for partition in 0..self.route.partition_count() {
             let word = self.route.owner(partition);
             let owner = word.load().inside();
@@ -119,7 +118,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// Removes a type's handler. Returns the end of its retirement, or `None` if it had no handler.
-    pub(crate) fn unregister(&self, key: TypeKey) -> Option<Arc<Retired>> {
+    pub(crate) fn unregister(self: &Arc<Self>, key: TypeKey) -> Option<Arc<Retired>> {
         let mut control = self.control.lock();
         let known = self.route.find(key)?;
         let before = known.registered()?;

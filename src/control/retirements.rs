@@ -1,16 +1,16 @@
-//! Retirements: the handlers that were replaced or removed, and the threads that have to pass a
-//! quiescent point before their last call.
+//! Retirements: the handlers that were replaced or removed, and may have a thread inside.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `list` | control side, threads that pass | the same |
+//! | `list` | control side, the thread that ends one | the same |
 //! | `pending` | the same, under `list`'s lock | drain threads |
 
+use crate::flow::desk::Recall;
 use crate::flow::handler::HandlerRef;
 use crate::flow::pause::{Pause, slice};
 use crate::flow::route::TypeHandlers;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, wait_for};
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, Weak, wait_for};
 
 /// The end of a retirement, for callers that wait for it.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Retired {
         *self.ended.lock()
     }
 
-    /// Waits for the end. Not called on a drain thread, which might have to pass first.
+    /// Waits for the end. Not called on a drain thread, which might be inside the handler.
     pub(crate) fn wait_for_end<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
         while !self.is_ended() && !rule_off(Rule::WaitForRetired) {
             pause.pause(&mut |limit| self.wait(slice(limit, None)))?;
@@ -52,9 +52,7 @@ impl Retired {
 /// A retired handler, or the retired handlers of one factory.
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
-    /// The drain threads that have not passed a quiescent point since.
-    waiting: Vec<usize>,
-    /// The instances whose last call is next; known when every thread has passed.
+    /// The instances whose last call is next; known when no thread is inside any more.
     pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
 }
@@ -64,9 +62,22 @@ impl<T> Retirement<T> {
         self.registered.handlers.iter().any(|instance| instance.is(handler))
     }
 
+    /// Whether no thread is inside for a batch of these handlers, nor inside one that gets its last
+    /// call. If one is, `watcher` hears when it leaves.
+    fn is_quiet(
+        &self,
+        serves: &impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> bool {
+        let purpose = self.registered.purpose();
+        let is_quiet =
+            |handler: &HandlerRef<T>| handler.desk.is_quiet(purpose, !serves(handler), watcher);
+        self.registered.handlers.iter().all(is_quiet)
+    }
+
     /// After `on_close`. Drops the handlers before it notifies the callers that wait.
     pub(crate) fn end(self) {
-        let Self { registered, to_close, retired, .. } = self;
+        let Self { registered, to_close, retired } = self;
         drop((registered, to_close));
         retired.end();
     }
@@ -82,63 +93,45 @@ impl<T> Retirements<T> {
         Self { list: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
     }
 
-    /// Whether a retirement waits for `thread` to pass. The caller has fenced.
-    pub(crate) fn wait_for(&self, thread: usize) -> bool {
+    /// Whether there is one. The caller has fenced.
+    #[inline]
+    pub(crate) fn are_pending(&self) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
         self.pending.load(Ordering::Relaxed) > 0
-            && self.list.lock().iter().any(|retirement| retirement.waiting.contains(&thread))
     }
 
-    /// At a quiescent point of `thread`. Returns whether every thread has passed for some
-    /// retirement.
-    pub(super) fn pass(&self, thread: usize) -> bool {
-        // Relaxed: as in `wait_for`.
-        if self.pending.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let mut list = self.list.lock();
-        for retirement in &mut *list {
-            retirement.waiting.retain(|&waiting| waiting != thread);
-        }
-        list.iter().any(|retirement| retirement.waiting.is_empty())
-    }
-
-    /// Begins the retirement of `registered`, which ends when every thread in `waiting` has passed.
-    /// Returns the threads that have to pass, each once. Under the control lock; the caller fences
-    /// before it wakes them.
-    pub(super) fn begin(
+    /// Whether one can end.
+    pub(super) fn has_quiet(
         &self,
-        registered: Arc<TypeHandlers<T>>,
-        mut waiting: Vec<usize>,
-    ) -> (Arc<Retired>, Vec<usize>) {
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> bool {
+        self.list.lock().iter().any(|retirement| retirement.is_quiet(&serves, watcher))
+    }
+
+    /// Begins the retirement of `registered`. Under the control lock; the caller fences before it
+    /// wakes the threads.
+    pub(super) fn begin(&self, registered: Arc<TypeHandlers<T>>) -> Arc<Retired> {
         let retired = Arc::new(Retired::new());
         let mut list = self.list.lock();
-        // An instance may have lost another type just now: its batches may still be in hand
-        // elsewhere.
-        let related = list
-            .iter()
-            .filter(|retirement| registered.handlers.iter().any(|handler| retirement.has(handler)));
-        waiting.extend(related.flat_map(|retirement| &retirement.waiting));
-        waiting.sort_unstable();
-        waiting.dedup();
-        list.push(Retirement {
-            registered,
-            waiting: waiting.clone(),
-            to_close: Vec::new(),
-            retired: retired.clone(),
-        });
+        list.push(Retirement { registered, to_close: Vec::new(), retired: retired.clone() });
         // Relaxed: ordered by the caller's fence.
         self.pending.store(list.len(), Ordering::Relaxed);
-        (retired, waiting)
+        retired
     }
 
-    /// Takes the retirements off the list that wait for no thread any more. Each gets the instances
-    /// to close: those that are in no other retirement, and for which `serves` does not hold. Under
-    /// the control lock.
-    pub(super) fn take_ended(&self, serves: impl Fn(&HandlerRef<T>) -> bool) -> Vec<Retirement<T>> {
+    /// Takes the retirements off the list that can end. Each gets the instances to close: those
+    /// that are in no other retirement, and for which `serves` does not hold. Under the control
+    /// lock.
+    pub(super) fn take_quiet(
+        &self,
+        all: bool,
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> Vec<Retirement<T>> {
         let mut list = self.list.lock();
         let (mut ended, left): (Vec<_>, Vec<_>) =
-            list.drain(..).partition(|retirement| retirement.waiting.is_empty());
+            list.drain(..).partition(|retirement| all || retirement.is_quiet(&serves, watcher));
         *list = left;
         // Relaxed: a thread that has to see it takes the lock.
         self.pending.store(list.len(), Ordering::Relaxed);

@@ -1,18 +1,18 @@
-//! Waits of threads that others depend on: in a handler, on a drain thread, between two attempts of
-//! a batch.
+//! Waits of threads that others depend on: in a handler, or on a drain thread.
 //!
 //! On a shared pool another worker replaces the one that waits, because what it waits for may need
 //! a worker.
 
 use crate::control::scheduler::{Compensation, Limit};
 use crate::flow::consumption::Consumption;
-use crate::flow::handler::{Entered, EntryToken, HandlerRef};
+use crate::flow::desk::Desk;
+use crate::flow::handler::HandlerRef;
 use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration};
-use crate::thread_context::{drained_queue, held_token};
+use crate::sync::Arc;
+use crate::thread_context::{drained_queue, held_desk};
 
 /// The shared pool has reached its limit of blocked workers.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl<T: Item> Shared<T> {
     /// Whether the calling thread would wait for itself if it waited for space here: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
-        let held = held_token();
-        let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.token) as usize) == held;
+        let held = held_desk();
+        let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.desk) as usize) == held;
         let needs = |registered: &Arc<TypeHandlers<T>>| registered.handlers.iter().any(holds);
         let needed = held.is_some()
             && match &self.consumption {
@@ -55,30 +55,22 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Waits for a handler that another thread is inside; that thread may need the host to leave
-    /// it. On a shared pool that thread may itself wait for a drain there, so another worker
-    /// replaces this one: at most one for each queue of the pool. Called inside the host. Returns
-    /// `None` if the host did not run the wait.
-    pub(crate) fn enter_in_turn<'a>(&self, token: &'a EntryToken) -> Option<Entered<'a>> {
-        let mut entered = None;
+    /// Enters a desk for `on_close`. If another queue is inside, the thread waits outside the host,
+    /// which that queue's thread may need to leave; on a shared pool another worker replaces it
+    /// meanwhile. Called inside the host.
+    pub(crate) fn enter_in_turn(&self, desk: &Desk) {
+        if desk.try_enter() {
+            return;
+        }
         let mut wait = || {
             let _compensation = self.compensate_without_limit();
-            entered = Some(token.enter());
+            desk.enter();
         };
-        if rule_off(Rule::LeaveHostForToken) {
+        if rule_off(Rule::LeaveHostAtDesk) {
             wait();
         } else {
             self.host.leave(&mut wait);
         }
-        entered
-    }
-
-    /// Waits between two attempts of a batch. A close ends the wait: the remaining attempts follow
-    /// immediately.
-    pub(crate) fn back_off(&self, delay: Duration) {
-        // On a shared pool another worker replaces this one meanwhile.
-        let _compensation = self.compensate_without_limit();
-        self.ending.wait_for_close(delay);
     }
 
     /// Called before a call into a handler that works elsewhere: the calling thread only waits for

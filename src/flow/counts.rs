@@ -6,7 +6,6 @@ use crate::flow::partition::Partition;
 use crate::flow::slow_counts::Attempt;
 use crate::observe::PartitionCounts;
 use crate::rules::{Rule, rule_off};
-use crate::sync::Ordering;
 
 impl<T> Partition<T> {
     /// Counts a put that has to wait for others before its first attempt.
@@ -44,28 +43,17 @@ impl<T> Partition<T> {
         self.gate.lock().pushed()
     }
 
-    /// A consistent snapshot of the counts: under the gate no item enters, and a reading of `taken`
-    /// between two equal readings of `completed` is consistent with it. If the drain thread is too
-    /// fast for that on every try, in flight appears larger.
+    /// A consistent snapshot of the counts: under the two locks no item enters, is taken or is
+    /// settled.
     pub(crate) fn counts(&self) -> PartitionCounts {
-        const TRIES: usize = 16;
+        let lanes = self.lanes.lock();
         let gate = self.gate.lock();
-        let mut completed = self.completed();
-        let mut taken = self.drain_side.taken.load(Ordering::Acquire);
-        for _ in 0..TRIES {
-            let again = self.completed();
-            if again == completed {
-                break;
-            }
-            completed = again;
-            taken = self.drain_side.taken.load(Ordering::Acquire);
-        }
         PartitionCounts {
             attempts: self.attempts_of(&gate),
             pushed: gate.pushed(),
             refused: self.slow.refused(),
-            taken,
-            completed,
+            taken: self.taken(),
+            settled: lanes.settled(),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The work of one drain thread: cycle, quiescent point, rest, end.
+//! The work of one drain thread: cycle, quiescent point, rest, end. Its turns are in `turn.rs`.
 //!
 //! ```text
 //!        ┌───────────────────── items taken ────────────────────┐
 //!        ▼                                                      │
-//!   turns: enter, take, dispatch, leave ──▶ quiescent point ────┴─ nothing taken ──▶ rest or sleep
+//!   turns and calls, in turn.rs ───────▶ quiescent point ────┴─ nothing taken ──▶ rest or sleep
 //!   or else on_idle ◀──────────────────────────────────────────────────────────────────────┘
 //!                                                  └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
@@ -12,11 +12,12 @@ use crate::config::Selector;
 use crate::control::scheduler::Sleeper;
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::consumption::Consumption;
-use crate::flow::dispatch::{Dispatcher, Taken, group_by_type, group_for};
 use crate::flow::idle_policy::after_thin_cycle;
 use crate::flow::ready::ready_after;
 use crate::flow::segment::Segments;
 use crate::flow::segment_pool::SegmentCache;
+use crate::flow::timers::Timers;
+use crate::flow::turn::Round;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -40,33 +41,28 @@ pub(crate) enum Cycle {
     Over,
 }
 
-/// What the turns of one cycle took.
-#[derive(Debug, Clone, Copy, Default)]
-struct Round {
-    batches: usize,
-    items: usize,
-}
-
 /// One drain thread's share of a queue.
 pub(crate) struct DrainTask<T: Item> {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared<T>>,
     pub(super) sleeper: Sleeper,
     /// The partition served last; the next scan starts after it.
-    last_served: usize,
+    pub(super) last_served: usize,
     pub(super) empty_cycles: u32,
     /// The rest after the last thin cycle.
     pub(super) thin_rest: Duration,
-    /// Pressure was signalled, and a partition of this thread was half full at the last check.
+    /// Pressure was signalled, and a partition of this thread was half full, or had lanes, at the
+    /// last check.
     pub(super) is_pressed: bool,
     /// Whether the last cycle with work needed the host.
-    was_hosted: bool,
+    pub(super) was_hosted: bool,
     /// Whether the last empty cycle called an `on_idle`.
     pub(super) has_idle_handlers: bool,
     /// Lines to log outside the host.
     pub(super) lines: Vec<String>,
     /// Emptied segments.
-    segment_cache: SegmentCache<T>,
+    pub(super) segment_cache: SegmentCache<T>,
+    pub(super) timers: Timers,
 }
 
 impl<T: Item> DrainTask<T> {
@@ -84,6 +80,7 @@ impl<T: Item> DrainTask<T> {
             has_idle_handlers: false,
             lines: Vec::new(),
             segment_cache,
+            timers: Timers::default(),
         }
     }
 
@@ -91,13 +88,14 @@ impl<T: Item> DrainTask<T> {
         &self.shared
     }
 
-    /// Takes from the ready partitions of this thread and dispatches, or calls idle handlers; then
-    /// reaches the quiescent point.
+    /// Takes from the ready partitions of this thread and calls their handlers, or idle handlers;
+    /// then reaches the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
         if self.shared.ending.is_over() {
             return Cycle::Over;
         }
         let closing = self.shared.ending.is_closing();
+        self.end_timers();
         // Only used if the rule is off: the types that are known before the cycle takes anything.
         let known = if rule_off(Rule::RouteAfterTake) {
             self.shared.route.types().count()
@@ -116,7 +114,10 @@ impl<T: Item> DrainTask<T> {
             let mut work = || round = self.take_turns(first, closing, known);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
-        let worked = round.batches > 0;
+        let worked = round.calls > 0 || round.taken > 0;
+        if worked {
+            self.shared.notify_flushes();
+        }
         if !worked && !closing {
             self.note_cpu_time();
             self.call_on_idle();
@@ -129,8 +130,8 @@ impl<T: Item> DrainTask<T> {
             let rest = after_thin_cycle(
                 &self.shared.config,
                 self.shared.threads_per_core,
-                round.items,
-                round.batches,
+                round.taken.max(round.called),
+                round.calls,
                 took,
                 self.thin_rest,
             );
@@ -167,7 +168,7 @@ impl<T: Item> DrainTask<T> {
         last
     }
 
-    // ---- take and dispatch
+    // ---- what to take from
 
     /// The ready partitions of this thread, starting after the one served last. Ready bits never
     /// decide whether the queue has ended: once it is closing, every partition is checked.
@@ -178,101 +179,26 @@ impl<T: Item> DrainTask<T> {
         to_take(&self.shared, self.index, self.last_served, closing)
     }
 
-    /// One turn after the other, up to `max_batch_items` in total.
-    fn take_turns(&mut self, first: usize, closing: bool, known_before: usize) -> Round {
-        let shared = self.shared.clone();
-        let mut round = Round::default();
-        let (thread, hosted) = (self.index, self.was_hosted);
-        let others =
-            to_take(&shared, self.index, self.last_served, closing).filter(|&index| index != first);
-        let mut passed_over = false;
-        for index in std::iter::once(first).chain(others) {
-            if !closing && is_host_free(&shared, thread, index) == hosted {
-                // The next cycle starts with it, whatever else this one takes.
-                passed_over = true;
-                continue;
-            }
-            let budget = shared.config.max_batch_items - round.items;
-            let items = self.take_turn(&shared, index, budget, closing, known_before);
-            if items == 0 {
-                continue;
-            }
-            if !passed_over {
-                self.last_served = index;
-            }
-            round.batches += 1;
-            round.items += items;
-            if round.items >= shared.config.max_batch_items {
-                break;
-            }
-        }
-        round
-    }
-
-    /// Enters a partition, takes up to `budget` items, rounded up to a segment, dispatches them,
-    /// and leaves. Returns the number of items.
-    fn take_turn(
-        &mut self,
-        shared: &Shared<T>,
-        index: usize,
-        budget: usize,
-        closing: bool,
-        known_before: usize,
-    ) -> usize {
-        let Some(turn) = shared.enter(self.index, index) else { return 0 };
-        let partition = shared.route.partition(index);
-        let mut segments = Segments::new();
-        let items = partition.take(budget, &mut segments, &mut self.segment_cache);
-        if items > 0 {
-            self.dispatch(shared, Taken { partition: index, segments }, known_before);
-            if !rule_off(Rule::CompleteFirst) {
-                partition.complete();
-            }
-        }
-        if closing && partition.finish() && shared.ending.finish_partition() {
-            shared.threads.wake_all();
-        }
-        drop(turn);
-        if rule_off(Rule::CompleteFirst) {
-            partition.complete();
-        }
-        items
-    }
-
-    fn dispatch(&mut self, shared: &Shared<T>, taken: Taken<T>, known_before: usize) {
-        // Handlers are looked up after the take: an item enters a partition only after its handler
-        // was published.
-        let groups = match &shared.consumption {
-            Consumption::ByHandler => group_by_type(
-                &shared.route,
-                shared.config.selector,
-                taken,
-                known_before,
-                &mut self.segment_cache,
-            ),
-            Consumption::OneConsumer(consumer) => group_for(consumer, taken),
-            Consumption::PerThread(consumers) => group_for(&consumers[self.index], taken),
-        };
-        let mut dispatcher = Dispatcher {
-            shared,
-            tally: &shared.threads[self.index].tally,
-            lines: &mut self.lines,
-            segment_cache: &mut self.segment_cache,
-            inside_host: self.was_hosted,
-        };
-        dispatcher.dispatch(groups);
-    }
-
     // ---- the quiescent point
 
     /// Reached inside no partition, with nothing in hand.
     fn quiescent_point(&mut self) {
         self.slot().count_cycle();
-        self.retire_handlers();
+        self.retire_handlers(false);
+    }
+
+    /// Marks partitions as ready in which something is due.
+    fn end_timers(&mut self) {
+        while let Some(partition) = self.timers.pop_due() {
+            // Another thread that owns it by now has its own timer.
+            if self.shared.owns(self.index, partition) {
+                self.shared.route.partition(partition).ready.set();
+            }
+        }
     }
 
     /// Whether this thread owns a partition, or has not handed it over yet.
-    pub(super) fn has(&self, partition: usize) -> bool {
+    fn has(&self, partition: usize) -> bool {
         self.shared.route.owner(partition).load().inside() == self.index
     }
 
@@ -280,7 +206,7 @@ impl<T: Item> DrainTask<T> {
 
     /// The last act of this task, when everything is handled.
     pub(crate) fn end(&mut self) {
-        self.retire_handlers();
+        self.retire_handlers(!self.shared.ending.is_expired());
         self.close_handlers();
         self.discard_abandoned();
         self.log_lines();
@@ -296,10 +222,14 @@ impl<T: Item> DrainTask<T> {
             return;
         }
         shared.host.enter(&mut || {
-            let mut abandoned = Segments::new();
             for partition in shared.route.partitions() {
                 if self.has(partition.index) {
+                    let mut abandoned = Segments::new();
+                    let mut lanes = partition.lanes.lock();
                     partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
+                    let held = lanes.discard();
+                    drop(lanes);
+                    drop((abandoned, held));
                 }
             }
         });
@@ -324,7 +254,7 @@ impl<T: Item> DrainTask<T> {
 
 /// The ready partitions of drain thread `index`, or all of them while closing, starting after the
 /// one served last.
-fn to_take<T: Item>(
+pub(super) fn to_take<T: Item>(
     shared: &Shared<T>,
     index: usize,
     last_served: usize,
@@ -344,7 +274,7 @@ fn to_take<T: Item>(
 }
 
 /// Whether the items of a partition can be handled without the host.
-fn is_host_free<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
+pub(super) fn is_host_free<T: Item>(shared: &Shared<T>, index: usize, partition: usize) -> bool {
     match &shared.consumption {
         Consumption::ByHandler => {
             shared.config.selector == Selector::ByType

@@ -36,20 +36,26 @@ impl<T: Item> DrainTask<T> {
             }
             self.empty_cycles = self.empty_cycles.saturating_add(1);
         }
+        if let Some(due) = self.timers.next() {
+            limit = limit.min(due.time_left()?);
+        }
         let attempt = self.sleeper.prepare(kind);
-        // Checked under pressure only: the check locks every gate, usually in competition with a
+        // Checked under pressure only: the check locks gates, usually in competition with a
         // producer.
         self.is_pressed =
-            (self.is_pressed || attempt.is_pressed()) && self.has_half_full_partition();
+            (self.is_pressed || attempt.is_pressed()) && self.has_pressing_partition();
         if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
             return None;
         }
         Some((attempt, limit))
     }
 
-    fn has_half_full_partition(&self) -> bool {
-        self.partitions_to_take(false)
-            .any(|index| self.shared.route.partition(index).is_half_full())
+    fn has_pressing_partition(&self) -> bool {
+        let is_pressing = |index| {
+            let partition = self.shared.route.partition(index);
+            partition.has_lanes() || partition.is_half_full()
+        };
+        self.partitions_to_take(false).any(is_pressing)
     }
 
     /// The second check, after the thread has published that it sleeps.
@@ -57,7 +63,7 @@ impl<T: Item> DrainTask<T> {
         let shared = &self.shared;
         if shared.ending.is_over()
             || self.has_partition_to_finish()
-            || shared.retirements.wait_for(self.index)
+            || shared.has_ended_retirement()
         {
             return true;
         }
@@ -67,12 +73,15 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Whether this thread still has to finish a partition of a closing queue.
+    /// Whether this thread still has to finish a partition of a closing queue. One with lanes is
+    /// finished later: the end of the last lane wakes its owner.
     fn has_partition_to_finish(&self) -> bool {
         let shared = &self.shared;
         // A partition on its way to another thread is that thread's: it is announced there.
         let is_mine = |partition: &Partition<T>| {
-            shared.owns(self.index, partition.index) && !partition.is_finished()
+            shared.owns(self.index, partition.index)
+                && !partition.is_finished()
+                && !partition.waits_for_calls()
         };
         shared.ending.is_closing() && shared.route.partitions().any(is_mine)
     }

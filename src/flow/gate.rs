@@ -21,10 +21,9 @@ pub(super) struct Gate<T> {
     pub(super) open: Vec<T>,
     /// Items put before the first item of the open segment.
     pub(super) before_open: u64,
-    /// The last value of `taken` that was read; never above the current one. While the partition
-    /// has room by this value, and an open segment, a put need not read the cache line that the
-    /// thread inside writes.
-    pub(super) taken_seen: u64,
+    /// The last value of `released` that was read. While the partition has room by this value, and
+    /// an open segment, a put need not read the cache line that the thread inside writes.
+    pub(super) released_seen: u64,
     pub(super) buffer_size: u32,
     pub(super) segment_size: u16,
     /// Fast path: while the open segment is shorter than this, a put needs no check and no wake-up.
@@ -41,7 +40,7 @@ impl<T> Gate<T> {
         Self {
             open: Vec::new(),
             before_open: 0,
-            taken_seen: 0,
+            released_seen: 0,
             buffer_size: u32::try_from(buffer_size).unwrap_or(u32::MAX),
             segment_size: u16::try_from(segment_size).unwrap_or(u16::MAX),
             plain_until: 0,
@@ -55,9 +54,9 @@ impl<T> Gate<T> {
         self.before_open + self.open.len() as u64
     }
 
-    /// Queued items, or more: an upper bound.
+    /// Items that are queued or held, or more: an upper bound, but for jobs that failed since.
     pub(super) fn queued(&self) -> usize {
-        usize::try_from(self.pushed() - self.taken_seen).unwrap_or(usize::MAX)
+        usize::try_from(self.pushed() - self.released_seen).unwrap_or(usize::MAX)
     }
 
     /// Half of the bound: the level at which a put signals pressure.
@@ -69,7 +68,7 @@ impl<T> Gate<T> {
     /// path. The first and the last item of a segment and the item at half of the bound take the
     /// slow path. A thread that takes the open segment or changes the access withdraws the plan.
     pub(super) fn plan(&mut self) {
-        let ahead = usize::try_from(self.before_open - self.taken_seen).unwrap_or(usize::MAX);
+        let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
         let below_half = (self.half() - 1).saturating_sub(ahead);
         let plain = below_half.min(usize::from(self.segment_size) - 1);
         let none = self.access != Access::Open || self.open.is_empty();

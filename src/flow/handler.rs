@@ -1,13 +1,13 @@
-//! Handlers, their batches, and the token that admits one thread at a time.
+//! Handlers and their batches.
 
 use std::fmt;
 
+use crate::flow::desk::Desk;
 use crate::flow::segment::Segments;
-use crate::item::Item;
-use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, Condvar, Mutex, wait_for};
+use crate::item::{Item, weight_of};
+use crate::sync::Arc;
 
-/// The items of one type from one turn, in order, in the segments that carried them.
+/// Items of one type from one partition, in order, in the segments that carried them.
 #[derive(Debug)]
 pub struct Batch<T> {
     segments: Segments<T>,
@@ -73,17 +73,45 @@ impl<T> Batch<T> {
         self.segments.push(segment);
     }
 
-    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>)
+    /// Adds an item. A new segment comes from `room`, once the last one has `most` items.
+    pub(crate) fn push(&mut self, item: T, most: usize, room: impl FnOnce() -> Vec<T>)
     where
         T: Item,
     {
         self.len += item.weight();
-        if self.segments.is_empty() {
-            self.segments.push(room());
+        match self.segments.last_mut() {
+            Some(segment) if segment.len() < most => segment.push(item),
+            _ => {
+                let mut segment = room();
+                segment.push(item);
+                self.segments.push(segment);
+            }
         }
-        if let Some(segment) = self.segments.last_mut() {
-            segment.push(item);
+    }
+
+    /// Takes the first items out: `most`, rounded up to a segment.
+    pub(crate) fn split_front(&mut self, most: usize) -> Self
+    where
+        T: Item,
+    {
+        if self.len <= most {
+            return std::mem::take(self);
         }
+        let (mut len, mut count) = (0, 0);
+        while len < most
+            && let Some(segment) = self.segments.get(count)
+        {
+            len += weight_of(segment);
+            count += 1;
+        }
+        self.len -= len;
+        Self { segments: self.segments.drain(..count).collect(), len, ..Self::default() }
+    }
+
+    /// Adds the items of another batch behind these.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.len += other.len;
+        self.segments.extend(other.segments);
     }
 }
 
@@ -211,80 +239,22 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
     }
 }
 
-/// The right to enter a handler instance. Only the thread that holds it is inside.
-#[derive(Debug, Default)]
-pub struct EntryToken {
-    door: Mutex<Door>,
-    freed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Door {
-    held: bool,
-    /// Threads that wait for the token. While there are none, which is nearly always, a release
-    /// notifies no thread: that would be a system call for each batch.
-    waiting: usize,
-}
-
-impl EntryToken {
-    /// Takes the token if it is free.
-    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
-        let mut door = self.door.lock();
-        if std::mem::replace(&mut door.held, true) && !rule_off(Rule::EntryToken) {
-            return None;
-        }
-        Some(Entered(self))
-    }
-
-    /// Whether a thread is inside at this moment.
-    pub(crate) fn is_held(&self) -> bool {
-        self.door.lock().held
-    }
-
-    /// Waits for the token.
-    pub(crate) fn enter(&self) -> Entered<'_> {
-        let mut door = self.door.lock();
-        door.waiting += 1;
-        while door.held {
-            door = wait_for(&self.freed, door, None);
-        }
-        door.waiting -= 1;
-        door.held = true;
-        Entered(self)
-    }
-}
-
-/// Proof that this thread holds an entry token. Unlike a lock guard it may be moved across the
-/// host's `enter` and `leave`.
-#[derive(Debug)]
-pub(crate) struct Entered<'a>(&'a EntryToken);
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        let mut door = self.0.door.lock();
-        door.held = false;
-        if door.waiting > 0 {
-            self.0.freed.notify_all();
-        }
-    }
-}
-
-/// A handler instance with its entry token. Clones refer to the same instance: even if it is
+/// A handler instance with its desk. Clones refer to the same instance: even if it is
 /// registered for several types or on several queues, only one thread is inside at a time.
 pub struct HandlerRef<T> {
     pub(crate) handler: Arc<dyn Handler<T>>,
-    pub(crate) token: Arc<EntryToken>,
+    pub(crate) desk: Arc<Desk>,
 }
 
 impl<T> HandlerRef<T> {
-    /// Creates an instance with a new token.
+    /// Creates an instance with a new desk.
     pub fn new(handler: impl Handler<T> + 'static) -> Self {
-        Self::with_token(Arc::new(handler), Arc::new(EntryToken::default()))
+        Self::with_desk(Arc::new(handler), Arc::new(Desk::default()))
     }
 
-    /// Creates an instance that shares `token` with others: only one of them is entered at a time.
-    pub fn with_token(handler: Arc<dyn Handler<T>>, token: Arc<EntryToken>) -> Self {
-        Self { handler, token }
+    /// Creates an instance that shares `desk` with others: only one of them is entered at a time.
+    pub fn with_desk(handler: Arc<dyn Handler<T>>, desk: Arc<Desk>) -> Self {
+        Self { handler, desk }
     }
 
     /// The instance's identity.
@@ -300,7 +270,7 @@ impl<T> HandlerRef<T> {
 
 impl<T> Clone for HandlerRef<T> {
     fn clone(&self) -> Self {
-        Self { handler: self.handler.clone(), token: self.token.clone() }
+        Self { handler: self.handler.clone(), desk: self.desk.clone() }
     }
 }
 

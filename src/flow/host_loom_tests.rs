@@ -146,15 +146,14 @@ fn loom_attached_owners_meet_at_one_handler() {
     });
 }
 
-/// The same if the second thread brings no items, but closes a handler that shares the token.
+/// The same if the second thread brings no items, but closes a handler that shares the desk.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
     model(1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
-        let other =
-            HandlerRef::with_token(Arc::new(|_: &mut Batch<Number>| ()), slow.token.clone());
+        let other = HandlerRef::with_desk(Arc::new(|_: &mut Batch<Number>| ()), slow.desk.clone());
         queue.add_handler(ONE, slow).unwrap();
         queue.add_handler(TWO, other).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();

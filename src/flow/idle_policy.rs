@@ -29,7 +29,7 @@ const THIN_BATCH_ITEMS: usize = 256;
 /// A handler that takes longer than this for a batch determines the pace.
 const QUICK_BATCH: Duration = Duration::from_micros(50);
 
-/// The rest after a cycle that dispatched `items` in `batches` within `took`. `before` is the rest
+/// The rest after a cycle that took `items` in `batches` within `took`. `before` is the rest
 /// after the previous thin cycle, or zero. Returns `None` if the next cycle follows immediately.
 ///
 /// Many types with a steady trickle of items keep a drain thread in cycles of tiny batches, each at

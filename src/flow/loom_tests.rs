@@ -103,7 +103,7 @@ fn loom_space_while_a_producer_goes_to_wait() {
     });
 }
 
-/// The entry token keeps the second owner out.
+/// The desk keeps the second owner out, and its job is served when the desk is released.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
     model(1, || {

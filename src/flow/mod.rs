@@ -14,11 +14,14 @@
 //!     │
 //!  ready.rs          "partition 7 has items": one bit; wakes the owner if it sleeps
 //!     │
+//!  drain.rs          the owner's cycle: one turn after the other, and their calls
+//!  turn.rs           enter a partition, take, submit, leave with at most one job in hand
 //!  take.rs           what is queued, segment by segment
-//!  drain.rs          the owner's cycle, one turn after the other: enter a partition, take,
-//!     │              dispatch, leave; then it may change its owner
+//!  lanes.rs          what is taken and not settled, by type, in order
+//!  desk.rs           who may enter a handler, and whose job is next there
 //!     │
-//!  dispatch.rs       group by type, enter each handler alone; retries as the policy says
+//!  call.rs           call the handler, count the outcome
+//!  after_call.rs     the next job of the lane, and the next one at the desk
 //!     │
 //!  handler.rs        consume(batch)
 //!     │
@@ -34,15 +37,18 @@
 //! | `counts.rs`, `slow_counts.rs` | the counts of a partition |
 //! | `consumption.rs` | whether handlers or consumers get the batches |
 //! | `side_calls.rs` | `on_idle` and `on_close` |
+//! | `timers.rs` | when a partition has a batch to try again |
 //! | `dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
 //! | `host.rs` | the environment of the handlers, such as the interpreter |
 //! | `blocking.rs` | waits of threads that others count on |
 
+mod after_call;
 pub(crate) mod blocking;
 pub(crate) mod bulk;
+pub(crate) mod call;
 pub(crate) mod consumption;
 mod counts;
-pub(crate) mod dispatch;
+pub(crate) mod desk;
 pub(crate) mod dispatch_log;
 pub(crate) mod drain;
 mod drain_sleep;
@@ -52,6 +58,7 @@ pub(crate) mod host;
 #[cfg(all(test, loom))]
 mod host_loom_tests;
 pub(crate) mod idle_policy;
+pub(crate) mod lanes;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod partition;
@@ -69,5 +76,7 @@ mod side_calls;
 pub(crate) mod slow_counts;
 pub(crate) mod space;
 pub(crate) mod take;
+mod timers;
+mod turn;
 pub(crate) mod type_table;
 mod weighted;

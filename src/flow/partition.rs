@@ -9,23 +9,29 @@
 //! |---|---|---|
 //! | `gate.*` | producers, closer, thread inside (under the lock) | the same; statistics, meter |
 //! | `space` | waiting producers; thread inside and closer, after freeing or closing | the same |
-//! | `taken`, `completed` | thread inside, plain stores | producers (gate), flush, statistics |
+//! | `lanes` | thread inside, threads that end a job, removal (under the lock) | also flushes |
+//! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
+//! | `released` | threads that change the lanes, under their lock | producers (gate) |
+//! | `lane_use` | the same | drain threads before they sleep, the thread that assigns |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `host_free` | registration of handlers | thread inside |
 //! | `mixed` | registration of types; producers, before they put an unrouted type | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
-//! All counts are monotonic. `pushed - taken` items are queued, `taken - completed` are in flight.
+//! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
+//! in the hand of a thread. `pushed - released` items, those queued and those held, count against
+//! the bound.
 
 use crate::flow::gate::{Access, Gate};
+use crate::flow::lanes::{LaneUse, Lanes};
 use crate::flow::ready::ReadyBit;
 use crate::flow::segment_pool::SegmentPool;
 use crate::flow::slow_counts::{Attempt, SlowCounts};
 use crate::flow::space::Space;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard, QuickMutex,
-    SegmentChannel,
+    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard,
+    QuickMutex, SegmentChannel,
 };
 
 /// The effect of a put, which decides whether to wake the drain thread.
@@ -51,6 +57,8 @@ pub(crate) enum Stop {
 pub(crate) struct Partition<T> {
     pub(super) gate: QuickMutex<Gate<T>>,
     pub(super) drain_side: DrainSide,
+    /// Locked before the gate.
+    pub(crate) lanes: QuickMutex<Lanes<T>>,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
     /// Created with the first full segment: most partitions of a queue with many types never fill
@@ -74,7 +82,9 @@ pub(crate) struct Partition<T> {
 #[repr(align(64))]
 pub(super) struct DrainSide {
     pub(super) taken: AtomicU64,
-    pub(super) completed: AtomicU64,
+    pub(super) released: AtomicU64,
+    /// A [`LaneUse`].
+    pub(super) lane_use: AtomicU8,
     pub(super) finished: AtomicBool,
     /// Received segments that `gate.sealed` still counts.
     pub(super) received: AtomicU32,
@@ -117,6 +127,7 @@ impl<T> Partition<T> {
         Self {
             gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
             drain_side: DrainSide::default(),
+            lanes: QuickMutex::new(Lanes::new()),
             index,
             buffer_size,
             sealed: OnceLock::new(),
@@ -180,7 +191,7 @@ impl<T> Partition<T> {
         self.space.wait(limit, || {
             let mut gate = self.gate.lock();
             let is_open = self.check(&mut gate, inside_pool) != Err(Stop::Closed);
-            self.refresh_taken(&mut gate);
+            self.refresh_released(&mut gate);
             is_open && gate.queued() + weight > gate.buffer_size as usize
         });
     }
@@ -192,7 +203,7 @@ impl<T> Partition<T> {
         if gate.access == Access::Closed {
             return self.buffer_size;
         }
-        self.refresh_taken(&mut gate);
+        self.refresh_released(&mut gate);
         self.buffer_size.saturating_sub(gate.queued())
     }
 
@@ -204,7 +215,7 @@ impl<T> Partition<T> {
             return Err(Stop::Closed);
         }
         if gate.queued() >= gate.buffer_size as usize {
-            self.refresh_taken(gate);
+            self.refresh_released(gate);
             if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
                 return Err(Stop::Full);
             }
@@ -214,14 +225,21 @@ impl<T> Partition<T> {
 
     /// Whether nothing is queued, exactly.
     pub(super) fn is_empty(&self, gate: &mut Gate<T>) -> bool {
-        self.refresh_taken(gate);
-        gate.queued() == 0
+        // The two are in one cache line, and a put that finds nothing queued makes a plan.
+        self.refresh_released(gate);
+        gate.pushed() == self.taken()
     }
 
-    pub(super) fn refresh_taken(&self, gate: &mut Gate<T>) {
-        // Acquire: pairs with the Release in `store_taken`. A stale value only makes the partition
-        // look fuller.
-        gate.taken_seen = self.drain_side.taken.load(Ordering::Acquire);
+    /// The items taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        // Acquire: pairs with the Release in `store_taken`.
+        self.drain_side.taken.load(Ordering::Acquire)
+    }
+
+    pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {
+        // Acquire: pairs with the Release in `make_room`. A stale value makes the partition look
+        // fuller; or emptier by a job that failed since, and is held until its next try.
+        gate.released_seen = self.drain_side.released.load(Ordering::Acquire);
     }
 
     #[inline]
@@ -268,8 +286,8 @@ impl<T> Partition<T> {
         }
         let half = gate.half();
         if gate.queued() >= half {
-            // A stale `taken` may make it look fuller than it is.
-            self.refresh_taken(gate);
+            // A stale value may make it look fuller than it is.
+            self.refresh_released(gate);
         }
         gate.plan();
         let queued = gate.queued();
@@ -283,6 +301,10 @@ impl<T> Partition<T> {
     }
 
     // ---- control and statistics
+
+    pub(crate) fn set_ready(&self) {
+        self.ready.set();
+    }
 
     /// Whether the ready bit is set. The caller has fenced.
     pub(crate) fn is_ready(&self) -> bool {
@@ -314,9 +336,32 @@ impl<T> Partition<T> {
         }
     }
 
-    /// The items handled, as a position in the partition's order.
+    /// The position in the partition's order up to which all items are settled.
     pub(crate) fn completed(&self) -> u64 {
-        // Acquire: pairs with the Release in `complete`; what the handlers wrote is visible.
-        self.drain_side.completed.load(Ordering::Acquire)
+        let lanes = self.lanes.lock();
+        let taken = self.taken();
+        if rule_off(Rule::CompletedBehindLanes) { taken } else { lanes.completed(taken) }
+    }
+
+    /// Whether something is taken and not settled.
+    pub(crate) fn has_lanes(&self) -> bool {
+        self.lane_use() != LaneUse::Empty
+    }
+
+    /// Whether all that is taken and not settled is in the hand of a thread, or posted.
+    pub(crate) fn waits_for_calls(&self) -> bool {
+        self.lane_use() == LaneUse::Calls
+    }
+
+    fn lane_use(&self) -> LaneUse {
+        // Relaxed: ordered by the caller's fence.
+        LaneUse::of(self.drain_side.lane_use.load(Ordering::Relaxed))
+    }
+
+    /// Under the lock of the lanes, after a change.
+    #[inline]
+    pub(crate) fn note_lanes(&self, lane_use: LaneUse) {
+        // Relaxed: a caller that wakes the owner fences first.
+        self.drain_side.lane_use.store(lane_use as u8, Ordering::Relaxed);
     }
 }

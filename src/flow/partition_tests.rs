@@ -214,8 +214,10 @@ impl Both {
 
     fn take(&mut self, budget: usize) {
         let mut segments = Segments::new();
+        self.partition.begin_take();
         let taken = self.partition.take(budget, &mut segments, &mut self.segment_cache);
-        assert!(taken >= budget.min(self.queued.len()));
+        self.partition.make_room(0, taken.may_be_awaited);
+        assert!(taken.items >= budget.min(self.queued.len()));
         for mut segment in segments {
             for number in segment.drain(..).flat_map(|numbers| numbers.0) {
                 assert_eq!(Some(number), self.queued.pop_front());

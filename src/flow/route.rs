@@ -17,6 +17,7 @@ use std::fmt;
 
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
+use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
 use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
@@ -48,6 +49,11 @@ impl<T> TypeHandlers<T> {
         handlers: Vec<HandlerRef<T>>,
     ) -> Self {
         Self { key, number, name: name.into(), handlers, tally: HandlerTally::default() }
+    }
+
+    /// What a call of them is at a desk.
+    pub(crate) fn purpose(&self) -> Purpose {
+        Purpose::Batch(std::ptr::from_ref(self) as usize)
     }
 
     pub(crate) fn needs_host(&self) -> bool {

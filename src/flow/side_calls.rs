@@ -1,23 +1,22 @@
 //! Handler calls that carry no items: `on_idle` after an empty cycle, and `on_close` once, after
 //! the last batch.
 
+use crate::flow::call::call;
 use crate::flow::consumption::Consumption;
-use crate::flow::dispatch::call;
 use crate::flow::dispatch_log::SideCall;
 use crate::flow::drain::DrainTask;
 use crate::flow::handler::HandlerRef;
-use crate::flow::route::IdleHandler;
 use crate::item::Item;
 use crate::observe::Calling;
-use crate::shared::Shared;
-use crate::sync::{Arc, Instant, Ordering, fence};
+use crate::rules::{Rule, rule_off};
+use crate::sync::{Arc, Instant};
 use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
-    /// Calls `on_close` of replaced or removed handlers if this thread is the last that had to pass
-    /// a quiescent point.
-    pub(super) fn retire_handlers(&mut self) {
-        let mut ended = self.shared.ended_retirements(self.index);
+    /// Calls `on_close` of replaced or removed handlers that no thread is inside any more; or, at
+    /// the end of the queue, of all of them, which only other queues are inside then.
+    pub(super) fn retire_handlers(&mut self, at_end: bool) {
+        let mut ended = self.shared.ended_retirements(at_end);
         if ended.is_empty() {
             return;
         }
@@ -25,7 +24,7 @@ impl<T: Item> DrainTask<T> {
         shared.host.enter(&mut || {
             for retirement in ended.drain(..) {
                 for handler in &retirement.to_close {
-                    self.call_alone(handler, SideCall::OnClose);
+                    self.call_on_close_of(handler);
                 }
                 retirement.end();
             }
@@ -42,34 +41,18 @@ impl<T: Item> DrainTask<T> {
             }
             self.has_idle_handlers = true;
             shared.host.enter(&mut || {
-                for idle in &*idle_handlers {
-                    if shared.owns(self.index, idle.home) {
-                        self.call_on_idle_of(&shared, &idle_handlers, idle);
-                    }
+                let thread = self.index;
+                for idle in idle_handlers.iter().filter(|idle| shared.owns(thread, idle.home)) {
+                    // At the desk: a removal sees this thread there, or has changed the list.
+                    let is_listed = || Arc::ptr_eq(&shared.route.idle_handlers(), &idle_handlers);
+                    self.call_on_idle_of(&idle.handler, is_listed);
                 }
             });
         } else if let Some(consumer) = shared.consumption.side_called_by(self.index)
             && consumer.handler.has_on_idle()
         {
             self.has_idle_handlers = true;
-            shared.host.enter(&mut || self.call_alone(&consumer, SideCall::OnIdle));
-        }
-    }
-
-    /// Calls `on_idle` inside the handler's home partition, unless the list of handlers has changed
-    /// since: then the next empty cycle does.
-    fn call_on_idle_of(
-        &mut self,
-        shared: &Shared<T>,
-        listed: &Arc<Vec<IdleHandler<T>>>,
-        idle: &IdleHandler<T>,
-    ) {
-        let Some(_turn) = shared.enter(self.index, idle.home) else { return };
-        // SeqCst: pairs with the fence of `retire`, between its change of the list and its read of
-        // the owner word: either this thread sees the change, or the removal waits for it.
-        fence(Ordering::SeqCst);
-        if Arc::ptr_eq(&shared.route.idle_handlers(), listed) {
-            self.call_alone(&idle.handler, SideCall::OnIdle);
+            shared.host.enter(&mut || self.call_on_idle_of(&consumer, || true));
         }
     }
 
@@ -79,11 +62,11 @@ impl<T: Item> DrainTask<T> {
         let shared = self.shared.clone();
         shared.host.enter(&mut || {
             if let Some(consumer) = shared.consumption.side_called_by(self.index) {
-                self.call_alone(&consumer, SideCall::OnClose);
+                self.call_on_close_of(&consumer);
             }
             // Handlers beside a consumer get no items, but they were added, so they are closed too.
             while let Some(handler) = shared.ending.next_to_close(|| self.handlers_to_close()) {
-                self.call_alone(&handler, SideCall::OnClose);
+                self.call_on_close_of(&handler);
             }
         });
     }
@@ -94,21 +77,36 @@ impl<T: Item> DrainTask<T> {
         instances.filter(|handler| !self.shared.consumption.includes(handler)).collect()
     }
 
-    fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
-        let token = handler.token.clone();
-        let entered = token.try_enter();
-        if entered.is_none() && method == SideCall::OnIdle {
+    /// Calls `on_idle` if no thread is inside the handler, and it `is_listed` still.
+    fn call_on_idle_of(&mut self, handler: &HandlerRef<T>, is_listed: impl FnOnce() -> bool) {
+        if !handler.desk.try_enter() {
             return; // Another thread is inside, so the handler is not idle.
         }
-        let _entered = entered.or_else(|| self.shared.enter_in_turn(&token));
-        // Another thread that held the token before may have closed the handler.
-        if method == SideCall::OnIdle && self.shared.ending.is_expired() {
-            return;
+        // Another thread that held the desk before may have closed the handler.
+        if !self.shared.ending.is_expired() && (is_listed() || rule_off(Rule::ListAtDesk)) {
+            self.call_alone(handler, SideCall::OnIdle);
         }
+        self.leave(handler);
+    }
+
+    /// Calls `on_close`. Waits for a thread that is inside the handler for another queue.
+    fn call_on_close_of(&mut self, handler: &HandlerRef<T>) {
+        self.shared.enter_in_turn(&handler.desk);
+        self.call_alone(handler, SideCall::OnClose);
+        self.leave(handler);
+    }
+
+    /// After a side call. Jobs that were posted meanwhile are submitted again.
+    fn leave(&self, handler: &HandlerRef<T>) {
+        self.shared.release(&handler.desk, false);
+    }
+
+    /// At the handler's desk.
+    fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
         let name = handler.handler.name();
         let tally = &self.slot().tally;
         tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
-        let holding = HandlerScope::of(&handler.token);
+        let holding = HandlerScope::of(&handler.desk);
         let _compensation = self.shared.compensate_for(handler);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),

@@ -57,7 +57,7 @@ impl Space {
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `notify_waiting`. Either this thread sees the new
-        // `taken`, or the other sees this one waiting and notifies it.
+        // `released`, or the other sees this one waiting and notifies it.
         fence(Ordering::SeqCst);
         if is_full() {
             let waiters = self.waiters.lock();
@@ -105,9 +105,10 @@ impl Space {
         }
     }
 
-    /// Called after a sealed segment was taken: notifies if a producer waits. Not needed after the
-    /// open segment, unless there are weighted items: it holds at most a quarter of the bound, so a
-    /// producer that finds no room for half of the bound has a sealed segment before it.
+    /// Called after a sealed segment was taken, or held items left: notifies if a producer waits.
+    /// Not needed after the open segment, unless there are weighted items: it holds at most a
+    /// quarter of the bound, so a producer that finds no room for half of the bound has a sealed
+    /// segment or held items before it.
     pub(super) fn notify_waiting(&self) {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);

@@ -1,7 +1,6 @@
 //! Take: the drain thread's side of a partition, which no other thread may touch.
 //!
-//! Only the thread inside calls these functions: it has read `Owned(me)` from the owner word, or it
-//! has been revoked and has not handed over yet.
+//! Only the thread inside calls these functions, under the lock of the lanes.
 
 use crate::flow::gate::Access;
 use crate::flow::partition::Partition;
@@ -10,6 +9,15 @@ use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
 use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
+
+/// What a take brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TakenItems {
+    /// By weight.
+    pub(crate) items: usize,
+    /// Whether producers may wait for the room.
+    pub(crate) may_be_awaited: bool,
+}
 
 /// What a take found when it reached for the open segment.
 enum Opened<T> {
@@ -20,30 +28,33 @@ enum Opened<T> {
 }
 
 impl<T: Item> Partition<T> {
-    /// Takes queued items, up to `budget` rounded up to a segment, and returns their number. An
-    /// emptied segment from `segment_cache` replaces the open one.
+    /// Called before the thread inside searches for work: what comes later sets the bit again.
+    #[inline]
+    pub(crate) fn begin_take(&self) {
+        self.ready.clear();
+        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit
+        // cleared and sets it.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes queued items, up to `budget` rounded up to a segment. An emptied segment from
+    /// `segment_cache` replaces the open one. Producers have the room when the thread calls
+    /// [`make_room`](Self::make_room).
     pub(crate) fn take(
         &self,
         budget: usize,
         segments: &mut Segments<T>,
         segment_cache: &mut SegmentCache<T>,
-    ) -> usize {
-        self.ready.clear();
-        // SeqCst: pairs with the fence after a put. A put that this take does not see finds the bit
-        // cleared and sets it.
-        fence(Ordering::SeqCst);
-        let mut taken = 0;
-        while taken < budget {
+    ) -> TakenItems {
+        let mut taken = TakenItems { items: 0, may_be_awaited: false };
+        while taken.items < budget {
             let sealed = match self.take_open(segment_cache) {
                 Opened::Last(open) => {
-                    taken += self.weight_of(&open);
+                    taken.items += self.weight_of(&open);
                     if !open.is_empty() {
                         // Relaxed: as in `weight_of`.
-                        if self.has_weighted.load(Ordering::Relaxed)
-                            && !rule_off(Rule::NotifyBehindWeighted)
-                        {
-                            self.space.notify_waiting();
-                        }
+                        taken.may_be_awaited |= self.has_weighted.load(Ordering::Relaxed)
+                            && !rule_off(Rule::NotifyBehindWeighted);
                         segments.push(open);
                     }
                     return taken;
@@ -60,10 +71,10 @@ impl<T: Item> Partition<T> {
                     .store(self.drain_side.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let weight = self.weight_of(&segment);
                 self.store_taken(weight);
-                self.space.notify_waiting();
-                taken += weight;
+                taken.items += weight;
+                taken.may_be_awaited = true;
                 segments.push(segment);
-                if taken >= budget {
+                if taken.items >= budget {
                     break;
                 }
             }
@@ -74,6 +85,20 @@ impl<T: Item> Partition<T> {
             self.ready.set();
         }
         taken
+    }
+
+    /// After a change of the lanes, under their lock: what was taken and is not held makes room for
+    /// producers. Those that may wait for it are notified.
+    #[inline]
+    pub(crate) fn make_room(&self, held: usize, may_be_awaited: bool) {
+        let held = if rule_off(Rule::HeldCounts) { 0 } else { held as u64 };
+        // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
+        // `refresh_released`.
+        let released = self.drain_side.taken.load(Ordering::Relaxed) - held;
+        self.drain_side.released.store(released, Ordering::Release);
+        if may_be_awaited {
+            self.space.notify_waiting();
+        }
     }
 
     /// Takes, under the gate, the open segment, which is the last, unless sealed ones come before
@@ -109,8 +134,7 @@ impl<T: Item> Partition<T> {
     }
 
     fn store_taken(&self, items: usize) {
-        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in
-        // `refresh_taken`.
+        // Relaxed load: only this thread writes it. Release: pairs with the Acquire in `taken`.
         self.drain_side
             .taken
             .store(self.drain_side.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
@@ -119,17 +143,8 @@ impl<T: Item> Partition<T> {
     /// Whether the partition is half full: a producer waits or soon will.
     pub(crate) fn is_half_full(&self) -> bool {
         let mut gate = self.gate.lock();
-        self.refresh_taken(&mut gate);
+        self.refresh_released(&mut gate);
         gate.queued() >= gate.half()
-    }
-
-    /// Called at the end of a turn: everything taken so far is handled.
-    pub(crate) fn complete(&self) {
-        // Relaxed load: only this thread writes `taken`. Release: pairs with the Acquire in
-        // `completed`.
-        self.drain_side
-            .completed
-            .store(self.drain_side.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Whether the partition is closed and empty for good, decided under the gate. Returns true

@@ -1,6 +1,6 @@
-//! The counts of dispatched items, kept per drain thread and per handler.
+//! The counts of delivered items, kept per drain thread and per handler.
 //!
-//! They change once per dispatch and not per item, so a quick lock is the cheapest way to give a
+//! They change once per batch and not per item, so a quick lock is the cheapest way to give a
 //! snapshot a consistent view, and to give an expired shutdown a cut-off between *handled* and
 //! *abandoned*.
 
@@ -28,7 +28,7 @@ pub(crate) struct PartitionCounts {
     pub(crate) pushed: u64,
     pub(crate) refused: u64,
     pub(crate) taken: u64,
-    pub(crate) completed: u64,
+    pub(crate) settled: u64,
 }
 
 /// A call into a handler.
@@ -59,7 +59,7 @@ pub(crate) struct ThreadFigures {
     pub(crate) cpu: Duration,
 }
 
-/// What one drain thread dispatched. Written by it and by an expiring shutdown, read by snapshots.
+/// What one drain thread delivered. Written by it and by an expiring shutdown, read by snapshots.
 #[derive(Debug)]
 pub(crate) struct ThreadTally(QuickMutex<ThreadCounts>);
 

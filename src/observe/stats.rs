@@ -29,11 +29,11 @@ pub struct Stats {
     pub abandoned: u64,
     /// Items in partitions.
     pub queued: u64,
-    /// Items that drain threads have in hand.
+    /// Items taken and not finished: in a handler, waiting for it, or for the next try.
     pub in_flight: u64,
     /// Runs of the balancer, skipped and refused plans included.
     pub rebalances: u64,
-    /// Partitions that it gave to another drain thread, including those that were taken back.
+    /// Partitions that it gave to another drain thread.
     pub moves: u64,
     /// Largest load of a drain thread over the smallest, in the interval before the last run; 1
     /// before the first.
@@ -52,7 +52,7 @@ pub struct Stats {
 
 impl Stats {
     /// No partition, handler or thread yet.
-    pub(crate) fn new(buffer_size: usize, abandoned: u64) -> Self {
+    pub(crate) fn new(buffer_size: usize, abandoned: u64, longest_handoff: Duration) -> Self {
         Self {
             buffer_size,
             attempts: 0,
@@ -67,7 +67,7 @@ impl Stats {
             rebalances: 0,
             moves: 0,
             load_ratio: 1.0,
-            longest_handoff: Duration::ZERO,
+            longest_handoff,
             partitions: Vec::new(),
             handlers: Vec::new(),
             drain_threads: Vec::new(),
@@ -126,7 +126,7 @@ impl Stats {
         let (queued, mut in_flight) = if expired {
             (0, 0)
         } else {
-            (counts.pushed - counts.taken, counts.taken - counts.completed)
+            (counts.pushed - counts.taken, counts.taken - counts.settled)
         };
         if rule_off(Rule::UsageCountsInFlight) {
             in_flight = 0;
@@ -179,7 +179,7 @@ pub struct HandlerStats {
     pub failed: u64,
     /// Calls of `consume`.
     pub batches: u64,
-    /// Moving average of the time in `consume` per item, waiting for the entry token excluded.
+    /// Moving average of the time in `consume` per item, waiting for the handler excluded.
     pub ns_per_item: f64,
 }
 
@@ -188,7 +188,7 @@ pub struct HandlerStats {
 pub struct DrainThreadStats {
     /// Its number, from 0.
     pub index: usize,
-    /// Items it dispatched.
+    /// Items it delivered.
     pub items: u64,
     /// Cycles it completed.
     pub cycles: u64,

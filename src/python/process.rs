@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use super::exceptions;
-use super::handler::{coroutine_type, forget_tokens};
+use super::handler::{coroutine_type, forget_desks};
 use super::interpreter::{InterpreterPause, deadline_of, enter_child};
 use super::item::{PyItem, has_gil};
 use crate::control::balance::control_thread;
@@ -111,6 +111,6 @@ pub(crate) fn after_fork_in_child() {
     forget_pools();
     control_thread::forget();
     shutdown_waits::forget();
-    forget_tokens();
+    forget_desks();
     forget_drain_thread();
 }

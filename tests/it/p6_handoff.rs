@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use batchqueue::{
-    Batch, BatchQueue, BufferStrategy, Config, Failure, HandledType, Handler, HandlerRef, Wait,
-};
+use batchqueue::{Batch, BatchQueue, BufferStrategy, Config, Failure, Handler, HandlerRef, Wait};
 
 use crate::support::{
-    Collector, Lines, PATIENCE, Sent, Steered, Witness, assert_conserved, config, drain_thread,
-    holding, key, owners, sent, shut_down, start, start_with, steered, wait_until,
+    Collector, Lines, Sent, Steered, Witness, assert_conserved, config, drain_thread, holding, key,
+    owners, sent, shut_down, start, start_with, steered, wait_until,
 };
 
 /// Two drain threads with one partition each. Partitions hold one item, so that every put ends a
@@ -64,27 +62,24 @@ fn a_sleeping_owner_hands_over_immediately() {
 }
 
 #[test]
-fn an_owner_inside_a_partition_hands_it_over_when_it_leaves_and_not_before() {
+fn a_partition_whose_handler_hangs_moves_immediately_and_its_items_wait_for_the_call() {
     let (config, steered) = steered(config(2));
     let (queue, witness, (hold, entered, release)) = (start(config), Witness::default(), holding());
     queue.add_handler(key(0), hold).unwrap();
     queue.add_handler(key(1), witness.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
-    let numbers = AtomicUsize::new(0);
-    steered.rebalance(&queue, &[1, 1]);
-    // The next owner keeps working on its own partition and leaves the other one alone.
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    assert_eq!(owners(&queue), [1, 1]);
+    // The new owner keeps working on its other partition and does not enter the handler.
     queue.produce(sent(0, 0, 1)).unwrap();
-    for _ in 0..50 {
-        let number = numbers.fetch_add(1, SeqCst);
+    for number in 0..50 {
         queue.produce(sent(1, 0, number)).unwrap();
-        wait_until("the next owner's own items", || witness.seen().len() == number + 1);
-        assert_eq!(owners(&queue), [0, 1], "the old owner is still inside");
+        wait_until("the new owner's own items", || witness.seen().len() == number + 1);
     }
     let stats = queue.stats();
     assert_eq!((stats.partitions[0].used, stats.consumed), (2, 50));
     release.open();
-    wait_until("the new owner", || owners(&queue) == [1, 1]);
     shut_down(&queue);
     assert_eq!(queue.stats().consumed, 52);
 }
@@ -147,33 +142,6 @@ fn item_order_is_kept_across_many_moves() {
         assert_eq!(numbers, (0..20_000).filter(|number| number % 3 == kind).collect::<Vec<_>>());
     }
     assert!(queue.stats().moves > 0);
-    assert_conserved(&queue.stats());
-}
-
-#[test]
-fn a_handoff_from_a_hanging_owner_is_cancelled_and_items_are_handled_once() {
-    let (config, steered) = steered(config(2));
-    let (lines, (hold, entered, release)) = (Lines::default(), holding());
-    let queue = start_with(&lines, config);
-    queue
-        .add_handler(HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 }, hold)
-        .unwrap();
-    queue.add_handler(key(1), Collector::default().handler()).unwrap();
-    queue.produce(sent(0, 0, 0)).unwrap();
-    entered.wait();
-    queue.produce(sent(0, 0, 1)).unwrap();
-    steered.rebalance(&queue, &[1, 1]);
-    let line = "drain thread 0 has been inside Hanging for over a second and keeps partition 0, \
-                which was to move";
-    wait_until("the line about the hung handler", || lines.any(line));
-    // After the cancellation it can be moved again; again the move completes only when the owner
-    // returns.
-    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
-    assert_eq!((owners(&queue), queue.stats().consumed), (vec![0, 1], 0));
-    release.open();
-    wait_until("the new owner", || owners(&queue) == [1, 1]);
-    shut_down(&queue);
-    assert_eq!(queue.stats().consumed, 2);
     assert_conserved(&queue.stats());
 }
 
@@ -284,18 +252,15 @@ fn statistics_and_the_log_report_runs_moves_ratio_and_the_longest_handoff() {
         queue.produce(sent(1, 0, number)).unwrap();
     }
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
-    let revoked = Instant::now();
     assert!(lines.any("rebalanced 2 partitions, max thread load delta: 67% -> 67%"), "{lines:?}");
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 0);
-    let wait = revoked.elapsed();
-    release.open();
     wait_until("the new owners", || owners(&queue) == [1, 0]);
-    wait_until("the time of the handoff", || queue.stats().longest_handoff >= wait);
     let stats = queue.stats();
     assert_eq!((stats.rebalances, stats.moves), (2, 2));
-    assert!(stats.longest_handoff < PATIENCE, "{:?}", stats.longest_handoff);
+    assert!(stats.longest_handoff > Duration::ZERO);
     // No items arrived between the two runs.
     assert!((stats.load_ratio - 1.0).abs() < 1e-9);
+    release.open();
     shut_down(&queue);
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Assign, Batch, BatchQueue, Config, DrainBalancer, EntryToken, Failure, FlushError, Handler,
+    Assign, Batch, BatchQueue, Config, Desk, DrainBalancer, Failure, FlushError, Handler,
     HandlerRef, ProduceError, ThreadPolicy, Wait,
 };
 
@@ -137,13 +137,13 @@ fn a_produce_that_would_wait_for_its_own_thread_is_refused() {
 }
 
 #[test]
-fn a_produce_that_would_wait_for_its_own_entry_token_is_refused() {
+fn a_produce_that_would_wait_for_its_own_desk_is_refused() {
     // One instance on two queues: while it is inside the first, no thread can drain the second.
-    let token = Arc::new(EntryToken::default());
+    let desk = Arc::new(Desk::default());
     let second = Arc::new(start(Config { buffer_size: 1, ..config(1) }));
     let emptied = Collector::default();
     second
-        .add_handler(key(0), HandlerRef::with_token(Arc::new(emptied.clone()), token.clone()))
+        .add_handler(key(0), HandlerRef::with_desk(Arc::new(emptied.clone()), desk.clone()))
         .unwrap();
     let first = start(config(1));
     let (target, refused) = (second.clone(), Arc::new(AtomicUsize::new(0)));
@@ -156,7 +156,7 @@ fn a_produce_that_would_wait_for_its_own_entry_token_is_refused() {
             }
         }
     };
-    first.add_handler(key(0), HandlerRef::with_token(Arc::new(feed), token)).unwrap();
+    first.add_handler(key(0), HandlerRef::with_desk(Arc::new(feed), desk)).unwrap();
     first.produce(sent(0, 0, 0)).unwrap();
     shut_down(&first);
     shut_down(&second);

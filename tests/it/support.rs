@@ -66,8 +66,12 @@ impl Steered {
     /// Runs the balancer with this plan. Returns the number of partitions whose wanted owner
     /// changed.
     pub fn rebalance(&self, queue: &BatchQueue<Sent>, plan: &[usize]) -> usize {
-        *self.0.lock().unwrap() = Some(plan.to_vec());
+        self.set(plan);
         queue.rebalance()
+    }
+
+    pub fn set(&self, plan: &[usize]) {
+        *self.0.lock().unwrap() = Some(plan.to_vec());
     }
 }
 

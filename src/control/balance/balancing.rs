@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `meter` | the run in progress | the same |
 //! | `figures` | the run in progress | statistics |
-//! | `*_log` | runs, take-backs | the same |
+//! | `*_log` | runs | the same |
 
 use crate::config::DrainBalancer;
 use crate::control::balance::meter::Meter;
@@ -29,8 +29,6 @@ pub(crate) struct Balancing {
     pub(super) meter: Mutex<Meter>,
     pub(super) figures: Mutex<BalanceFigures>,
     pub(super) oversized_log: Throttle<usize>,
-    /// Throttles messages about threads that missed a handoff's deadline.
-    pub(crate) overdue_log: Throttle<usize>,
     pub(super) refused_log: Throttle<()>,
 }
 
@@ -41,7 +39,6 @@ impl Balancing {
             meter: Mutex::new(Meter::default()),
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
-            overdue_log: Throttle::new(),
             refused_log: Throttle::new(),
         }
     }

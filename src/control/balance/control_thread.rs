@@ -21,8 +21,6 @@ static CONTROL: Forgettable<ControlThread> = Forgettable::new();
 trait Controlled: Send + Sync {
     /// Runs the queue's balancer.
     fn balance(self: Arc<Self>);
-    /// Cancels handoffs that missed their deadline. Returns the next deadline.
-    fn settle(self: Arc<Self>) -> Option<Instant>;
 }
 
 impl<T: Item> Controlled for Shared<T> {
@@ -31,29 +29,7 @@ impl<T: Item> Controlled for Shared<T> {
         if !(rule_off(Rule::RebalanceWhenSaturated) && is_saturated()) {
             self.rebalance();
         }
-        release(self);
-    }
-
-    fn settle(self: Arc<Self>) -> Option<Instant> {
-        let (lines, next) = {
-            let mut control = self.control.lock();
-            (self.take_back(&mut control, Instant::now()), control.handoffs.next_deadline())
-        };
-        for line in lines {
-            self.host.log(&line);
-        }
-        release(self);
-        next
-    }
-}
-
-/// Drops a reference. If it is the last, the queue's items and handlers are dropped inside their
-/// host.
-fn release<T: Item>(shared: Arc<Shared<T>>) {
-    let host = shared.host.clone();
-    let mut last = Arc::into_inner(shared);
-    if last.is_some() {
-        host.enter(&mut || drop(last.take()));
+        Self::let_go(self);
     }
 }
 
@@ -62,14 +38,9 @@ struct AgendaEntry {
     /// `None`: the balancer runs on request only.
     interval: Option<Duration>,
     next_run: Option<Instant>,
-    next_settle: Option<Instant>,
 }
 
 impl AgendaEntry {
-    fn due(&self) -> Option<Instant> {
-        self.next_run.into_iter().chain(self.next_settle).min()
-    }
-
     fn is<T: Item>(&self, shared: &Shared<T>) -> bool {
         std::ptr::addr_eq(self.queue.as_ptr(), std::ptr::from_ref(shared))
     }
@@ -102,7 +73,6 @@ pub(crate) fn register<T: Item>(
         queue: weak,
         interval,
         next_run: interval.map(|interval| Instant::now() + interval),
-        next_settle: None,
     });
     if agenda.is_running {
         control.changed.notify_all();
@@ -124,13 +94,6 @@ pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
 /// Requests a run of the queue's balancer as soon as possible.
 pub(crate) fn request_run<T: Item>(shared: &Shared<T>) {
     CONTROL.get().update(shared, |entry| entry.next_run = Some(Instant::now()));
-}
-
-/// Schedules a check for a handoff that must complete by `deadline`.
-pub(crate) fn request_settle<T: Item>(shared: &Shared<T>, deadline: Instant) {
-    CONTROL.get().update(shared, |entry| {
-        entry.next_settle = Some(entry.next_settle.map_or(deadline, |before| before.min(deadline)));
-    });
 }
 
 /// Waits until the control thread has ended, which it does when no queue is left, or until
@@ -176,7 +139,7 @@ impl ControlThread {
                 .entries
                 .iter()
                 .enumerate()
-                .filter_map(|(index, entry)| Some((entry.due()?, index)))
+                .filter_map(|(index, entry)| Some((entry.next_run?, index)))
                 .min();
             agenda = match first {
                 Some((due, index)) if due <= now => self.work(agenda, index, now),
@@ -194,28 +157,13 @@ impl ControlThread {
         now: Instant,
     ) -> MutexGuard<'a, Agenda> {
         let entry = &mut agenda.entries[index];
-        let balances = entry.next_run.is_some_and(|due| due <= now);
-        let settles = entry.next_settle.is_some_and(|due| due <= now);
-        if balances {
-            entry.next_run = entry.interval.map(|interval| now + interval);
-        }
-        if settles {
-            entry.next_settle = None;
-        }
+        entry.next_run = entry.interval.map(|interval| now + interval);
         let queue = entry.queue.clone();
         drop(agenda);
-        // Handoffs first, because they have deadlines; a custom balancer may take long.
-        let again = if settles { queue.upgrade().and_then(Controlled::settle) } else { None };
-        if balances && let Some(queue) = queue.upgrade() {
+        if let Some(queue) = queue.upgrade() {
             queue.balance();
         }
-        let mut agenda = self.agenda.lock();
-        if let Some(again) = again
-            && let Some(entry) = agenda.entries.iter_mut().find(|entry| entry.queue.ptr_eq(&queue))
-        {
-            entry.next_settle = Some(entry.next_settle.map_or(again, |before| before.min(again)));
-        }
-        agenda
+        self.agenda.lock()
     }
 }
 

@@ -53,7 +53,7 @@ impl Reading {
     }
 
     /// Weighs each partition by its handlers' moving average of nanoseconds per item. The averages
-    /// exclude waiting for the interpreter, for an entry token, or for the next attempt.
+    /// exclude waiting for the interpreter, for the handler, or for the next attempt.
     ///
     /// A partition of several types gets their average, weighted by their items. A partition
     /// without history, or one that any type may be routed to, gets the overall average.

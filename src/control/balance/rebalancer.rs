@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
 use crate::control::balance::balancing::Balancing;
-use crate::control::balance::control_thread;
 use crate::control::balance::meter::{Evidence, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
 use crate::item::Item;
@@ -60,12 +59,7 @@ impl<T: Item> Shared<T> {
         let begun = {
             let mut control = self.control.lock();
             let wanted = moves(&decision.owner, &decision.plan).into_iter();
-            let begun =
-                wanted.filter(|step| self.hand_over(&mut control, step.partition, step.to)).count();
-            if let Some(deadline) = control.handoffs.next_deadline() {
-                control_thread::request_settle(self, deadline);
-            }
-            begun
+            wanted.filter(|step| self.hand_over(&mut control, step.partition, step.to)).count()
         };
         balancing.figures.lock().moves += begun as u64;
         drop(meter);

@@ -4,11 +4,11 @@
 //!                                   assign: the mover, if a is not inside,
 //!               revoke (control)    else a when it leaves
 //!   Owned(a) ───────────────────▶ Revoked(a, b) ────────────────────────────▶ Owned(b)
-//!      ▲                            │      │ ▲
-//!      └──── take back (control) ───┘      └─┘ aim elsewhere (control)
+//!                                   │      ▲
+//!                                   └──────┘ aim elsewhere (control)
 //! ```
 //!
-//! No thread waits for another.
+//! No thread waits for another. A turn takes microseconds, so a move does, too.
 
 use crate::control::ownership::Owner;
 use crate::flow::gate::Access;
@@ -56,11 +56,11 @@ impl<T: Item> Shared<T> {
                 // SeqCst: pairs with the fences of a turn, in `enter` and when it ends: either the
                 // owner is seen inside, or it sees that it was revoked.
                 fence(Ordering::SeqCst);
-                if self.threads[from].is_inside(partition) && !rule_off(Rule::MoverChecksInside) {
-                    if matches!(seen, Owner::Owned(_)) {
-                        control.handoffs.begin(partition, now);
-                    }
-                } else if word.exchange(revoked, Owner::Owned(to)).is_ok() {
+                let is_inside = self.threads[from].is_inside(partition);
+                if (!is_inside || rule_off(Rule::MoverChecksInside))
+                    && word.exchange(revoked, Owner::Owned(to)).is_ok()
+                {
+                    control.longest_handoff = control.longest_handoff.max(now.elapsed());
                     self.announce_owner(partition, to);
                 }
                 // If the exchange fails, the owner came and left meanwhile, and completed the move.
@@ -86,47 +86,10 @@ impl<T: Item> Shared<T> {
                     self.announce_owner(partition, to);
                     break;
                 }
-                // Completed by the mover, taken back, or redirected.
+                // Completed by the mover, or redirected.
                 Err(now) => seen = now,
             }
         }
-    }
-
-    /// Gives a partition back that its thread did not hand over in time: that thread is inside, so
-    /// no other can be. Returns a line to log for each such thread.
-    pub(crate) fn take_back(&self, control: &mut Control, now: Instant) -> Vec<String> {
-        let mut overdue = Vec::new();
-        control.handoffs.retain(now, |partition, is_overdue| {
-            let word = self.route.owner(partition);
-            let seen @ Owner::Revoked { from, .. } = word.load() else { return false };
-            if !is_overdue || rule_off(Rule::TakeBack) {
-                return true;
-            }
-            // If this fails, it was handed over just now, or a new handoff has its own time.
-            if word.exchange(seen, Owner::Owned(from)).is_ok() {
-                self.announce_owner(partition, from);
-                overdue.push((partition, from));
-            }
-            false
-        });
-        let is_due = |thread: usize| {
-            let log = self.balancing.as_ref().map(|balancing| &balancing.overdue_log);
-            log.is_none_or(|log| log.note(thread, 1, now).is_some())
-        };
-        overdue.retain(|&(_, thread)| is_due(thread));
-        let line = |(partition, thread): (usize, usize)| {
-            let queue = &self.name;
-            let inside = self.threads[thread].tally.counts().calling;
-            let inside = inside.map_or_else(
-                || "busy".to_owned(),
-                |(calling, _)| format!("inside {}", self.name_of(&calling)),
-            );
-            format!(
-                "queue {queue}: drain thread {thread} has been {inside} for over a second and \
-                 keeps partition {partition}, which was to move"
-            )
-        };
-        overdue.into_iter().map(line).collect()
     }
 
     /// After a change of the owner word: wakes the thread that may take now, if items wait there.
@@ -134,8 +97,12 @@ impl<T: Item> Shared<T> {
         if rule_off(Rule::AssignWake) {
             return;
         }
+        // The owner sees when jobs that back off here are due.
+        if self.route.partition(partition).has_lanes() && !rule_off(Rule::AssignLanes) {
+            self.route.partition(partition).set_ready();
+        }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,
-        // or it is woken.
+        // or it is woken. It pairs also with the fence in `call_owner`.
         fence(Ordering::SeqCst);
         if self.route.partition(partition).is_ready() || self.ending.is_closing_after_fence() {
             self.threads[owner].waker.wake(Signal::Pressure);

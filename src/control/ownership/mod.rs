@@ -6,9 +6,7 @@ mod handoff;
 mod loom_rules;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod pending;
 mod table;
 mod turn;
 
-pub(crate) use pending::PendingHandoffs;
 pub(crate) use table::{Owner, OwnerWord};

@@ -11,7 +11,7 @@ use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::ConfigError;
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{PyItem, RowBlock};
-use crate::{Batch, EntryToken, Failure, Handler};
+use crate::{Batch, Desk, Failure, Handler};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
 /// it does not define are `None`.
@@ -34,7 +34,7 @@ pub(crate) struct PyHandler {
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
-    pub(crate) token: Arc<EntryToken>,
+    pub(crate) desk: Arc<Desk>,
 }
 
 impl PyHandler {

@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
+use super::desks::desk_of;
 use super::py_handler::PyHandler;
-use super::token::token_of;
 use crate::arrow::Tags;
 use crate::python::aggregator::{Aggregating, aggregating_of};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
@@ -190,7 +190,7 @@ impl Entries {
         let handler = Arc::new(PyHandler {
             name,
             works_elsewhere,
-            token: token_of(&protected),
+            desk: desk_of(&protected),
             protected: GuardedRef::new(protected.unbind()),
             instance: GuardedRef::new(instance.unbind()),
             consume: GuardedRef::new(consume),
@@ -204,7 +204,7 @@ impl Entries {
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
             retry_on: common.retry_on.as_ref().map(|kinds| GuardedRef::new(kinds.clone_ref(py))),
         });
-        let reference = HandlerRef::with_token(handler.clone(), handler.token.clone());
+        let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());
         self.handlers.push((handler, reference.clone()));
         reference
     }

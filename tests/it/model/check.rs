@@ -34,6 +34,7 @@ fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
     for ended in world.ended.iter().flat_map(|kind| kind.lock().unwrap().clone()) {
         *(if ended.consumed { &mut consumed } else { &mut failed }) += 1;
     }
+    failed += world.between_tries.lock().unwrap().len() as u64;
     let accepted = world.accepted.lock().unwrap().len() as u64;
     let refused = world.refused.load(SeqCst);
     if (stats.produced, stats.refused) != (accepted, refused) {

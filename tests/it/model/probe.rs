@@ -113,7 +113,10 @@ impl Probe {
             _ => None,
         };
         match failure {
-            Some(failure) if failure.retry && !batch.is_last_attempt() => Err(failure),
+            Some(failure) if failure.retry && !batch.is_last_attempt() => {
+                world.between_tries.lock().unwrap().extend(items.iter().map(name));
+                Err(failure)
+            }
             failure => {
                 self.end(world, &items, failure.is_none());
                 if mood.is_multiple_of(2) {
@@ -126,6 +129,11 @@ impl Probe {
 
     /// Records the outcome of items that will not be handled again.
     fn end(&self, world: &World, items: &[Sent], consumed: bool) {
+        let mut between_tries = world.between_tries.lock().unwrap();
+        for item in items {
+            between_tries.remove(&name(item));
+        }
+        drop(between_tries);
         for run in items.chunk_by(|item, next| item.kind == next.kind) {
             let ended = run.iter().map(|&item| Ended { item, consumed, probe: self.id });
             world.ended[run[0].kind].lock().unwrap().extend(ended);
@@ -185,6 +193,11 @@ impl Drop for Leave<'_> {
     fn drop(&mut self) {
         self.0.store(false, SeqCst);
     }
+}
+
+/// What distinguishes an item from all others.
+fn name(item: &Sent) -> (usize, usize, usize) {
+    (item.kind, item.producer, item.number)
 }
 
 struct Entrance(Arc<Probe>);

@@ -1,5 +1,6 @@
 //! The shared state of a run's actors and handlers.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
@@ -24,6 +25,8 @@ pub struct World {
     pub probes: Mutex<Vec<Arc<Probe>>>,
     /// By type, in the order in which handlers received them.
     pub ended: Vec<Mutex<Vec<Ended>>>,
+    /// Items that wait for their next try: they fail if their handler is removed before that.
+    pub between_tries: Mutex<HashSet<(usize, usize, usize)>>,
     pub accepted: Mutex<Vec<Sent>>,
     pub refused: AtomicU64,
     /// How many items handlers may still produce.
@@ -38,6 +41,7 @@ impl World {
             queue: OnceLock::new(),
             probes: Mutex::default(),
             ended: (0..KINDS).map(|_| Mutex::default()).collect(),
+            between_tries: Mutex::default(),
             accepted: Mutex::default(),
             refused: AtomicU64::new(0),
             feeds: AtomicUsize::new(300),

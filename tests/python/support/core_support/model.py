@@ -94,6 +94,7 @@ class Handler:
                 self.run.wrong.append(f"P1: {self.behaviour} handler was entered after its removal")
             call = next(self.calls)
             if self.behaviour == "raises" and call % 3 == 0:
+                self.run.tried.update((item.producer, item.number) for item in batch)
                 raise ValueError("as planned")
             if self.behaviour == "slow":
                 threading.Event().wait(0.0005)
@@ -143,6 +144,9 @@ class Run:
         """`order` is what keeps its order: "type", "key" or "nothing"."""
         self.queue, self.order = queue, order
         self.got = []
+        self.tried = set()
+        """Items that failed once: they count as failed if their handler is removed before the next
+        try."""
         self.unknown = []
         """Items that may or may not be in: a signal came before their producer recorded them."""
         self.certain = set()
@@ -220,6 +224,7 @@ class Run:
         assert len(accepted) <= stats.produced <= len(accepted) + len(unknown)
         consumed = sum(len(batch) for _, fine, batch in self.got if fine)
         failed = sum(len(batch) for _, fine, batch in self.got if not fine)
+        failed += len(self.tried - set(got))
         if stats.abandoned:
             # A batch that runs when time runs out is abandoned, even if its handler returns later.
             assert stats.consumed + stats.failed <= consumed + failed

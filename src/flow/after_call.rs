@@ -1,0 +1,184 @@
+//! What comes after a call: the lane of the job, the owner of its partition, and the next job at
+//! the desk.
+
+use crate::flow::consumption::Consumption;
+use crate::flow::desk::{Desk, Next, Recall};
+use crate::flow::lanes::{Job, JobPlace};
+use crate::flow::partition::{Partition, Signal};
+use crate::flow::route::{Target, TypeHandlers};
+use crate::item::{Item, TypeKey};
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
+use crate::sync::{Arc, Deadline, Ordering, fence};
+
+impl<T: Item> Shared<T> {
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Releases a desk after a call. Returns the place of the next job there, for which the caller
+    /// still holds the desk, if it `stays`.
+    pub(crate) fn release(&self, desk: &Desk, stays: bool) -> Option<JobPlace> {
+        match desk.release(self.address(), stays) {
+            Next::Nothing => None,
+            Next::Serve(place) => Some(place),
+            Next::Recall(jobs) => {
+                for (queue, place) in jobs {
+                    if queue.as_ptr().cast::<()>() as usize == self.address() {
+                        self.recall_job(place, desk.address());
+                    } else if let Some(queue) = queue.upgrade() {
+                        queue.recall(Some((place, desk.address())));
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes a job in hand that was posted at a desk which the caller holds. Returns `None` if it
+    /// is not for this desk any more.
+    pub(super) fn take_posted(
+        &self,
+        place: JobPlace,
+        desk: &Arc<Desk>,
+    ) -> Option<(Target<T>, Job<T>)> {
+        let partition = self.route.partition(place.partition);
+        let mut lanes = partition.lanes.lock();
+        if !lanes.is_posted(place.lane, desk.address()) {
+            return None;
+        }
+        let (key, tried_by) = (lanes.key(place.lane), lanes.tried_by(place.lane));
+        let target = match &self.consumption {
+            Consumption::PerThread(consumers) if tried_by.is_none() => {
+                let at_this_desk = |consumer: &&Arc<TypeHandlers<T>>| {
+                    Arc::ptr_eq(&consumer.handlers[0].desk, desk)
+                };
+                consumers.iter().find(at_this_desk).cloned().map(Target::only)
+            }
+            _ => self.target_of(key, place.partition, usize::MAX, tried_by.unwrap_or(0)),
+        };
+        let target = target.filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
+        let Some(target) = target else {
+            lanes.recall(place.lane, desk.address());
+            partition.note_lanes(lanes.lane_use());
+            drop(lanes);
+            self.call_owner(partition, None);
+            return None;
+        };
+        desk.continue_with(target.registered.purpose());
+        let job = lanes.take_job(place.partition, place.lane, self.config.max_batch_items);
+        partition.make_room(lanes.held(), true);
+        Some((target, job))
+    }
+
+    /// The handler of a lane's next job. `thread`: the drain thread whose consumer it is, with one
+    /// consumer for each.
+    pub(crate) fn target_of(
+        &self,
+        key: TypeKey,
+        partition: usize,
+        known_before: usize,
+        thread: usize,
+    ) -> Option<Target<T>> {
+        match &self.consumption {
+            Consumption::ByHandler => {
+                self.route.target(key, partition, self.config.selector, known_before)
+            }
+            Consumption::OneConsumer(consumer) => Some(Target::only(consumer.clone())),
+            Consumption::PerThread(consumers) => Some(Target::only(consumers[thread].clone())),
+        }
+    }
+
+    /// The job of a lane is over, with so many items settled. `thread` has called its handler.
+    #[inline]
+    pub(super) fn end_job(&self, thread: usize, place: JobPlace, items: usize) {
+        let partition = self.route.partition(place.partition);
+        let has_work = {
+            let mut lanes = partition.lanes.lock();
+            let has_work = lanes.end(place.lane, items);
+            partition.note_lanes(lanes.lane_use());
+            has_work
+        };
+        if has_work {
+            self.call_owner(partition, Some(thread));
+        }
+    }
+
+    /// The job of a lane failed, and is tried again when `until` has come. If the time of a
+    /// shutdown is over, it is dropped: its items were counted as abandoned.
+    pub(super) fn retry_job(&self, thread: usize, job: Job<T>, until: Deadline) {
+        let partition = self.route.partition(job.place.partition);
+        {
+            let mut lanes = partition.lanes.lock();
+            // Under the lock: the owner discards what it finds here after that time.
+            if self.ending.is_expired() {
+                lanes.end(job.place.lane, 0);
+                drop(lanes);
+                return drop(job);
+            }
+            lanes.retry(job, until);
+            partition.note_lanes(lanes.lane_use());
+            partition.make_room(lanes.held(), false);
+        }
+        // The owner sees to it that the next try comes.
+        self.call_owner(partition, Some(thread));
+    }
+
+    /// A lane has changed, and its owner has something to do in the partition. `awake`: the calling
+    /// drain thread, which searches for work before it sleeps.
+    pub(crate) fn call_owner(&self, partition: &Partition<T>, awake: Option<usize>) {
+        if !rule_off(Rule::ResultBit) {
+            partition.ready.set();
+        }
+        // SeqCst: pairs with the fence in `Sleeper::prepare`, and with that of a mover in
+        // `announce_owner`.
+        fence(Ordering::SeqCst);
+        let inside = self.route.owner(partition.index).load().inside();
+        if Some(inside) != awake && !rule_off(Rule::ResultWake) {
+            self.threads[inside].waker.wake(Signal::Pressure);
+        }
+    }
+
+    /// After the end of a job, before the thread calls another handler or sleeps. A thread that
+    /// enters a partition next does the same when it leaves.
+    pub(crate) fn notify_flushes(&self) {
+        // SeqCst: pairs with the fence of a flush, between its waiting mark and its read of the
+        // lanes.
+        fence(Ordering::SeqCst);
+        self.flushes.notify();
+    }
+
+    /// A posted job is submitted again.
+    fn recall_job(&self, place: JobPlace, desk: usize) {
+        let partition = self.route.partition(place.partition);
+        let is_recalled = {
+            let mut lanes = partition.lanes.lock();
+            let is_recalled = lanes.recall(place.lane, desk);
+            partition.note_lanes(lanes.lane_use());
+            is_recalled
+        };
+        if is_recalled {
+            self.call_owner(partition, None);
+        }
+    }
+
+    /// Drops a reference. If it is the last, the queue's items and handlers are dropped inside
+    /// their host.
+    pub(crate) fn let_go(shared: Arc<Self>) {
+        let host = shared.host.clone();
+        let mut last = Arc::into_inner(shared);
+        if last.is_some() {
+            host.enter(&mut || drop(last.take()));
+        }
+    }
+}
+
+impl<T: Item> Recall for Shared<T> {
+    fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>) {
+        match posted {
+            Some((place, desk)) => self.recall_job(place, desk),
+            None => self.threads.wake_all(),
+        }
+        Self::let_go(self);
+    }
+}

@@ -1,0 +1,278 @@
+//! Call: passes jobs to their handlers and counts the outcome. The thread that calls is inside no
+//! partition.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::consumption::Consumption;
+use crate::flow::desk::Desk;
+use crate::flow::handler::{Batch, Failure};
+use crate::flow::lanes::Job;
+use crate::flow::route::Target;
+use crate::flow::segment_pool::SegmentCache;
+use crate::flow::turn::Round;
+use crate::item::{Item, TypeKey};
+use crate::observe::{Calling, Outcome, ThreadTally};
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
+use crate::sync::{Deadline, Duration, Instant, time_since};
+use crate::thread_context::HandlerScope;
+
+/// How long a thread that has a desk serves the jobs of others there while its own partitions have
+/// work.
+const STAY: Duration = Duration::from_millis(1);
+
+/// The same limit in jobs, for loom, which has no clock.
+const MOST_SERVED: usize = if cfg!(loom) { 2 } else { usize::MAX };
+
+/// A job in the hand of a thread, which holds the desk of its handler, if it has one.
+pub(crate) struct InHand<T> {
+    pub(crate) target: Option<Target<T>>,
+    pub(crate) job: Job<T>,
+    pub(crate) key: TypeKey,
+}
+
+/// Calls handlers on behalf of one drain thread.
+pub(crate) struct Caller<'a, T: Item> {
+    pub(crate) shared: &'a Shared<T>,
+    pub(crate) thread: usize,
+    pub(crate) tally: &'a ThreadTally,
+    /// Lines to log after the thread has left the host: a logging handler may be slow, or produce
+    /// into a queue.
+    pub(crate) lines: &'a mut Vec<String>,
+    /// Emptied segments, for later takes.
+    pub(crate) segment_cache: &'a mut SegmentCache<T>,
+    /// Whether this thread has entered the host.
+    pub(crate) inside_host: bool,
+}
+
+impl<T: Item> Caller<'_, T> {
+    /// Calls the handler of a job; then serves the jobs that were posted at its desk meanwhile, for
+    /// a limited time if this thread has other work. Adds the calls to `round`.
+    pub(super) fn call_all(
+        &mut self,
+        in_hand: InHand<T>,
+        round: &mut Round,
+        has_work: impl Fn() -> bool,
+    ) {
+        let InHand { target, job, key } = in_hand;
+        round.count(&job);
+        let Some(target) = target else {
+            return self.in_host(|this| this.settle_without_handler(job, key));
+        };
+        let desk = target.handler().desk.clone();
+        self.call_at(&desk, target, job);
+        let (mut served, mut began) = (0, None::<Instant>);
+        loop {
+            let stays = began.is_none_or(|began| served < MOST_SERVED && time_since(began) < STAY)
+                || !has_work();
+            let Some(place) = self.shared.release(&desk, stays) else { break };
+            self.shared.notify_flushes();
+            began.get_or_insert_with(Instant::now);
+            served += 1;
+            if let Some((target, job)) = self.shared.take_posted(place, &desk) {
+                round.count(&job);
+                self.call_at(&desk, target, job);
+            }
+        }
+    }
+
+    /// Calls at the desk that the thread holds, and holds afterwards.
+    fn call_at(&mut self, desk: &Desk, target: Target<T>, job: Job<T>) {
+        let leaves = LeaveOnUnwind { shared: self.shared, desk };
+        self.call_in_place(&target, job);
+        // Before the release: until then, a removal of the handler keeps it.
+        drop(target);
+        std::mem::forget(leaves);
+    }
+
+    /// Calls inside the host if the handler needs it.
+    fn call_in_place(&mut self, target: &Target<T>, job: Job<T>) {
+        if target.handler().handler.needs_host() {
+            self.in_host(|this| this.call(target, job));
+        } else {
+            self.call(target, job);
+        }
+    }
+
+    fn in_host(&mut self, body: impl FnOnce(&mut Self)) {
+        if self.inside_host {
+            return body(self);
+        }
+        let (shared, mut body) = (self.shared, Some(body));
+        self.inside_host = true;
+        shared.host.enter(&mut || {
+            if let Some(body) = body.take() {
+                body(self);
+            }
+        });
+        self.inside_host = false;
+    }
+
+    /// Calls the handler once, and counts the outcome unless there is a next try.
+    fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
+        let registered = &target.registered;
+        let retry = self.shared.config.retry.as_ref();
+        job.tries += 1;
+        let is_last = retry.is_none_or(|retry| job.tries >= retry.attempts);
+        job.batch.set_last_attempt(is_last);
+        let Some(result) = self.try_once(target, &mut job) else {
+            // The time is over, and the items were counted as abandoned.
+            return self.shared.end_job(self.thread, job.place, 0);
+        };
+        let items = job.items as u64;
+        if let (Err(failure), Some(retry)) = (&result, retry)
+            && failure.retry
+            && !is_last
+            && job.batch.len() == job.items
+        {
+            self.tally.side_call(None);
+            let until = Deadline::after(retry.delay(job.tries));
+            job.tried_by = self.consumer_of(target);
+            return self.shared.retry_job(self.thread, job, until);
+        }
+        let outcome = match &result {
+            Err(_) if !rule_off(Rule::CountFailed) => Outcome::Failed,
+            _ => Outcome::Consumed,
+        };
+        if self.tally.settle(outcome, items) {
+            registered.tally.settle(outcome, items, job.took);
+        }
+        if let Err(failure) = result
+            && !failure.reported
+            && let Some(failed) = self.shared.dispatch_log.note_failed(registered.key, items)
+        {
+            let (queue, name) = (&self.shared.name, &registered.name);
+            self.lines
+                .push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
+        }
+        for mut segment in job.batch.into_segments() {
+            segment.clear();
+            self.segment_cache.keep(segment);
+        }
+        self.shared.end_job(self.thread, job.place, job.items);
+    }
+
+    /// Calls `consume`. Returns `None` if the shutdown deadline has passed and handlers are no
+    /// longer called.
+    fn try_once(&mut self, target: &Target<T>, job: &mut Job<T>) -> Option<Result<(), Failure>> {
+        let (handler, name) = (target.handler(), &target.registered.name);
+        let _compensation = self.shared.compensate_for(handler);
+        let start = Instant::now();
+        if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
+            return None;
+        }
+        let holding = HandlerScope::of(&handler.desk);
+        let mut result = Ok(());
+        let mut consume = || result = call(name, || handler.handler.consume(&mut job.batch));
+        if self.inside_host && !handler.handler.needs_host() {
+            self.shared.host.leave(&mut consume);
+        } else {
+            consume();
+        }
+        drop(holding);
+        job.took += start.elapsed();
+        Some(result)
+    }
+
+    /// The number of the consumer that tried a job, with one consumer for each thread.
+    fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
+        let is_per_thread = matches!(self.shared.consumption, Consumption::PerThread(_));
+        is_per_thread.then_some(target.registered.number)
+    }
+
+    /// Counts a job whose type has no handler, or lost it between two tries.
+    fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
+        let (shared, items) = (self.shared, job.items as u64);
+        if job.tries > 0 {
+            self.tally.settle(Outcome::Failed, items);
+            if let Some(failed) = shared.dispatch_log.note_failed(key, items) {
+                let name = job
+                    .batch
+                    .iter()
+                    .next()
+                    .map_or_else(String::new, |item| shared.host.type_name(item));
+                let queue = &shared.name;
+                self.lines.push(format!(
+                    "queue {queue}: {failed} items of {name} failed: their handler was removed \
+                     before the next try"
+                ));
+            }
+        } else if !rule_off(Rule::CountUnhandled) {
+            self.settle_unhandled(&job.batch, items);
+        }
+        let place = job.place;
+        drop(job.batch);
+        shared.end_job(self.thread, place, job.items);
+    }
+
+    fn settle_unhandled(&mut self, batch: &Batch<T>, items: u64) {
+        let shared = self.shared;
+        self.tally.settle(Outcome::Unhandled, items);
+        let Some(first) = batch.iter().next() else { return };
+        if let Some(unhandled) = shared.dispatch_log.note_unhandled(first.type_key(), items) {
+            let (queue, name) = (&shared.name, shared.host.type_name(first));
+            let has_handler =
+                |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
+            let hint = shared.host.unhandled_hint(first, &has_handler);
+            let hint =
+                hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
+            self.lines
+                .push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
+        }
+    }
+}
+
+/// Frees the desk if the thread unwinds: its handler may serve other queues.
+struct LeaveOnUnwind<'a, T: Item> {
+    shared: &'a Shared<T>,
+    desk: &'a Desk,
+}
+
+impl<T: Item> Drop for LeaveOnUnwind<'_, T> {
+    fn drop(&mut self) {
+        self.shared.release(self.desk, false);
+    }
+}
+
+/// Calls a handler. A panic fails the call, not the drain thread.
+pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    if rule_off(Rule::CatchPanic) {
+        return body();
+    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let cause = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let cause = cause.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Failure::last(format!(
+            "{name} panicked: {}",
+            cause.unwrap_or_else(|| "no message".to_owned())
+        )))
+    })
+}
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use crate::BatchQueue;
+    use crate::sync::Arc;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+
+    /// Rule 6: an item without a handler goes into the partition of a type that has one, whose
+    /// handler does not get it.
+    #[test]
+    fn loom_unknown_type_while_the_owner_takes() {
+        model(2, || {
+            let seen = Arc::new(Seen::default());
+            let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || queue.produce(Number(TWO, 2)).unwrap())
+            };
+            queue.produce(Number(ONE, 1)).unwrap();
+            producer.join().unwrap();
+            queue.shutdown(None);
+            assert_eq!(seen.numbers(), [1]);
+            assert_eq!(queue.stats().unhandled, 1);
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
+//! with at most one job in hand. No handler runs inside a partition.
+
+use crate::config::Selector;
+use crate::flow::call::{Caller, InHand};
+use crate::flow::consumption::Consumption;
+use crate::flow::desk::{Recall, Submitted};
+use crate::flow::drain::{DrainTask, is_host_free, to_take};
+use crate::flow::lanes::{Job, JobPlace, Lanes};
+use crate::flow::partition::Partition;
+use crate::flow::segment::Segments;
+use crate::flow::segment_pool::KEPT_CAPACITY;
+use crate::flow::take::TakenItems;
+use crate::item::{Item, TypeKey, weight_of};
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
+use crate::sync::{Arc, Weak};
+
+/// The key of all items of a queue with a consumer.
+const ALL_TYPES: TypeKey = TypeKey(0);
+
+/// What the turns of one cycle did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round {
+    /// Calls of handlers.
+    pub(super) calls: usize,
+    /// Items taken.
+    pub(super) taken: usize,
+    /// Items of the jobs that were called.
+    pub(super) called: usize,
+}
+
+impl Round {
+    pub(super) fn count<T>(&mut self, job: &Job<T>) {
+        self.calls += 1;
+        self.called += job.items;
+    }
+}
+
+/// What one turn did, and left to do.
+struct Visit<T> {
+    taken: usize,
+    in_hand: Option<InHand<T>>,
+    /// How many more lanes of the partition are ready.
+    ready: usize,
+}
+
+/// What a turn does in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It takes up to so many items, rounded up to a segment, and submits.
+    Take(usize),
+    /// It submits what the turns before it took.
+    Submit,
+}
+
+impl<T: Item> DrainTask<T> {
+    /// One turn after the other, until `max_batch_items` are taken or every partition had its turn.
+    pub(super) fn take_turns(&mut self, first: usize, closing: bool, known_before: usize) -> Round {
+        let shared = self.shared.clone();
+        let mut round = Round::default();
+        let (thread, hosted) = (self.index, self.was_hosted);
+        let others =
+            to_take(&shared, thread, self.last_served, closing).filter(|&index| index != first);
+        let mut passed_over = false;
+        for index in std::iter::once(first).chain(others) {
+            if !closing && is_host_free(&shared, thread, index) == hosted {
+                // The next cycle starts with it, whatever else this one takes.
+                passed_over = true;
+                continue;
+            }
+            let calls = round.calls;
+            let budget = shared.config.max_batch_items - round.taken;
+            let mut visit = self.turn(&shared, index, Step::Take(budget), closing, known_before);
+            round.taken += visit.taken;
+            // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the
+            // next cycle: the end of the last call has set the bit.
+            let mut left = visit.ready;
+            while let Some(in_hand) = visit.in_hand {
+                self.call(&shared, in_hand, &mut round);
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+                visit = self.turn(&shared, index, Step::Submit, closing, known_before);
+            }
+            if round.calls > calls && !passed_over {
+                self.last_served = index;
+            }
+            if round.taken.max(round.called) >= shared.config.max_batch_items {
+                break;
+            }
+        }
+        round
+    }
+
+    fn call(&mut self, shared: &Shared<T>, in_hand: InHand<T>, round: &mut Round) {
+        let (thread, last_served, timers) = (self.index, self.last_served, &self.timers);
+        let has_work = || {
+            timers.is_due()
+                || shared.retirements.are_pending()
+                || to_take(shared, thread, last_served, false).next().is_some()
+        };
+        let mut caller = Caller {
+            shared,
+            thread,
+            tally: &shared.threads[thread].tally,
+            lines: &mut self.lines,
+            segment_cache: &mut self.segment_cache,
+            inside_host: self.was_hosted,
+        };
+        caller.call_all(in_hand, round, has_work);
+    }
+
+    /// Enters a partition, takes, submits, and leaves.
+    fn turn(
+        &mut self,
+        shared: &Shared<T>,
+        index: usize,
+        step: Step,
+        closing: bool,
+        known_before: usize,
+    ) -> Visit<T> {
+        let nothing = Visit { taken: 0, in_hand: None, ready: 0 };
+        let Some(turn) = shared.enter(self.index, index) else { return nothing };
+        let partition = shared.route.partition(index);
+        if step != Step::Submit {
+            partition.begin_take();
+        }
+        let mut lanes = partition.lanes.lock();
+        let held_before = lanes.held();
+        let taken = match step {
+            Step::Take(budget) => {
+                lanes.make_due_ready(closing && !rule_off(Rule::CloseEndsBackOff));
+                self.take(shared, partition, &mut lanes, budget)
+            }
+            Step::Submit => TakenItems { items: 0, may_be_awaited: false },
+        };
+        let in_hand = self.submit(&mut lanes, index, known_before);
+        let ready = lanes.count_ready();
+        if closing && !lanes.is_empty() {
+            // The partition is finished when they have ended.
+            lanes.note_stopped();
+        }
+        partition.note_lanes(lanes.lane_use());
+        partition.make_room(lanes.held(), taken.may_be_awaited || held_before > 0);
+        if let Some(due) = lanes.next_due() {
+            self.timers.set(index, due);
+        }
+        let is_finished = closing
+            && (lanes.is_empty() || rule_off(Rule::FinishWithoutLanes))
+            && partition.finish();
+        drop(lanes);
+        if is_finished && shared.ending.finish_partition() {
+            shared.threads.wake_all();
+        }
+        drop(turn);
+        Visit { taken: taken.items, in_hand, ready }
+    }
+
+    /// Takes items into the lanes of their types.
+    fn take(
+        &mut self,
+        shared: &Shared<T>,
+        partition: &Partition<T>,
+        lanes: &mut Lanes<T>,
+        budget: usize,
+    ) -> TakenItems {
+        let by_type = shared.config.selector == Selector::ByType;
+        let by_handler = matches!(shared.consumption, Consumption::ByHandler);
+        let has_one_type = || !by_handler || (by_type && !partition.is_mixed());
+        let room = if lanes.is_empty() {
+            budget
+        } else if has_one_type() && !rule_off(Rule::AppendToLane) {
+            0
+        } else {
+            budget.min(shared.config.buffer_size.saturating_sub(lanes.held()))
+        };
+        if room == 0 {
+            lanes.note_stopped();
+            return TakenItems { items: 0, may_be_awaited: false };
+        }
+        let before = partition.taken();
+        let mut segments = Segments::new();
+        let taken = partition.take(room, &mut segments, &mut self.segment_cache);
+        // Read after the take, which delivers the mark with the first item of a second type.
+        let has_one_type = has_one_type();
+        let most = shared.config.max_batch_items;
+        for mut segment in segments {
+            let Some(first) = segment.first().map(Item::type_key) else { continue };
+            let key = if by_handler { first } else { ALL_TYPES };
+            if has_one_type || segment.iter().all(|item| item.type_key() == first) {
+                let weight = if !by_handler || T::weighs(first) {
+                    weight_of(&segment)
+                } else {
+                    segment.len()
+                };
+                let lane = lanes.lane_of(key, before);
+                lanes.add_segment(lane, segment, weight);
+            } else {
+                for item in segment.drain(..) {
+                    let lane = lanes.lane_of(item.type_key(), before);
+                    lanes.add(lane, item, most, || self.segment_cache.segment(KEPT_CAPACITY / 4));
+                }
+                self.segment_cache.keep(segment);
+            }
+        }
+        taken
+    }
+
+    /// Submits the ready lanes, up to the first whose desk is free: its job is in hand then.
+    fn submit(
+        &self,
+        lanes: &mut Lanes<T>,
+        partition: usize,
+        known_before: usize,
+    ) -> Option<InHand<T>> {
+        let shared = &self.shared;
+        let most = shared.config.max_batch_items;
+        while let Some(lane) = lanes.next_ready() {
+            let key = lanes.key(lane);
+            let thread = lanes.tried_by(lane).unwrap_or(self.index);
+            // Looked up after the take: an item enters a partition only after its handler was
+            // published. And under the lock of the lanes: a removal takes that lock afterwards.
+            let Some(target) = shared.target_of(key, partition, known_before, thread) else {
+                let job = lanes.take_job(partition, lane, most);
+                return Some(InHand { target: None, job, key });
+            };
+            let desk = &target.handler().desk;
+            let queue = || {
+                let queue: Weak<dyn Recall> = Arc::<Shared<T>>::downgrade(shared);
+                queue
+            };
+            let (purpose, place) = (target.registered.purpose(), JobPlace { partition, lane });
+            match desk.submit(purpose, place, queue, shared.address()) {
+                Submitted::Entered => {
+                    let job = lanes.take_job(partition, lane, most);
+                    return Some(InHand { target: Some(target), job, key });
+                }
+                Submitted::Posted(until) => lanes.post(lane, desk.address(), until),
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,352 @@
+//! P4: a handler that backs off, or that another thread is inside, holds up its own items only.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batchqueue::{
+    Batch, BatchQueue, BufferStrategy, Config, Failure, HandledType, Handler, HandlerRef,
+    PartitionPolicy, ProduceError, RetryPolicy, Selector, ThreadPolicy, Wait,
+};
+
+use crate::support::{
+    Collector, Lines, PATIENCE, Sent, assert_conserved, config, key, owners, sent, shut_down,
+    start, start_with, steered, wait_until,
+};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn retrying(threads: usize, backoff: Duration) -> Config {
+    let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: LONG };
+    Config { retry: Some(retry), ..config(threads) }
+}
+
+/// Fails while it is down; collects its items when it is up again.
+#[derive(Clone, Default)]
+struct Sink {
+    is_up: Arc<AtomicBool>,
+    tries: Arc<AtomicUsize>,
+    collector: Collector,
+}
+
+impl Sink {
+    fn handler(&self) -> HandlerRef<Sent> {
+        HandlerRef::new(self.clone())
+    }
+
+    fn wait_for_a_try(&self) {
+        wait_until("the first try", || self.tries.load(SeqCst) > 0);
+    }
+
+    fn numbers(&self) -> Vec<usize> {
+        self.collector.items().iter().map(|item| item.number).collect()
+    }
+}
+
+impl Handler<Sent> for Sink {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.tries.fetch_add(1, SeqCst);
+        if self.is_up.load(SeqCst) {
+            self.collector.consume(batch)
+        } else {
+            Err(Failure::new("down"))
+        }
+    }
+}
+
+/// In each mode, with one drain thread: the items of a healthy type beside one that backs off.
+#[test]
+fn a_type_that_backs_off_holds_up_no_other_in_any_mode() {
+    for selector in [Selector::ByType, Selector::RoundRobin, Selector::Given] {
+        for partitions in [1, 3] {
+            let partitions = PartitionPolicy::fixed(partitions).unwrap();
+            let queue = start(Config { selector, partitions, ..retrying(1, LONG) });
+            let (sink, healthy) = (Sink::default(), Collector::default());
+            queue.add_handler(key(0), sink.handler()).unwrap();
+            queue.add_handler(key(1), healthy.handler()).unwrap();
+            let put = |item: Sent| {
+                let partition = (selector == Selector::Given).then_some(0);
+                queue.produce_with(item, partition, None, &mut Wait).unwrap();
+            };
+            put(sent(0, 0, 0));
+            sink.wait_for_a_try();
+            for number in 0..1_000 {
+                put(sent(0, 0, number + 1));
+                put(sent(1, 0, number));
+            }
+            wait_until("the healthy type", || healthy.items().len() == 1_000);
+            let stats = queue.stats();
+            assert_eq!((stats.consumed, stats.queued + stats.in_flight), (1_000, 1_001));
+            assert!(stats.stuck_handlers.is_empty(), "a batch that waits is inside no handler");
+            sink.is_up.store(true, SeqCst);
+            // The close ends the back-off of ten minutes.
+            shut_down(&queue);
+            let mut numbers = sink.numbers();
+            if selector == Selector::RoundRobin {
+                numbers.sort_unstable();
+            }
+            assert_eq!(numbers, (0..=1_000).collect::<Vec<_>>(), "{selector:?}");
+            assert_conserved(&queue.stats());
+        }
+    }
+}
+
+#[test]
+fn a_flush_waits_for_a_batch_that_backs_off() {
+    let queue = start(retrying(1, Duration::from_millis(20)));
+    let sink = Sink::default();
+    queue.add_handler(key(0), sink.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    sink.wait_for_a_try();
+    assert_eq!(queue.flush(Some(Instant::now() + Duration::from_millis(1)), &mut Wait), Ok(false));
+    sink.is_up.store(true, SeqCst);
+    assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+    assert_eq!(sink.numbers(), [0]);
+    shut_down(&queue);
+}
+
+#[test]
+fn a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition() {
+    let (config, steered) = steered(retrying(2, Duration::from_millis(300)));
+    let (queue, sink) = (start(config), Sink::default());
+    for kind in 0..2 {
+        queue.add_handler(key(kind), sink.handler()).unwrap();
+    }
+    queue.produce(sent(0, 0, 0)).unwrap();
+    sink.wait_for_a_try();
+    sink.is_up.store(true, SeqCst);
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    assert_eq!(owners(&queue), [1, 1]);
+    wait_until("the next try", || sink.numbers() == [0]);
+    shut_down(&queue);
+}
+
+#[test]
+fn a_new_handler_gets_the_batch_that_the_old_one_failed() {
+    let (queue, broken, fixed) = (start(retrying(1, LONG)), Sink::default(), Collector::default());
+    queue.add_handler(key(0), broken.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    broken.wait_for_a_try();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    queue.add_handler(key(0), fixed.handler()).unwrap();
+    wait_until("both items", || fixed.items() == [sent(0, 0, 0), sent(0, 0, 1)]);
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 2);
+}
+
+#[test]
+fn a_removal_fails_the_batch_that_was_tried_and_leaves_the_others_unhandled() {
+    let (lines, sink) = (Lines::default(), Sink::default());
+    let queue = start_with(&lines, Config { max_batch_items: 1, ..retrying(1, LONG) });
+    queue.add_handler(key(0), sink.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    sink.wait_for_a_try();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    assert!(queue.remove_handler(key(0)));
+    assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+    let stats = queue.stats();
+    assert_eq!((stats.consumed, stats.failed, stats.unhandled), (0, 1, 1));
+    let line = "failed: their handler was removed before the next try";
+    wait_until("the line", || lines.any(line));
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
+}
+
+#[test]
+fn items_that_wait_for_their_handler_count_against_the_bound() {
+    let size = 16;
+    let queue = start(Config {
+        buffer_size: size,
+        max_batch_items: 4,
+        selector: Selector::Given,
+        partitions: PartitionPolicy::fixed(1).unwrap(),
+        strategy: BufferStrategy::IfPossible,
+        ..retrying(1, LONG)
+    });
+    let sink = Sink::default();
+    queue.add_handler(key(0), sink.handler()).unwrap();
+    let mut accepted = 0;
+    let put = |number| queue.produce_with(sent(0, 0, number), Some(0), None, &mut Wait);
+    put(0).unwrap();
+    sink.wait_for_a_try();
+    // The drain thread takes what it can hold.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(100) {
+        match put(accepted + 1) {
+            Ok(()) => accepted += 1,
+            Err(ProduceError::Full(_)) => std::thread::yield_now(),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!((size - 1..=size + 4).contains(&accepted), "{accepted} accepted");
+    assert!(queue.stats().total_used() <= (size + 5) as u64, "{:?}", queue.stats());
+    sink.is_up.store(true, SeqCst);
+    shut_down(&queue);
+    assert_eq!(sink.numbers(), (0..=accepted).collect::<Vec<_>>());
+}
+
+/// A producer that waits for room which only the end of a back-off makes.
+#[test]
+fn the_end_of_a_back_off_makes_room_for_waiting_producers() {
+    let queue = start(Config {
+        buffer_size: 4,
+        selector: Selector::RoundRobin,
+        partitions: PartitionPolicy::fixed(1).unwrap(),
+        ..retrying(1, Duration::from_millis(50))
+    });
+    let sink = Sink::default();
+    queue.add_handler(key(0), sink.handler()).unwrap();
+    std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            for number in 0..100 {
+                queue.produce(sent(0, 0, number)).unwrap();
+            }
+        });
+        sink.wait_for_a_try();
+        sink.is_up.store(true, SeqCst);
+        producer.join().unwrap();
+    });
+    shut_down(&queue);
+    assert_eq!(sink.numbers(), (0..100).collect::<Vec<_>>());
+}
+
+/// The tasks of many queues on a small pool back off: they keep no worker.
+#[test]
+fn queues_that_back_off_keep_no_worker_of_a_pool() {
+    let pooled = || {
+        BatchQueue::builder("pooled", retrying(1, LONG))
+            .shared_scheduler("held up", ThreadPolicy::fixed(1).unwrap())
+            .start()
+            .unwrap()
+    };
+    let threads = Arc::new(Mutex::new(std::collections::HashSet::new()));
+    let (sink, seen) = (Sink::default(), threads.clone());
+    let down: Vec<BatchQueue<Sent>> = (0..50).map(|_| pooled()).collect();
+    for queue in &down {
+        let (sink, seen) = (sink.clone(), seen.clone());
+        let handler = move |batch: &mut Batch<Sent>| sink.consume(batch);
+        queue.add_handler(key(0), HandlerRef::new(Noted(handler, seen))).unwrap();
+        queue.produce(sent(0, 0, 0)).unwrap();
+    }
+    wait_until("a try of each", || sink.tries.load(SeqCst) >= 50);
+    let (healthy, collector) = (pooled(), Collector::default());
+    healthy.add_handler(key(0), collector.handler()).unwrap();
+    healthy.produce(sent(0, 0, 7)).unwrap();
+    wait_until("the healthy queue", || collector.items().len() == 1);
+    assert_eq!(threads.lock().unwrap().len(), 1, "one worker served them all");
+    sink.is_up.store(true, SeqCst);
+    down.iter().for_each(shut_down);
+    shut_down(&healthy);
+}
+
+/// Notes the threads that call it.
+struct Noted<F>(F, Arc<Mutex<std::collections::HashSet<std::thread::ThreadId>>>);
+
+impl<F: Fn(&mut Batch<Sent>) -> Result<(), Failure> + Send + Sync> Handler<Sent> for Noted<F> {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.1.lock().unwrap().insert(std::thread::current().id());
+        (self.0)(batch)
+    }
+}
+
+/// A handler that fails in the hand of a thread which is not the partition's owner any more.
+#[test]
+fn a_batch_that_fails_after_its_partition_moved_is_tried_again() {
+    let (config, steered) = steered(retrying(2, Duration::from_millis(1)));
+    let (queue, inside, release) =
+        (start(config), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (calls, gate) = (inside.clone(), release.clone());
+    let named = HandledType { key: key(0), name: "Moved".into(), weight: 1.0 };
+    let handler = Noted(
+        move |batch: &mut Batch<Sent>| {
+            if calls.fetch_add(1, SeqCst) == 0 {
+                wait_until("the move", || gate.load(SeqCst));
+                return Err(Failure::new("not yet"));
+            }
+            drop(batch.drain());
+            Ok(())
+        },
+        Arc::default(),
+    );
+    queue.add_handler(named, HandlerRef::new(handler)).unwrap();
+    queue.add_handler(key(1), Collector::default().handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the first call", || inside.load(SeqCst) == 1);
+    assert_eq!(steered.rebalance(&queue, &[1, 1]), 1);
+    release.store(true, SeqCst);
+    wait_until("the second call", || queue.stats().consumed == 1);
+    shut_down(&queue);
+}
+
+/// Types that fail again and again, without a wait between the tries, in the partition of a healthy
+/// one.
+#[test]
+fn types_that_fail_without_end_leave_the_thread_to_others() {
+    for backoff in [Duration::ZERO, Duration::from_micros(50)] {
+        let queue = start(Config {
+            selector: Selector::RoundRobin,
+            partitions: PartitionPolicy::fixed(1).unwrap(),
+            retry: Some(RetryPolicy {
+                attempts: u32::MAX,
+                backoff,
+                factor: 1.0,
+                max_backoff: LONG,
+            }),
+            ..config(1)
+        });
+        let (sink, healthy) = (Sink::default(), Collector::default());
+        for kind in 0..3 {
+            queue.add_handler(key(kind), sink.handler()).unwrap();
+            queue.produce(sent(kind, 0, 0)).unwrap();
+        }
+        queue.add_handler(key(3), healthy.handler()).unwrap();
+        sink.wait_for_a_try();
+        for number in 0..100 {
+            queue.produce(sent(3, 0, number)).unwrap();
+        }
+        wait_until("the healthy type", || healthy.items().len() == 100);
+        assert!(queue.remove_handler(key(0)), "the thread reaches its quiescent point");
+        sink.is_up.store(true, SeqCst);
+        shut_down(&queue);
+        assert_eq!((queue.stats().consumed, queue.stats().failed), (102, 1));
+    }
+}
+
+/// A batch that fails when the time of a shutdown is over, in the hand of a thread which does not
+/// own its partition any more.
+#[test]
+fn a_batch_that_fails_after_the_end_of_time_is_dropped() {
+    #[derive(Debug, Clone)]
+    struct Counted(#[allow(dead_code)] Arc<()>, Sent);
+    impl batchqueue::Item for Counted {
+        fn type_key(&self) -> batchqueue::TypeKey {
+            key(self.1.kind)
+        }
+    }
+    struct Late(Arc<crate::support::Latch>, Arc<crate::support::Latch>);
+    impl Handler<Counted> for Late {
+        fn consume(&self, _batch: &mut Batch<Counted>) -> Result<(), Failure> {
+            self.0.open();
+            self.1.wait();
+            Err(Failure::new("too late"))
+        }
+    }
+    let (config, steered) = steered(retrying(2, LONG));
+    let queue: BatchQueue<Counted> = BatchQueue::builder("late", config).start().unwrap();
+    let (entered, release) = (Arc::default(), Arc::default());
+    let late = HandlerRef::new(Late(Arc::clone(&entered), Arc::clone(&release)));
+    queue.add_handler(key(0), late).unwrap();
+    queue
+        .add_handler(key(1), HandlerRef::new(|batch: &mut Batch<Counted>| drop(batch.drain())))
+        .unwrap();
+    let alive = Arc::new(());
+    queue.produce(Counted(alive.clone(), sent(0, 0, 0))).unwrap();
+    entered.wait();
+    steered.set(&[1, 1]);
+    assert_eq!(queue.rebalance(), 1);
+    assert_eq!(queue.shutdown(Some(Instant::now())), 1);
+    wait_until("the other thread to end", || Arc::strong_count(&alive) == 2);
+    release.open();
+    wait_until("the items to be dropped", || Arc::strong_count(&alive) == 1);
+    assert_eq!(queue.stats().abandoned, 1);
+}
