@@ -128,11 +128,11 @@ class DrainBalancer:
 class RetryPolicy:
     """How often, and when, a batch whose handler raised is tried again.
 
-    The drain thread waits between attempts, outside the handler, so that the order is kept;
-    meanwhile the partition fills. The batch counts once: as consumed when an attempt succeeds, as
-    failed when the last attempt raises. Only then is `on_error` or `error_handler` called. Each
-    attempt gets a new list. A shutdown ends the wait, and the remaining attempts follow
-    immediately.
+    Later items of its class in its partition wait meanwhile, so that the order is kept; other
+    classes do not, and no thread waits. The batch counts once: as consumed when an attempt
+    succeeds, as failed when the last attempt raises. Only then is `on_error` or `error_handler`
+    called. Each attempt gets a new list. A shutdown ends the wait, and the remaining attempts
+    follow immediately.
 
     Attributes:
         attempts: All attempts, the first included: 1 to 1000. Default: 3.

@@ -82,7 +82,8 @@ class BatchQueueStats:
         failed: Items whose handler raised.
         unhandled: Items without a handler.
         abandoned: Items that a shutdown gave up when its time ran out.
-        in_flight: Items that drain threads have taken and not finished.
+        in_flight: Items taken and not finished: in a handler, waiting for it, or for the next
+            attempt.
         rebalances: Runs of the balancer, skipped and rejected plans included.
         moves: Partitions that the balancer gave to another drain thread, revoked moves included.
         load_ratio: Largest load of a drain thread divided by the smallest, in the interval before
