@@ -13,7 +13,9 @@ use loom::thread;
 
 use crate::config::{Config, RetryPolicy};
 use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, thread_local, wait_for};
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, two_owners_meet};
+use crate::testing::loom::{
+    Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
+};
 use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause};
 
 #[derive(Default)]
@@ -149,7 +151,7 @@ fn loom_attached_owners_meet_at_one_handler() {
 /// The same if the second thread brings no items, but closes a handler that shares the desk.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
-    model(1, || {
+    model_by_turns(10, 1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));

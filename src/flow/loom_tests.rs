@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::sync::{Arc, Duration};
-use crate::testing::loom::{Number, ONE, Seen, config, model, two_owners_meet};
+use crate::testing::loom::{Number, ONE, Seen, config, model, model_by_turns, two_owners_meet};
 use crate::{BatchQueue, Wait};
 
 /// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
@@ -106,7 +106,7 @@ fn loom_space_while_a_producer_goes_to_wait() {
 /// The desk keeps the second owner out, and its job is served when the desk is released.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
-    model(1, || {
+    model_by_turns(11, 1, || {
         let seen = Arc::new(Seen::default());
         two_owners_meet(
             &BatchQueue::builder("q", config(2)).start().unwrap(),

@@ -34,7 +34,7 @@ fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
 /// neither yet.
 #[test]
 fn loom_move_while_the_owner_calls() {
-    model_by_turns(0, 1, || {
+    model_by_turns(5, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
