@@ -57,9 +57,9 @@ impl Owner {
 /// The owner of a partition, in one word: bits 0 to 31 hold the thread inside; if bit 63 is set, it
 /// is revoked and bits 32 to 62 hold the next owner.
 ///
-/// Written by the control side (revoke, assign, take back) and by the thread that leaves the
-/// partition (assign), every time by a compare-exchange from the exact value read. Read by
-/// producers (which thread to wake) and by drain threads (whether to take).
+/// Written by the control side (revoke, assign) and by the thread that leaves the partition
+/// (assign), every time by a compare-exchange from the exact value read. Read by producers (which
+/// thread to wake) and by drain threads (whether to take).
 #[derive(Debug)]
 pub(crate) struct OwnerWord(AtomicU64);
 
@@ -70,7 +70,7 @@ impl OwnerWord {
 
     pub(crate) fn load(&self) -> Owner {
         // Acquire: pairs with the AcqRel in `exchange`. A thread that reads `Owned(me)` continues
-        // from what the previous owner left: `taken`, `completed`, and all that its handlers wrote.
+        // from what the previous owner left: `taken` and the lanes.
         Owner::of(self.0.load(Ordering::Acquire))
     }
 
