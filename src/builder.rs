@@ -3,6 +3,9 @@
 use crate::config::{Config, ThreadPolicy, available_cores};
 use crate::control::balance::control_thread;
 use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper, task_sleeper};
+use crate::control::spares::Spares;
+use crate::control::supervisor;
+use crate::control::thread_slots::ThreadSlots;
 use crate::error::ConfigError;
 use crate::flow::consumption::Consumption;
 use crate::flow::handler::HandlerRef;
@@ -104,17 +107,22 @@ impl<T: Item> Builder<T> {
             ),
         };
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
-        let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..threads).map(|_| make_sleeper()).unzip();
+        let can_share = !matches!(consumption, Consumption::PerThread(_));
+        let spares = self.config.spares(threads, can_share)?;
+        let (mut sleepers, wakers): (Vec<_>, Vec<_>) =
+            (0..threads + spares).map(|_| make_sleeper()).unzip();
+        let spares = Spares::new(threads, sleepers.split_off(threads));
         let pool = share.as_ref().map(|share| share.pool().clone());
         let shared = Arc::new(Shared::new(
             self.name,
             self.config,
             consumption,
             self.host,
-            wakers,
+            ThreadSlots::new(wakers, spares),
             pool,
             partitions,
         ));
+        supervisor::register(&shared);
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
             (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
@@ -124,10 +132,9 @@ impl<T: Item> Builder<T> {
             }
         }
         if queue.shared.balancing.is_some() {
-            control_thread::register(&queue.shared, queue.shared.config.rebalance_interval)
-                .map_err(|cause| {
-                    ConfigError(format!("cannot start the control thread: {cause}"))
-                })?;
+            control_thread::register(&queue.shared).map_err(|cause| {
+                ConfigError(format!("cannot start the control thread: {cause}"))
+            })?;
         }
         Ok(queue)
     }

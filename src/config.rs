@@ -13,6 +13,12 @@ const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 const MAX_BUFFER_SIZE: usize = 100_000_000;
 
+/// The supervisor visits a queue that often.
+const SHORTEST_TAKEOVER: Duration = Duration::from_millis(1);
+
+/// More spare threads must be asked for.
+const MOST_DEFAULT_SPARES: usize = 8;
+
 /// Longer times are capped to this one, which is safe to add to an instant.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -254,6 +260,13 @@ pub struct Config {
     /// Time between two runs of the balancer; zero: only on
     /// [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
     pub rebalance_interval: Duration,
+    /// A drain thread that has been in one call for this long is held up: others take over its
+    /// partitions, after this time to twice this time. Default: 20 ms.
+    pub takeover_after: Duration,
+    /// Drain threads that are started while all others are held up, and end when they have had
+    /// nothing to do for ten seconds. `None`: as many as threads, at most 8, and none with one
+    /// drain thread or with one consumer for each. Default: `None`.
+    pub spare_threads: Option<usize>,
 }
 
 impl Default for Config {
@@ -270,6 +283,8 @@ impl Default for Config {
             retry: None,
             balancer: None,
             rebalance_interval: Duration::from_secs(1),
+            takeover_after: Duration::from_millis(20),
+            spare_threads: None,
         }
     }
 }
@@ -278,11 +293,24 @@ impl Config {
     /// Checks what the types cannot.
     ///
     /// # Errors
-    /// `buffer_size` or `max_batch_items` is 0, or `max_idle` is below `min_idle`.
+    /// `buffer_size`, `max_batch_items` or `takeover_after` is 0, `max_idle` is below `min_idle`,
+    /// or there are too many spare threads.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
         within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
         self.retry.as_ref().map_or(Ok(()), RetryPolicy::validate)?;
+        if self.takeover_after < SHORTEST_TAKEOVER {
+            return Err(ConfigError(format!(
+                "takeover_after_ms is {}; give at least {}",
+                millis(self.takeover_after),
+                millis(SHORTEST_TAKEOVER)
+            )));
+        }
+        if let Some(spares) = self.spare_threads.filter(|&spares| spares > MAX_THREADS) {
+            return Err(ConfigError(format!(
+                "spare_threads is {spares}; give at most {MAX_THREADS}"
+            )));
+        }
         if self.max_idle < self.min_idle {
             return Err(ConfigError(format!(
                 "max_idle_ms ({}) is below min_idle_ms ({}); raise max_idle_ms or lower \
@@ -296,7 +324,12 @@ impl Config {
 
     /// The same settings, with times that can be added to any instant.
     pub(crate) fn with_bounded_times(mut self) -> Self {
-        let times = [&mut self.min_idle, &mut self.max_idle, &mut self.rebalance_interval];
+        let times = [
+            &mut self.min_idle,
+            &mut self.max_idle,
+            &mut self.rebalance_interval,
+            &mut self.takeover_after,
+        ];
         let waits =
             self.retry.iter_mut().flat_map(|retry| [&mut retry.backoff, &mut retry.max_backoff]);
         for time in times.into_iter().chain(waits) {
@@ -307,7 +340,24 @@ impl Config {
 
     /// The same settings for a queue whose one drain task runs on a shared pool.
     pub(crate) fn on_shared_pool(self) -> Self {
-        Self { threads: ThreadPolicy::Fixed(1), balancer: None, ..self }
+        Self { threads: ThreadPolicy::Fixed(1), balancer: None, spare_threads: Some(0), ..self }
+    }
+
+    /// The most spare threads of a queue with so many drain threads. `can_share`: whether any
+    /// thread can call any handler.
+    ///
+    /// # Errors
+    /// Spare threads are asked for, and have no consumer.
+    pub(crate) fn spares(&self, threads: usize, can_share: bool) -> Result<usize, ConfigError> {
+        match self.spare_threads {
+            Some(spares) if spares > 0 && !can_share => Err(ConfigError(format!(
+                "spare_threads is {spares} with a consumer for each drain thread, and a spare \
+                 thread has none; leave it out, or give 0"
+            ))),
+            Some(spares) => Ok(spares),
+            None if threads == 1 || !can_share || cfg!(loom) => Ok(0),
+            None => Ok(threads.min(MOST_DEFAULT_SPARES)),
+        }
     }
 
     /// Drain threads and partitions on a machine with `cores` cores, before any handler.
@@ -332,65 +382,4 @@ fn millis(time: Duration) -> f64 {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adaptive_grows_with_the_handlers() {
-        let adaptive = PartitionPolicy::adaptive(25).unwrap();
-        for (handlers, partitions) in
-            [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)]
-        {
-            assert_eq!(adaptive.resolve(8, handlers), partitions, "{handlers} handlers");
-        }
-    }
-
-    #[test]
-    fn weights_count_fractionally_and_add_up() {
-        let adaptive = PartitionPolicy::adaptive(25).unwrap();
-        let thirty_tenths: f64 = std::iter::repeat_n(0.1, 30).sum();
-        assert_eq!(adaptive.resolve(8, thirty_tenths), 3);
-        assert_eq!(adaptive.resolve(8, 3.05), 4);
-    }
-
-    #[test]
-    fn cores_round_half_up() {
-        for (multiplier, cores, threads) in
-            [(0.5, 5, 3), (0.25, 2, 1), (0.5, 1, 1), (0.1, 2, 1), (1.0, 8, 8)]
-        {
-            assert_eq!(ThreadPolicy::cores(0, multiplier).unwrap().resolve(cores), threads);
-        }
-        assert_eq!(ThreadPolicy::cores(1, 0.25).unwrap().resolve(8), 3);
-    }
-
-    #[test]
-    fn fewer_partitions_than_threads_reduce_the_threads() {
-        let config = Config { threads: ThreadPolicy::Fixed(4), ..Config::default() };
-        let (threads, partitions, warning) = config.resolve(2);
-        assert_eq!((threads, partitions), (1, 1));
-        assert_eq!(warning.unwrap(), "partitions(1) < threads(4), reducing threads to 1");
-    }
-
-    #[test]
-    fn waits_between_tries_grow_up_to_the_limit() {
-        let policy =
-            RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
-        let waits: Vec<_> = (1..6).map(|attempt| policy.delay(attempt).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 700, 700]);
-        assert_eq!(policy.delay(u32::MAX), policy.max_backoff);
-        assert_eq!(RetryPolicy { backoff: Duration::ZERO, ..policy }.delay(9), Duration::ZERO);
-    }
-
-    #[test]
-    fn invalid_settings_are_refused_with_value_and_remedy() {
-        let bad = |config: Config| config.validate().unwrap_err().to_string();
-        assert_eq!(
-            bad(Config { buffer_size: 0, ..Config::default() }),
-            "buffer_size is 0; give 1 to 100000000"
-        );
-        let idle = Config { max_idle: Duration::from_millis(1), ..Config::default() };
-        assert!(bad(idle).contains("max_idle_ms (1) is below min_idle_ms (5)"));
-        assert!(ThreadPolicy::cores(0, f64::NAN).is_err() && ThreadPolicy::fixed(0).is_err());
-        assert!(PartitionPolicy::adaptive(0).is_err());
-    }
-}
+mod tests;

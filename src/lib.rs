@@ -17,9 +17,10 @@
 //! lane that one call gets, with their tries. *Desk*: the right to enter a handler, and the list of
 //! those who wait for it. *Cycle*: one turn after the other, with their calls. *Quiescent point*:
 //! between two cycles, when nothing is in hand. *Batch*: the items of a job. *Owner*: the drain
-//! thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition
-//! that changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Scheduler*: the
-//! threads that drain, a queue's own or a pool's.
+//! thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition that changes
+//! its owner. *Handoff*: how it changes, by a revoke and an assign. *Take-over*: a move
+//! away from a drain thread that is held up in a call. *Spare thread*: one that runs only while all
+//! others are held up. *Scheduler*: the threads that drain, a queue's own or a pool's.
 //!
 //! # Promises
 //!
@@ -30,8 +31,8 @@
 //!   type; also through retries and while partitions move.
 //! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
 //!   close; balancing works while all drain threads are busy; a batch that backs off, or waits for
-//!   its handler, holds up its own lane only; a handler that hangs holds up its own thread's
-//!   partitions only.
+//!   its handler, holds up its own lane only; a handler that hangs holds up its own items only, if
+//!   there is another drain thread or may be a spare one.
 //! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
 //!   `max_batch_items` in the hand of each drain thread, plus a job that failed after producers had
 //!   refilled its room.

@@ -110,7 +110,7 @@ impl<T: Item> BatchQueue<T> {
         pause: &mut P,
     ) -> Result<(), AddHandlerError<P::Interrupt>> {
         let retired = self.shared.register(&item_type.into(), handlers)?;
-        wait_for_retired(retired, pause).map_err(AddHandlerError::Interrupted)
+        wait_for_retired(retired, None, pause).map(drop).map_err(AddHandlerError::Interrupted)
     }
 
     /// Removes a type's handler: items of the type are unhandled from now on. Returns `false` if it
@@ -121,25 +121,27 @@ impl<T: Item> BatchQueue<T> {
     /// call is made by a drain thread that is inside no handler; on a drain thread this call does
     /// not wait for it.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
-        match self.remove_handler_with(key, &mut Wait) {
+        match self.remove_handler_with(key, None, &mut Wait) {
             Ok(removed) => removed,
             Err(never) => match never {},
         }
     }
 
-    /// [`remove_handler`](Self::remove_handler) with a say in how to wait.
+    /// [`remove_handler`](Self::remove_handler) with a deadline, and a say in how to wait. Returns
+    /// `false` also if the deadline comes before the old handler has returned: the type has no
+    /// handler any more then, and the old one retires in the background.
     ///
     /// # Errors
-    /// `pause` ended the wait. The type has no handler any more, and the old one retires in the
-    /// background.
+    /// `pause` ended the wait, with the same outcome.
     pub fn remove_handler_with<P: Pause>(
         &self,
         key: TypeKey,
+        deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, P::Interrupt> {
         let retired = self.shared.unregister(key);
         let removed = retired.is_some();
-        wait_for_retired(retired, pause).map(|()| removed)
+        wait_for_retired(retired, deadline, pause).map(|ended| removed && ended)
     }
 
     /// Puts one item in, waiting for space if the strategy says so.
@@ -366,12 +368,14 @@ impl<T: Item> BatchQueue<T> {
     }
 }
 
-/// Control calls on a drain thread never wait.
+/// Returns `false` if the deadline came first. Control calls on a drain thread never wait.
 fn wait_for_retired<P: Pause>(
     retired: Option<Arc<Retired>>,
+    deadline: Option<Instant>,
     pause: &mut P,
-) -> Result<(), P::Interrupt> {
-    retired.filter(|_| !on_drain_thread()).map_or(Ok(()), |retired| retired.wait_for_end(pause))
+) -> Result<bool, P::Interrupt> {
+    let retired = retired.filter(|_| !on_drain_thread());
+    retired.map_or(Ok(true), |retired| retired.wait_for_end(deadline, pause))
 }
 
 impl<T: Item> Drop for BatchQueue<T> {

@@ -25,7 +25,7 @@ pub(crate) enum Rule {
     /// P4: a turn that a lane stopped, or kept from finishing its partition, is continued when the
     /// lane ends.
     StoppedTake,
-    /// P4: who assigns a partition with lanes sets its ready bit.
+    /// P4: an assign of a partition with lanes sets its ready bit.
     AssignLanes,
     /// P5: items that are held count against the bound.
     HeldCounts,
@@ -105,10 +105,22 @@ pub(crate) enum Rule {
     CompleteAtLeave,
     /// P1: a removal waits for the thread that is inside the handler.
     WaitForRetired,
+    /// P4: other threads take over from one that is held up in a handler.
+    TakeOver,
+    /// P4: the supervisor fences after it has ended its visits, before it checks for new turns.
+    DisarmFence,
+    /// P4: slow handlers leave one thread to those that are quick.
+    SpareQuickWork,
+    /// P4: the end of a slow call submits the job again that waits longest for one.
+    RecallSlow,
+    /// P4: slow handlers are called in the order in which their jobs came.
+    SlowInTurn,
     /// P6: an assign wakes the new owner if items wait.
     AssignWake,
     /// P2: no type and no partition is added while the queue closes.
     NoGrowthWhileClosing,
+    /// P9: an expiring shutdown ends the waits of the others.
+    NotifyExpiry,
     /// P9: a close ends the waits between two tries of a batch.
     CloseEndsBackOff,
     /// P9: a drain thread leaves its host while it waits at a desk for a last call.

@@ -8,6 +8,8 @@
 //! | `ending` | see `control/ending.rs` | drain threads, shutdowns |
 //! | `flushes` | see `control/flushes.rs` | drain threads, flushes |
 //! | `retirements` | see `control/retirements.rs` | drain threads |
+//! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
+//! | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
 //! | `balancing` | see `control/balance/balancing.rs` | control side, statistics |
 //! | `control` | control side, under its lock | the same |
 //! | `next_partition` | producers, with a selector that goes in turn | the same |
@@ -19,8 +21,11 @@ use crate::control::balance::Balancing;
 use crate::control::ending::Ending;
 use crate::control::flushes::Flushes;
 use crate::control::growth::Growth;
+use crate::control::log_helper::LogHelper;
 use crate::control::retirements::Retirements;
-use crate::control::scheduler::{Pool, Waker};
+use crate::control::scheduler::Pool;
+use crate::control::slow_calls::SlowCalls;
+use crate::control::supervision::Supervision;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::consumption::Consumption;
 use crate::flow::dispatch_log::DispatchLog;
@@ -35,7 +40,7 @@ use crate::sync::{Arc, AtomicUsize, Duration, Instant, Mutex};
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) growth: Growth,
-    /// Who may put items in; past `Open` the queue does not grow, and no partition is revoked.
+    /// Who may put items in; past `Open` the queue does not grow, and no plan is carried out.
     pub(crate) access: Access,
     /// Items that an expired shutdown left behind.
     pub(crate) abandoned: u64,
@@ -53,6 +58,8 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
     pub(crate) retirements: Retirements<T>,
+    pub(crate) supervision: Supervision,
+    pub(crate) slow_calls: SlowCalls,
     /// `None` without a balancer, or with only one drain thread.
     pub(crate) balancing: Option<Balancing>,
     pub(crate) started: Instant,
@@ -63,6 +70,7 @@ pub(crate) struct Shared<T: Item> {
     /// Drain threads of this queue for each core of the process, rounded up.
     pub(crate) threads_per_core: u32,
     pub(crate) dispatch_log: DispatchLog,
+    pub(crate) log_helper: LogHelper,
 }
 
 impl<T: Item> Shared<T> {
@@ -71,16 +79,17 @@ impl<T: Item> Shared<T> {
         config: Config,
         consumption: Consumption<T>,
         host: Arc<dyn Host<T>>,
-        wakers: Vec<Waker>,
+        threads: ThreadSlots,
         pool: Option<Arc<Pool>>,
         partitions: usize,
     ) -> Self {
-        let threads = ThreadSlots::new(wakers);
         let route = Route::new(&config);
         route.grow(&config, threads.len(), partitions);
         let threads_per_core =
             u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
+        let (supervision, slow_calls) =
+            (Supervision::new(&config, &threads), SlowCalls::new(threads.most()));
         Self {
             name,
             config,
@@ -91,6 +100,8 @@ impl<T: Item> Shared<T> {
             pool,
             route,
             retirements: Retirements::new(),
+            supervision,
+            slow_calls,
             balancing,
             started: Instant::now(),
             control: Mutex::new(Control {
@@ -103,6 +114,7 @@ impl<T: Item> Shared<T> {
             next_partition: AtomicUsize::new(0),
             threads_per_core,
             dispatch_log: DispatchLog::new(),
+            log_helper: LogHelper::default(),
         }
     }
 

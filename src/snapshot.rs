@@ -34,9 +34,11 @@ impl<T: Item> Shared<T> {
             stats.moves = figures.moves;
             stats.load_ratio = figures.load_ratio;
         }
+        stats.thread_count = self.threads.len();
+        stats.taken_over = self.supervision.taken_over();
         let now = Instant::now();
         // Threads first: what is counted as handled here is counted as produced below.
-        for slot in self.threads.iter() {
+        for slot in self.threads.iter().filter(|slot| slot.has_run()) {
             stats.add_thread(&slot.figures(), now, |calling| self.name_of(calling));
         }
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();

@@ -106,11 +106,28 @@ RULES: dict[str, list[str]] = {
     ],
     "CompleteAtLeave": [
         "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
-        "it:p6_handoff::moves_of_saturated_partitions_complete_and_refuse_nothing",
     ],
     "AssignWake": [
         "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
         "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
+    ],
+    "NotifyExpiry": ["it:p9_clean_ends::a_shutdown_returns_when_another_one_expires"],
+    "TakeOver": [
+        "it:p4_take_over::other_types_are_served_while_a_handler_hangs",
+        "it:p4_take_over::other_types_are_served_while_on_idle_or_on_close_hangs",
+        "it:p4_take_over::other_types_are_served_while_the_log_hangs",
+        "it:p4_take_over::a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs",
+    ],
+    "DisarmFence": ["loom:control::supervision::loom_tests::loom_turn_while_the_visits_end"],
+    "SpareQuickWork": [
+        "it:p4_slow_handlers::slow_handlers_leave_one_thread_to_the_quick_ones",
+        "loom:control::slow_permits::loom_tests::loom_two_slow_handlers_beside_quick_work",
+    ],
+    "RecallSlow": [
+        "loom:control::slow_permits::loom_tests::loom_two_slow_handlers_beside_quick_work"
+    ],
+    "SlowInTurn": [
+        "unit:control::slow_calls::tests::slow_calls_are_made_in_the_order_in_which_their_jobs_came"
     ],
     "WaitForRetired": [
         "loom:control::ownership::loom_tests::loom_remove_while_the_owner_calls",

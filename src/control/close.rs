@@ -60,7 +60,10 @@ impl<T: Item> Shared<T> {
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(self.expire());
                 }
-                pause.pause(&mut |limit| self.ending.running().wait(slice(limit, deadline)))?;
+                pause.pause(&mut |limit| {
+                    let is_over = || self.ending.is_expired();
+                    self.ending.running().wait(slice(limit, deadline), is_over);
+                })?;
             }
         }
         Ok(self.control.lock().abandoned)
@@ -80,6 +83,7 @@ impl<T: Item> Shared<T> {
         let abandoned = control.abandoned;
         drop(control);
         self.threads.wake_all();
+        self.ending.running().notify();
         self.flushes.notify();
         self.retirements.end_all();
         if abandoned == 0 && !self.ending.running().is_empty() {
@@ -93,6 +97,10 @@ impl<T: Item> Shared<T> {
             self.host.log(&format!(
                 "queue {name}: shutdown ran out of time and abandoned {abandoned} items"
             ));
+        }
+        // A drain thread that hangs does not come to its end, where it would log them.
+        for line in self.dispatch_log.take_rest(&self.name) {
+            self.host.log(&line);
         }
         abandoned
     }

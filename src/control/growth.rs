@@ -34,12 +34,13 @@ impl Growth {
         }
     }
 
-    /// Chooses `spread` partitions for a new type; adds partitions if the policy says so.
+    /// Chooses `spread` partitions for a new type; adds partitions if the policy says so. Takes how
+    /// many threads there are, and how many there may be.
     pub(super) fn place<T>(
         &mut self,
         route: &Route<T>,
         config: &Config,
-        threads: usize,
+        (threads, most): (usize, usize),
         weight: f64,
         spread: usize,
     ) -> Vec<usize> {
@@ -54,7 +55,7 @@ impl Growth {
         }
         self.types_per_partition.resize(route.partition_count(), 0);
         let mut chosen: Vec<usize> = Vec::with_capacity(spread);
-        let mut used_threads = vec![0_usize; threads];
+        let mut used_threads = vec![0_usize; most];
         for _ in 0..spread {
             // First a thread that has no partition of this type yet, so that its instances run in
             // parallel; then the fewest types.

@@ -5,6 +5,11 @@
 //! | `ownership` | who may take from a partition, and how that changes |
 //! | `balance` | which thread should own which partition |
 //! | `scheduler` | dedicated drain threads, or the workers of a shared pool |
+//! | `supervisor`, `supervision`, `take_over` | other threads take over from one that is held up |
+//! | `spares` | drain threads that are started while all others are held up |
+//! | `slow_calls`, `slow_permits` | slow handlers leave one thread to quick ones |
+//! | `agenda` | threads of the process that come back to queues at set times |
+//! | `helpers`, `log_helper` | threads that run user code which the others must not wait for |
 //! | `thread_slots` | what the others see of each drain thread, and how they wake it |
 //! | `register`, `growth` | new handlers and types; the partitions that they get |
 //! | `retire`, `retirements` | replaced and removed handlers |
@@ -12,11 +17,14 @@
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
 //! | `shutdown_waits` | which queue waits for the end of which |
 
+mod agenda;
 pub(crate) mod balance;
 pub(crate) mod close;
 pub(crate) mod ending;
 pub(crate) mod flushes;
 pub(crate) mod growth;
+pub(crate) mod helpers;
+pub(crate) mod log_helper;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod ownership;
@@ -25,4 +33,12 @@ mod retire;
 pub(crate) mod retirements;
 pub(crate) mod scheduler;
 pub(crate) mod shutdown_waits;
+pub(crate) mod slow_calls;
+mod slow_permits;
+pub(crate) mod spares;
+pub(crate) mod supervision;
+pub(crate) mod supervisor;
+#[cfg(all(test, not(loom)))]
+mod supervisor_tests;
+mod take_over;
 pub(crate) mod thread_slots;

@@ -66,6 +66,9 @@ impl<T: Item> Shared<T> {
                 Some(&registered),
             );
             route.add_idle_handlers(&registered, &known.partitions);
+            for &partition in &known.partitions {
+                route.partition(partition).note_slow(false);
+            }
             known.publish(Some(registered));
             return Ok(before.map(|before| self.retire(before, &known.partitions)));
         }
@@ -75,7 +78,13 @@ impl<T: Item> Shared<T> {
         if rule_off(Rule::GrowthKeepsOwners) {
             self.forget_moves();
         }
-        let partitions = control.growth.place(route, config, threads, item_type.weight, spread);
+        let partitions = control.growth.place(
+            route,
+            config,
+            (threads, self.threads.most()),
+            item_type.weight,
+            spread,
+        );
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
         route.add_idle_handlers(&registered, &partitions);
         route.add_type(registered, partitions);

@@ -34,13 +34,7 @@ impl<T: Item> Shared<T> {
                 return;
             }
             let partition = self.route.partition(partition);
-            let has_job = {
-                let mut lanes = partition.lanes.lock();
-                let has_job = lanes.recall_type(key);
-                partition.note_lanes(lanes.lane_use());
-                has_job
-            };
-            if has_job {
+            if partition.change_lanes(|lanes| lanes.recall_type(key)) {
                 self.call_owner(partition, None);
             }
         };

@@ -10,7 +10,7 @@ use crate::flow::handler::HandlerRef;
 use crate::flow::pause::{Pause, slice};
 use crate::flow::route::TypeHandlers;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, Weak, wait_for};
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
 
 /// The end of a retirement, for callers that wait for it.
 #[derive(Debug)]
@@ -28,12 +28,20 @@ impl Retired {
         *self.ended.lock()
     }
 
-    /// Waits for the end. Not called on a drain thread, which might be inside the handler.
-    pub(crate) fn wait_for_end<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
+    /// Waits for the end. Returns `false` if `deadline` came first. Not called on a drain thread,
+    /// which might be inside the handler.
+    pub(crate) fn wait_for_end<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<bool, P::Interrupt> {
         while !self.is_ended() && !rule_off(Rule::WaitForRetired) {
-            pause.pause(&mut |limit| self.wait(slice(limit, None)))?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            pause.pause(&mut |limit| self.wait(slice(limit, deadline)))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn end(&self) {

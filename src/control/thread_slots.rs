@@ -5,21 +5,27 @@
 //! | `waker` | see `scheduler/park.rs` | producers, control side, drain threads |
 //! | `tally` | drain thread `i`; an expiring shutdown | statistics, balancer |
 //! | `cycles`, `cpu_ns`, `longest_handoff_ns` | drain thread `i`, by plain stores | statistics |
-//! | `inside` | drain thread `i` | control side |
+//! | `progress` | drain thread `i` | control side, supervisor |
+//! | `reach`, `has_run`, `is_dismissed` | supervisor | drain threads; statistics |
+//! | `is_running` | see `control/spares.rs` | all threads |
 
 use std::ops::Index;
 
 use crossbeam_utils::CachePadded;
 
 use crate::control::scheduler::Waker;
+use crate::control::spares::Spares;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AtomicU64, AtomicUsize, Duration, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Duration, Ordering, fence};
 
 /// No partition has this number.
 const OUTSIDE: usize = usize::MAX;
+
+/// No time since the start of a queue.
+const NEVER: u64 = u64::MAX;
 
 /// What others see of one drain thread.
 #[derive(Debug)]
@@ -29,20 +35,58 @@ pub(crate) struct ThreadSlot {
     pub(crate) tally: CachePadded<ThreadTally>,
     cycles: AtomicU64,
     cpu_ns: AtomicU64,
-    /// The partition that the thread is inside of, or `OUTSIDE`.
-    inside: CachePadded<AtomicUsize>,
+    progress: CachePadded<Progress>,
     longest_handoff_ns: AtomicU64,
+    is_running: AtomicBool,
+    /// Whether it has ever run.
+    has_run: AtomicBool,
+    /// Whether it is to leave.
+    is_dismissed: AtomicBool,
+    /// A [`Reach`].
+    reach: AtomicU8,
+}
+
+/// How the supervisor last found a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Reach {
+    Here,
+    /// Without progress for a tick, in a call or elsewhere.
+    Away,
+    /// The same for so long that it may never return.
+    Lost,
+}
+
+/// Written by the drain thread with each turn and call.
+#[derive(Debug)]
+struct Progress {
+    /// The partition that the thread is inside of, or `OUTSIDE`.
+    partition: AtomicUsize,
+    turns: AtomicU64,
+    /// The time in calls with items so far.
+    busy_ns: AtomicU64,
+    /// When a handler last returned quickly, since the queue's start; or `NEVER`.
+    last_quick_call_ms: AtomicU64,
 }
 
 impl ThreadSlot {
-    fn new(waker: Waker) -> Self {
+    fn new(waker: Waker, is_running: bool) -> Self {
         Self {
             waker,
             tally: CachePadded::new(ThreadTally::new()),
             cycles: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
-            inside: CachePadded::new(AtomicUsize::new(OUTSIDE)),
+            progress: CachePadded::new(Progress {
+                partition: AtomicUsize::new(OUTSIDE),
+                turns: AtomicU64::new(0),
+                busy_ns: AtomicU64::new(0),
+                last_quick_call_ms: AtomicU64::new(NEVER),
+            }),
             longest_handoff_ns: AtomicU64::new(0),
+            is_running: AtomicBool::new(is_running),
+            has_run: AtomicBool::new(is_running),
+            is_dismissed: AtomicBool::new(false),
+            reach: AtomicU8::new(Reach::Here as u8),
         }
     }
 
@@ -52,7 +96,87 @@ impl ThreadSlot {
     pub(crate) fn is_inside(&self, partition: usize) -> bool {
         // Acquire: pairs with the Release in `go_outside` and `go_inside`; if the thread has left
         // the partition, all that it did there is visible.
-        self.inside.load(Ordering::Acquire) == partition
+        self.progress.partition.load(Ordering::Acquire) == partition
+    }
+
+    /// The turns of the thread so far.
+    pub(crate) fn turns(&self) -> u64 {
+        // Relaxed: ordered by the caller's fence, where it has one.
+        self.progress.turns.load(Ordering::Relaxed)
+    }
+
+    /// The cycles of the thread so far.
+    pub(crate) fn cycles(&self) -> u64 {
+        // Relaxed: a figure, ordered by nothing.
+        self.cycles.load(Ordering::Relaxed)
+    }
+
+    /// The time in calls with items so far, the present one included.
+    pub(crate) fn busy(&self) -> Duration {
+        let present = self.tally.counts().calling.map_or(Duration::ZERO, |call| call.1.elapsed());
+        // Relaxed: a figure, ordered by nothing.
+        Duration::from_nanos(self.progress.busy_ns.load(Ordering::Relaxed)) + present
+    }
+
+    /// When a handler last returned quickly, since the queue's start.
+    pub(crate) fn last_quick_call(&self) -> Option<Duration> {
+        // Relaxed: a figure, ordered by nothing.
+        let at = self.progress.last_quick_call_ms.load(Ordering::Relaxed);
+        (at != NEVER).then_some(Duration::from_millis(at))
+    }
+
+    /// Whether the thread has been out of reach for a tick of the supervisor.
+    pub(crate) fn is_away(&self) -> bool {
+        // Relaxed: a hint, ordered by nothing.
+        self.reach.load(Ordering::Relaxed) != Reach::Here as u8
+    }
+
+    /// Whether the thread has been in one call for so long that it may never return.
+    pub(crate) fn is_lost(&self) -> bool {
+        // Relaxed: as in `is_away`.
+        self.reach.load(Ordering::Relaxed) == Reach::Lost as u8
+    }
+
+    /// Called by the supervisor.
+    pub(crate) fn set_reach(&self, reach: Reach) {
+        // Relaxed: as in `is_away`.
+        self.reach.store(reach as u8, Ordering::Relaxed);
+    }
+
+    /// Whether there is such a thread at the moment. Always, but for spare ones.
+    pub(crate) fn is_running(&self) -> bool {
+        // Acquire: pairs with the Release in `set_running`; what a spare thread did before it left
+        // is visible.
+        self.is_running.load(Ordering::Acquire)
+    }
+
+    /// Called by the supervisor before it starts a spare thread, and by the thread when it leaves.
+    pub(crate) fn set_running(&self, is_running: bool) {
+        // Relaxed, both: published by the store below, or by the start of the thread.
+        if is_running {
+            self.has_run.store(true, Ordering::Relaxed);
+            self.is_dismissed.store(false, Ordering::Relaxed);
+        }
+        // Release: as in `is_running`.
+        self.is_running.store(is_running, Ordering::Release);
+    }
+
+    /// Called by the supervisor, which then wakes the thread after a fence: it owns no partition.
+    pub(crate) fn dismiss(&self) {
+        // Relaxed: ordered by the caller's fence.
+        self.is_dismissed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the thread is to leave. Before it sleeps, it has fenced.
+    pub(crate) fn is_dismissed(&self) -> bool {
+        // Relaxed: as in `dismiss`.
+        self.is_dismissed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread has ever run.
+    pub(crate) fn has_run(&self) -> bool {
+        // Relaxed: a figure, ordered by nothing.
+        self.has_run.load(Ordering::Relaxed)
     }
 
     // ---- called by the drain thread itself ------------------------------------------------------
@@ -61,14 +185,37 @@ impl ThreadSlot {
     #[inline]
     pub(crate) fn go_inside(&self, partition: usize) {
         // Release: as in `go_outside`, for a thread that went from one partition to the next.
-        self.inside.store(partition, Ordering::Release);
+        self.progress.partition.store(partition, Ordering::Release);
+        // In loom, which has no ticks that would read it, this would only add steps to each model.
+        if !cfg!(loom) {
+            // Relaxed: only this thread writes it, and it is ordered by the caller's fence.
+            let turns = self.progress.turns.load(Ordering::Relaxed);
+            self.progress.turns.store(turns + 1, Ordering::Relaxed);
+        }
     }
 
     /// When the thread has nothing of the partition in hand.
     #[inline]
     pub(crate) fn go_outside(&self) {
         // Release: pairs with the Acquire in `is_inside`.
-        self.inside.store(OUTSIDE, Ordering::Release);
+        self.progress.partition.store(OUTSIDE, Ordering::Release);
+    }
+
+    /// After a call with items.
+    #[inline]
+    pub(crate) fn note_busy(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed, both: a figure, written by this thread only.
+        let before = self.progress.busy_ns.load(Ordering::Relaxed);
+        self.progress.busy_ns.store(before.saturating_add(took), Ordering::Relaxed);
+    }
+
+    /// After a handler has returned quickly, at a time since the queue's start.
+    #[inline]
+    pub(crate) fn note_quick_call(&self, at: Duration) {
+        // Relaxed: a figure, ordered by nothing.
+        let at = u64::try_from(at.as_millis()).unwrap_or(NEVER - 1);
+        self.progress.last_quick_call_ms.store(at, Ordering::Relaxed);
     }
 
     /// At a quiescent point.
@@ -117,21 +264,46 @@ fn thread_cpu_ns() -> u64 {
     0
 }
 
-/// The slots of all drain threads of a queue, by index.
+/// The slots of all drain threads of a queue, by index: first those that always run, then the spare
+/// ones.
 #[derive(Debug)]
-pub(crate) struct ThreadSlots(Box<[ThreadSlot]>);
+pub(crate) struct ThreadSlots {
+    all: Box<[ThreadSlot]>,
+    /// How many always run.
+    permanent: usize,
+    pub(crate) spares: Spares,
+}
 
 impl ThreadSlots {
-    pub(crate) fn new(wakers: Vec<Waker>) -> Self {
-        Self(wakers.into_iter().map(ThreadSlot::new).collect())
+    pub(crate) fn new(wakers: Vec<Waker>, spares: Spares) -> Self {
+        let permanent = wakers.len() - spares.most();
+        let slot = |(thread, waker)| ThreadSlot::new(waker, thread < permanent);
+        Self { all: wakers.into_iter().enumerate().map(slot).collect(), permanent, spares }
     }
 
+    /// How many threads always run. These are the ones that partitions are spread over.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.permanent
     }
 
+    /// How many there may be, spare ones included.
+    pub(crate) fn most(&self) -> usize {
+        self.all.len()
+    }
+
+    /// All of them, spare ones included.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ThreadSlot> {
-        self.0.iter()
+        self.all.iter()
+    }
+
+    /// Whether all threads but one, or all, may never return from their calls.
+    pub(crate) fn is_one_left(&self) -> bool {
+        self.all.iter().filter(|slot| slot.is_running() && !slot.is_lost()).count() <= 1
+    }
+
+    /// Those that always run.
+    pub(crate) fn permanent(&self) -> impl Iterator<Item = &ThreadSlot> {
+        self.all[..self.permanent].iter()
     }
 
     /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
@@ -152,13 +324,13 @@ impl ThreadSlots {
         }
         // The thread inside, not the next owner: it is the one that can act on it now.
         let inside = route.owner(partition.index).load().inside();
-        self.0[inside].waker.wake(signal);
+        self.all[inside].waker.wake(signal);
     }
 
     pub(crate) fn wake_all(&self) {
         // SeqCst: as in `wake_inside`.
         fence(Ordering::SeqCst);
-        for slot in &self.0 {
+        for slot in &self.all {
             slot.waker.wake(Signal::Pressure);
         }
     }
@@ -169,6 +341,6 @@ impl Index<usize> for ThreadSlots {
 
     #[inline]
     fn index(&self, thread: usize) -> &ThreadSlot {
-        &self.0[thread]
+        &self.all[thread]
     }
 }

@@ -1,9 +1,10 @@
 //! What comes after a call: the lane of the job, the owner of its partition, and the next job at
 //! the desk.
 
+use crate::config::Selector;
 use crate::flow::consumption::Consumption;
-use crate::flow::desk::{Desk, Next, Recall};
-use crate::flow::lanes::{Job, JobPlace};
+use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
+use crate::flow::lane::Job;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey};
@@ -24,7 +25,7 @@ impl<T: Item> Shared<T> {
             Next::Serve(place) => Some(place),
             Next::Recall(jobs) => {
                 for (queue, place) in jobs {
-                    if queue.as_ptr().cast::<()>() as usize == self.address() {
+                    if address(&queue) == self.address() {
                         self.recall_job(place, desk.address());
                     } else if let Some(queue) = queue.upgrade() {
                         queue.recall(Some((place, desk.address())));
@@ -71,6 +72,16 @@ impl<T: Item> Shared<T> {
         Some((target, job))
     }
 
+    /// Whether a partition has one lane at most.
+    pub(crate) fn has_one_type(&self, partition: &Partition<T>) -> bool {
+        match self.consumption {
+            Consumption::ByHandler => {
+                self.config.selector == Selector::ByType && !partition.is_mixed()
+            }
+            _ => true,
+        }
+    }
+
     /// The handler of a lane's next job. `thread`: the drain thread whose consumer it is, with one
     /// consumer for each.
     pub(crate) fn target_of(
@@ -93,13 +104,7 @@ impl<T: Item> Shared<T> {
     #[inline]
     pub(super) fn end_job(&self, thread: usize, place: JobPlace, items: usize) {
         let partition = self.route.partition(place.partition);
-        let has_work = {
-            let mut lanes = partition.lanes.lock();
-            let has_work = lanes.end(place.lane, items);
-            partition.note_lanes(lanes.lane_use());
-            has_work
-        };
-        if has_work {
+        if partition.change_lanes(|lanes| lanes.end(place.lane, items)) {
             self.call_owner(partition, Some(thread));
         }
     }
@@ -108,17 +113,18 @@ impl<T: Item> Shared<T> {
     /// shutdown is over, it is dropped: its items were counted as abandoned.
     pub(super) fn retry_job(&self, thread: usize, job: Job<T>, until: Deadline) {
         let partition = self.route.partition(job.place.partition);
-        {
-            let mut lanes = partition.lanes.lock();
+        let too_late = partition.change_lanes(|lanes| {
             // Under the lock: the owner discards what it finds here after that time.
             if self.ending.is_expired() {
                 lanes.end(job.place.lane, 0);
-                drop(lanes);
-                return drop(job);
+                return Some(job);
             }
             lanes.retry(job, until);
-            partition.note_lanes(lanes.lane_use());
             partition.make_room(lanes.held(), false);
+            None
+        });
+        if too_late.is_some() {
+            return;
         }
         // The owner sees to it that the next try comes.
         self.call_owner(partition, Some(thread));
@@ -151,13 +157,7 @@ impl<T: Item> Shared<T> {
     /// A posted job is submitted again.
     fn recall_job(&self, place: JobPlace, desk: usize) {
         let partition = self.route.partition(place.partition);
-        let is_recalled = {
-            let mut lanes = partition.lanes.lock();
-            let is_recalled = lanes.recall(place.lane, desk);
-            partition.note_lanes(lanes.lane_use());
-            is_recalled
-        };
-        if is_recalled {
+        if partition.change_lanes(|lanes| lanes.recall(place.lane, desk)) {
             self.call_owner(partition, None);
         }
     }

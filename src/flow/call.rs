@@ -3,13 +3,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::control::slow_calls::SLOW_CALL;
 use crate::flow::consumption::Consumption;
-use crate::flow::desk::Desk;
+use crate::flow::desk::{Desk, JobPlace};
+use crate::flow::dispatch_log::Problem;
 use crate::flow::handler::{Batch, Failure};
-use crate::flow::lanes::Job;
+use crate::flow::lane::Job;
 use crate::flow::route::Target;
 use crate::flow::segment_pool::SegmentCache;
-use crate::flow::turn::Round;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Outcome, ThreadTally};
 use crate::rules::{Rule, rule_off};
@@ -23,6 +24,24 @@ const STAY: Duration = Duration::from_millis(1);
 
 /// The same limit in jobs, for loom, which has no clock.
 const MOST_SERVED: usize = if cfg!(loom) { 2 } else { usize::MAX };
+
+/// What the turns of one cycle did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round {
+    /// Calls of handlers.
+    pub(super) calls: usize,
+    /// Items taken.
+    pub(super) taken: usize,
+    /// Items of the jobs that were called.
+    pub(super) called: usize,
+}
+
+impl Round {
+    pub(super) fn count<T>(&mut self, job: &Job<T>) {
+        self.calls += 1;
+        self.called += job.items;
+    }
+}
 
 /// A job in the hand of a thread, which holds the desk of its handler, if it has one.
 pub(crate) struct InHand<T> {
@@ -139,11 +158,13 @@ impl<T: Item> Caller<'_, T> {
         }
         if let Err(failure) = result
             && !failure.reported
-            && let Some(failed) = self.shared.dispatch_log.note_failed(registered.key, items)
         {
             let (queue, name) = (&self.shared.name, &registered.name);
-            self.lines
-                .push(format!("queue {queue}: {failed} items failed in handler {name}: {failure}"));
+            self.note(Problem::Failed, registered.key, items, |failed| {
+                let line =
+                    format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
+                (name.to_string(), line)
+            });
         }
         for mut segment in job.batch.into_segments() {
             segment.clear();
@@ -170,8 +191,26 @@ impl<T: Item> Caller<'_, T> {
             consume();
         }
         drop(holding);
-        job.took += start.elapsed();
+        let took = start.elapsed();
+        self.note_duration(target, job.place, start, took);
+        job.took += took;
         Some(result)
+    }
+
+    /// Notes whether the handler is slow. Not in loom, which has no clock.
+    #[inline]
+    fn note_duration(&self, target: &Target<T>, place: JobPlace, start: Instant, took: Duration) {
+        if cfg!(loom) {
+            return;
+        }
+        let slot = &self.shared.threads[self.thread];
+        slot.note_busy(took);
+        if took <= SLOW_CALL {
+            slot.note_quick_call(start.saturating_duration_since(self.shared.started));
+        }
+        let is_slow = took > SLOW_CALL;
+        target.handler().desk.note_slow(is_slow);
+        self.shared.route.partition(place.partition).note_slow(is_slow);
     }
 
     /// The number of the consumer that tried a job, with one consumer for each thread.
@@ -185,18 +224,16 @@ impl<T: Item> Caller<'_, T> {
         let (shared, items) = (self.shared, job.items as u64);
         if job.tries > 0 {
             self.tally.settle(Outcome::Failed, items);
-            if let Some(failed) = shared.dispatch_log.note_failed(key, items) {
-                let name = job
-                    .batch
-                    .iter()
-                    .next()
-                    .map_or_else(String::new, |item| shared.host.type_name(item));
+            self.note(Problem::Failed, key, items, |failed| {
+                let first = job.batch.iter().next();
+                let name = first.map_or_else(String::new, |item| shared.host.type_name(item));
                 let queue = &shared.name;
-                self.lines.push(format!(
+                let line = format!(
                     "queue {queue}: {failed} items of {name} failed: their handler was removed \
                      before the next try"
-                ));
-            }
+                );
+                (name, line)
+            });
         } else if !rule_off(Rule::CountUnhandled) {
             self.settle_unhandled(&job.batch, items);
         }
@@ -209,16 +246,29 @@ impl<T: Item> Caller<'_, T> {
         let shared = self.shared;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
-        if let Some(unhandled) = shared.dispatch_log.note_unhandled(first.type_key(), items) {
+        self.note(Problem::Unhandled, first.type_key(), items, |unhandled| {
             let (queue, name) = (&shared.name, shared.host.type_name(first));
             let has_handler =
                 |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
             let hint = shared.host.unhandled_hint(first, &has_handler);
             let hint =
                 hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
-            self.lines
-                .push(format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}"));
-        }
+            let line = format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}");
+            (name, line)
+        });
+    }
+
+    /// Counts items for the log, and adds the line that is due, if one is: `line` returns it after
+    /// what the type is called.
+    fn note(
+        &mut self,
+        problem: Problem,
+        key: TypeKey,
+        items: u64,
+        line: impl FnOnce(u64) -> (String, String),
+    ) {
+        let shared = self.shared;
+        self.lines.extend(shared.dispatch_log.note(&shared.name, problem, key, items, line));
     }
 }
 
@@ -248,6 +298,7 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
         )))
     })
 }
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::thread;

@@ -6,16 +6,25 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
+//! | `is_slow` | the thread inside, after a call | threads that submit |
 //! | all of `DeskState` | threads that submit, release or look, under the lock | the same |
 
 use std::collections::VecDeque;
 
-use crate::flow::lanes::JobPlace;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, QuickMutex, Weak, wait_for};
+use crate::sync::{
+    Arc, AtomicBool, Condvar, Deadline, Duration, Mutex, Ordering, QuickMutex, Weak, wait_for,
+};
 
 /// How long a desk that was held by one queue waits for a job of another.
 const RESERVED_FOR: Duration = Duration::from_millis(10);
+
+/// Where a job belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobPlace {
+    pub(crate) partition: usize,
+    pub(crate) lane: usize,
+}
 
 /// A queue that has tickets at desks.
 pub(crate) trait Recall: Send + Sync {
@@ -39,11 +48,13 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub struct Desk {
     state: QuickMutex<DeskState>,
+    /// Whether the last call of the instance took long.
+    is_slow: AtomicBool,
 }
 
 impl Default for Desk {
     fn default() -> Self {
-        Self { state: QuickMutex::new(DeskState::default()) }
+        Self { state: QuickMutex::new(DeskState::default()), is_slow: AtomicBool::new(false) }
     }
 }
 
@@ -138,13 +149,30 @@ impl DeskState {
     }
 }
 
-fn address(queue: &Weak<dyn Recall>) -> usize {
+/// The address of a queue, which says whether two are the same.
+pub(crate) fn address(queue: &Weak<dyn Recall>) -> usize {
     queue.as_ptr().cast::<()>() as usize
 }
 
 impl Desk {
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
+    }
+
+    /// Whether the last call of the instance took long.
+    #[inline]
+    pub(crate) fn is_slow(&self) -> bool {
+        // Relaxed: a hint, ordered by nothing.
+        self.is_slow.load(Ordering::Relaxed)
+    }
+
+    /// After a call.
+    #[inline]
+    pub(crate) fn note_slow(&self, is_slow: bool) {
+        if self.is_slow() != is_slow {
+            // Relaxed: as in `is_slow`.
+            self.is_slow.store(is_slow, Ordering::Relaxed);
+        }
     }
 
     /// Enters for a job, or leaves a ticket.
@@ -243,12 +271,7 @@ impl Desk {
             None => true,
             Some(held) => !closes && held != purpose && held != Purpose::SideCall,
         };
-        if !is_quiet
-            && !state
-                .watchers
-                .iter()
-                .any(|known| std::ptr::addr_eq(known.as_ptr(), watcher.as_ptr()))
-        {
+        if !is_quiet && !state.watchers.iter().any(|known| address(known) == address(watcher)) {
             state.watchers.push(watcher.clone());
         }
         is_quiet

@@ -1,15 +1,34 @@
-//! Decides when a line about refused, failed or unhandled items is due.
+//! Decides when a line about refused, failed or unhandled items is due, and what was never logged.
 
 use crate::item::TypeKey;
-use crate::observe::Throttle;
+use crate::observe::{Due, Others, Throttle};
 use crate::sync::Instant;
 
-/// Limits log lines to one per type and minute.
+/// What happened to items that no handler consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Problem {
+    Failed,
+    Unhandled,
+    Refused,
+}
+
+impl Problem {
+    const ALL: [Self; 3] = [Self::Failed, Self::Unhandled, Self::Refused];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Unhandled => "had no handler",
+            Self::Refused => "were refused",
+        }
+    }
+}
+
+/// Limits log lines to one per type and minute, for a few types, and one for all others.
 #[derive(Debug)]
 pub(crate) struct DispatchLog {
-    unhandled: Throttle<TypeKey>,
-    failed: Throttle<TypeKey>,
-    refused: Throttle<TypeKey>,
+    /// By problem.
+    items: [Throttle<TypeKey>; 3],
     side_calls: Throttle<(SideCall, String)>,
 }
 
@@ -23,30 +42,52 @@ pub(crate) enum SideCall {
 impl DispatchLog {
     pub(crate) fn new() -> Self {
         Self {
-            unhandled: Throttle::new(),
-            failed: Throttle::new(),
-            refused: Throttle::new(),
+            items: [Throttle::new(), Throttle::new(), Throttle::new()],
             side_calls: Throttle::new(),
         }
     }
 
-    /// Returns the number of failed items of the type since the last line if a line is due.
-    pub(crate) fn note_failed(&self, key: TypeKey, items: u64) -> Option<u64> {
-        self.failed.note(key, items, Instant::now())
-    }
-
-    /// Returns the number of unhandled items of the type since the last line if a line is due.
-    pub(crate) fn note_unhandled(&self, key: TypeKey, items: u64) -> Option<u64> {
-        self.unhandled.note(key, items, Instant::now())
-    }
-
-    /// Returns the number of refused items of the type since the last line if a line is due.
-    pub(crate) fn note_refused(&self, key: TypeKey, items: usize) -> Option<u64> {
-        self.refused.note(key, items as u64, Instant::now())
+    /// Counts items of a type. Returns the line that is due, if one is.
+    pub(crate) fn note(
+        &self,
+        queue: &str,
+        problem: Problem,
+        key: TypeKey,
+        items: u64,
+        line: impl FnOnce(u64) -> (String, String),
+    ) -> Option<String> {
+        let throttle = &self.items[problem as usize];
+        match throttle.note(key, items, Instant::now())? {
+            Due::Subject(items) => {
+                let (label, line) = line(items);
+                throttle.label(&key, &label);
+                Some(line)
+            }
+            Due::Others(others) => Some(others_line(queue, problem, others)),
+        }
     }
 
     /// Returns the number of failures of the call since the last line if a line is due.
     pub(crate) fn note_side_call(&self, call: SideCall, handler: &str) -> Option<u64> {
-        self.side_calls.note((call, handler.to_owned()), 1, Instant::now())
+        self.side_calls.items_due((call, handler.to_owned()), 1, Instant::now())
     }
+
+    /// At the end: the lines about all that was counted and never logged.
+    pub(crate) fn take_rest(&self, queue: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        for problem in Problem::ALL {
+            let rest = self.items[problem as usize].take_rest();
+            let text = problem.text();
+            lines.extend(rest.subjects.into_iter().map(|(label, items)| {
+                format!("queue {queue}: {items} more items of {label} {text}")
+            }));
+            lines.extend(rest.others.map(|others| others_line(queue, problem, others)));
+        }
+        lines
+    }
+}
+
+fn others_line(queue: &str, problem: Problem, others: Others) -> String {
+    let (Others { items, subjects }, text) = (others, problem.text());
+    format!("queue {queue}: {items} items of {subjects} other types {text}")
 }

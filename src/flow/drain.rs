@@ -10,14 +10,15 @@
 
 use crate::config::Selector;
 use crate::control::scheduler::Sleeper;
+use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlot;
+use crate::flow::call::Round;
 use crate::flow::consumption::Consumption;
 use crate::flow::idle_policy::after_thin_cycle;
 use crate::flow::ready::ready_after;
 use crate::flow::segment::Segments;
 use crate::flow::segment_pool::SegmentCache;
 use crate::flow::timers::Timers;
-use crate::flow::turn::Round;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -37,11 +38,12 @@ pub(crate) enum Cycle {
     /// It worked, but on so few items that a rest pays off more than an immediate cycle.
     Thin,
     Empty,
-    /// The queue has ended; [`DrainTask::end`] is next.
+    /// The queue has ended, and [`DrainTask::end`] is next; or the thread is dismissed.
     Over,
 }
 
 /// One drain thread's share of a queue.
+#[allow(clippy::struct_excessive_bools)] // independent facts
 pub(crate) struct DrainTask<T: Item> {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared<T>>,
@@ -63,6 +65,8 @@ pub(crate) struct DrainTask<T: Item> {
     /// Emptied segments.
     pub(super) segment_cache: SegmentCache<T>,
     pub(super) timers: Timers,
+    /// Whether this thread may call a slow handler.
+    pub(super) has_slow_permit: bool,
 }
 
 impl<T: Item> DrainTask<T> {
@@ -81,6 +85,7 @@ impl<T: Item> DrainTask<T> {
             lines: Vec::new(),
             segment_cache,
             timers: Timers::default(),
+            has_slow_permit: false,
         }
     }
 
@@ -91,7 +96,7 @@ impl<T: Item> DrainTask<T> {
     /// Takes from the ready partitions of this thread and calls their handlers, or idle handlers;
     /// then reaches the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
-        if self.shared.ending.is_over() {
+        if self.shared.ending.is_over() || self.is_dismissed() {
             return Cycle::Over;
         }
         let closing = self.shared.ending.is_closing();
@@ -204,11 +209,30 @@ impl<T: Item> DrainTask<T> {
 
     // ---- the end
 
+    /// Whether this is a spare thread that is not needed any more. One that is dismissed while the
+    /// queue ends takes part in the end.
+    pub(crate) fn is_dismissed(&self) -> bool {
+        self.slot().is_dismissed() && !self.shared.ending.is_over()
+    }
+
+    /// The last act of a spare thread that is dismissed. It owns nothing.
+    pub(crate) fn leave_early(mut self) {
+        self.log_lines();
+        self.note_cpu_time();
+        let Self { index, shared, sleeper, .. } = self;
+        shared.threads.spares.give_back(index, sleeper);
+        shared.threads[index].set_running(false);
+        Shared::let_go(shared);
+    }
+
     /// The last act of this task, when everything is handled.
     pub(crate) fn end(&mut self) {
+        supervisor::unregister(&self.shared);
         self.retire_handlers(!self.shared.ending.is_expired());
-        self.close_handlers();
+        // First, because a last call may wait for a handler that does not return.
         self.discard_abandoned();
+        self.close_handlers();
+        self.lines.extend(self.shared.dispatch_log.take_rest(&self.shared.name));
         self.log_lines();
         self.note_cpu_time();
     }

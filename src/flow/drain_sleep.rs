@@ -62,6 +62,7 @@ impl<T: Item> DrainTask<T> {
     fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
         let shared = &self.shared;
         if shared.ending.is_over()
+            || self.is_dismissed()
             || self.has_partition_to_finish()
             || shared.has_ended_retirement()
         {

@@ -1,83 +1,19 @@
 //! The lanes of a partition: what was taken from it and is not settled.
 //!
-//! A lane is the order of one type in one partition. It exists only while it holds something: at
-//! most one job, which is the next call of the type's handler, and behind it the tail, which later
-//! jobs are made of. Everything here changes under the partition's `lanes` lock, which is held over
-//! a few statements and never over a handler.
-//!
-//! ```text
-//!              add          submit: the desk is free
-//!   (no lane) ─────▶ ready ──────────────────────────▶ running ──end, no tail──▶ (no lane)
-//!                     ▲ │                               │   │
-//!                     │ └─submit: the desk is held─▶ posted │──end, a tail──▶ ready
-//!                     │                  │  └─the holder serves it─▶ running
-//!                     ├──────recall──────┘                  │
-//!                     └──────────due───── backing off ◀─────┘ failed, to be tried again
-//! ```
+//! Everything here changes under the partition's `lanes` lock, which is held over a few statements
+//! and never over a handler.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
-use smallvec::{SmallVec, smallvec};
 
+use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
+use crate::flow::lane::{Job, Lane, State};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Deadline, Duration};
-
-/// Where a job belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct JobPlace {
-    pub(crate) partition: usize,
-    pub(crate) lane: usize,
-}
-
-/// The items of one type of one partition that one call of a handler gets.
-#[derive(Debug)]
-pub(crate) struct Job<T> {
-    pub(crate) place: JobPlace,
-    pub(crate) batch: Batch<T>,
-    /// The items of the batch before its first try, by weight.
-    pub(crate) items: usize,
-    /// Tries so far.
-    pub(crate) tries: u32,
-    /// The time in the handler so far.
-    pub(crate) took: Duration,
-    /// The drain thread whose consumer tried it, with one consumer for each thread.
-    pub(crate) tried_by: Option<usize>,
-}
-
-/// A job that failed and is tried again, without its place.
-#[derive(Debug)]
-struct Retry<T> {
-    batch: Batch<T>,
-    items: usize,
-    tries: u32,
-    took: Duration,
-    tried_by: Option<usize>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// In the list of ready lanes.
-    Ready,
-    /// A ticket for it is at the desk with this address. With a deadline, it is submitted again
-    /// when that has come.
-    Posted(usize, Option<Deadline>),
-    /// A thread has its job in hand.
-    Running,
-    BackingOff(Deadline),
-}
-
-impl State {
-    fn due(self) -> Option<Deadline> {
-        match self {
-            Self::BackingOff(until) | Self::Posted(_, Some(until)) => Some(until),
-            _ => None,
-        }
-    }
-}
 
 /// What the lanes of a partition wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +21,10 @@ impl State {
 pub(crate) enum LaneUse {
     /// There are none.
     Empty,
-    /// All of them for calls, whose end comes back to the owner: it has noted that it waits.
+    /// All of them for calls.
     Calls,
+    /// The same, and the end of a call comes back to the owner: it has noted that it waits.
+    NotedCalls,
     /// One at least for the owner, now or at a later time.
     Owner,
 }
@@ -96,47 +34,9 @@ impl LaneUse {
         match number {
             0 => Self::Empty,
             1 => Self::Calls,
+            2 => Self::NotedCalls,
             _ => Self::Owner,
         }
-    }
-}
-
-#[derive(Debug)]
-struct Lane<T> {
-    key: TypeKey,
-    state: State,
-    retry: Option<Retry<T>>,
-    tail: Batch<T>,
-    /// No item of the job was put before this many others of the partition.
-    start: u64,
-    /// The same for the runs of items that the tail consists of, with their weights.
-    marks: SmallVec<[(usize, u64); 1]>,
-}
-
-impl<T> Lane<T> {
-    fn note_added(&mut self, weight: usize) {
-        if let Some((items, _)) = self.marks.last_mut() {
-            *items += weight;
-        }
-    }
-
-    /// After `items` were taken from the front of the tail.
-    fn note_split(&mut self, mut items: usize) {
-        let gone = self.marks.iter().take_while(|(run, _)| {
-            let is_gone = *run <= items;
-            items -= if is_gone { *run } else { 0 };
-            is_gone
-        });
-        let gone = gone.count();
-        self.marks.drain(..gone);
-        if let Some((run, _)) = self.marks.first_mut() {
-            *run -= items;
-        }
-    }
-
-    /// The start of its tail, or that of its job if the tail is empty.
-    fn tail_start(&self) -> u64 {
-        self.marks.first().map_or(self.start, |(_, start)| *start)
     }
 }
 
@@ -178,10 +78,12 @@ impl<T> Lanes<T> {
     pub(crate) fn lane_use(&self) -> LaneUse {
         if self.is_empty() {
             LaneUse::Empty
-        } else if self.ready.is_empty() && self.due.is_empty() && self.was_stopped {
-            LaneUse::Calls
-        } else {
+        } else if !self.ready.is_empty() || !self.due.is_empty() {
             LaneUse::Owner
+        } else if self.was_stopped {
+            LaneUse::NotedCalls
+        } else {
+            LaneUse::Calls
         }
     }
 
@@ -213,26 +115,11 @@ impl<T> Lanes<T> {
     /// were taken before.
     #[inline]
     pub(crate) fn lane_of(&mut self, key: TypeKey, taken: u64) -> usize {
-        let known = match self.first {
-            Some((first, lane)) if first == key => Some(lane),
-            _ if self.others.is_empty() => None,
-            _ => self.others.get(&key).copied(),
-        };
-        if let Some(lane) = known.filter(|_| !rule_off(Rule::AppendToLane)) {
-            let marks = &mut self.all[lane].marks;
-            if marks.last().is_none_or(|(_, start)| *start != taken) {
-                marks.push((0, taken));
-            }
+        if let Some(lane) = self.find(key).filter(|_| !rule_off(Rule::AppendToLane)) {
+            self.all[lane].begin_run(taken);
             return lane;
         }
-        let lane = self.all.insert(Lane {
-            key,
-            state: State::Ready,
-            retry: None,
-            tail: Batch::default(),
-            start: taken,
-            marks: smallvec![(0, taken)],
-        });
+        let lane = self.all.insert(Lane::new(key, taken));
         self.ready.push_back(lane);
         if self.first.is_none() {
             self.first = Some((key, lane));
@@ -240,6 +127,15 @@ impl<T> Lanes<T> {
             self.others.insert(key, lane);
         }
         lane
+    }
+
+    #[inline]
+    fn find(&self, key: TypeKey) -> Option<usize> {
+        match self.first {
+            Some((first, lane)) if first == key => Some(lane),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get(&key).copied(),
+        }
     }
 
     /// Adds a segment to the tail of a lane.
@@ -301,7 +197,7 @@ impl<T> Lanes<T> {
 
     /// The drain thread whose consumer has tried the lane's job, with one consumer for each thread.
     pub(crate) fn tried_by(&self, lane: usize) -> Option<usize> {
-        self.all[lane].retry.as_ref().and_then(|retry| retry.tried_by)
+        self.all[lane].failed.as_ref().and_then(|job| job.tried_by)
     }
 
     /// Its job has a ticket at a desk. With a deadline, it is submitted again when that has come.
@@ -317,9 +213,8 @@ impl<T> Lanes<T> {
         matches!(state, Some(State::Posted(at, _)) if at == desk)
     }
 
-    fn back_off(&mut self, lane: usize, until: Deadline) {
-        self.all[lane].state = State::BackingOff(until);
-        self.due.push(lane);
+    pub(crate) fn is_ready(&self, lane: usize) -> bool {
+        self.all.get(lane).is_some_and(|lane| lane.state == State::Ready)
     }
 
     /// Submits a job again that was posted at a desk. Returns `false` if it does not wait there any
@@ -327,8 +222,7 @@ impl<T> Lanes<T> {
     pub(crate) fn recall(&mut self, lane: usize, desk: usize) -> bool {
         let is_posted = self.is_posted(lane, desk);
         if is_posted {
-            self.all[lane].state = State::Ready;
-            self.ready.push_back(lane);
+            self.make_ready(lane);
         }
         is_posted
     }
@@ -336,22 +230,20 @@ impl<T> Lanes<T> {
     /// The handler of a type has changed: its job is submitted to the new one. Returns whether
     /// there is one that no thread has in hand.
     pub(crate) fn recall_type(&mut self, key: TypeKey) -> bool {
-        let lane = match self.first {
-            Some((first, lane)) if first == key => lane,
-            _ => match self.others.get(&key) {
-                Some(&lane) => lane,
-                None => return false,
-            },
-        };
+        let Some(lane) = self.find(key) else { return false };
         match self.all[lane].state {
             State::Ready => true,
             State::Running => false,
             State::Posted(..) | State::BackingOff(_) => {
-                self.all[lane].state = State::Ready;
-                self.ready.push_back(lane);
+                self.make_ready(lane);
                 true
             }
         }
+    }
+
+    fn make_ready(&mut self, lane: usize) {
+        self.all[lane].state = State::Ready;
+        self.ready.push_back(lane);
     }
 
     /// Takes the job of a lane in hand: what is to be tried again, or else the items of the tail,
@@ -363,17 +255,19 @@ impl<T> Lanes<T> {
     {
         let lane = &mut self.all[index];
         lane.state = State::Running;
-        let place = JobPlace { partition, lane: index };
-        let Retry { batch, items, tries, took, tried_by } =
-            lane.retry.take().unwrap_or_else(|| {
-                let batch = lane.tail.split_front(most);
-                let items = batch.len();
-                lane.start = lane.tail_start();
-                lane.note_split(items);
-                Retry { batch, items, tries: 0, took: Duration::ZERO, tried_by: None }
-            });
-        self.held -= items;
-        Job { place, batch, items, tries, took, tried_by }
+        let job = lane.failed.take().unwrap_or_else(|| {
+            let batch = lane.split_tail(most);
+            Job {
+                place: JobPlace { partition, lane: index },
+                items: batch.len(),
+                batch,
+                tries: 0,
+                took: Duration::ZERO,
+                tried_by: None,
+            }
+        });
+        self.held -= job.items;
+        job
     }
 
     // ---- settle
@@ -382,19 +276,15 @@ impl<T> Lanes<T> {
     #[inline]
     pub(crate) fn end(&mut self, index: usize, items: usize) -> bool {
         self.settled += items as u64;
-        let lane = &mut self.all[index];
-        if lane.tail.is_empty() {
-            let key = lane.key;
-            self.all.remove(index);
+        if self.all[index].end_job() {
+            self.make_ready(index);
+        } else {
+            let key = self.all.remove(index).key;
             if self.first.is_some_and(|(first, _)| first == key) {
                 self.first = None;
             } else {
                 self.others.remove(&key);
             }
-        } else {
-            lane.start = lane.tail_start();
-            lane.state = State::Ready;
-            self.ready.push_back(index);
         }
         let was_stopped = std::mem::take(&mut self.was_stopped) && !rule_off(Rule::StoppedTake);
         was_stopped || !self.ready.is_empty()
@@ -402,23 +292,23 @@ impl<T> Lanes<T> {
 
     /// The job of a lane failed, and is tried again when `until` has come, ahead of the tail.
     pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline) {
-        let Job { place, batch, items, tries, took, tried_by } = job;
-        self.held += items;
+        self.held += job.items;
+        let index = job.place.lane;
+        let lane = &mut self.all[index];
+        lane.state = State::BackingOff(until);
         if rule_off(Rule::FailedToHead) {
-            let lane = &mut self.all[place.lane];
-            lane.tail.append(batch);
-            lane.marks.push((items, lane.start));
+            lane.append_failed(job);
         } else {
-            self.all[place.lane].retry = Some(Retry { batch, items, tries, took, tried_by });
+            lane.failed = Some(job);
         }
-        self.back_off(place.lane, until);
+        self.due.push(index);
     }
 
     /// After the end of time: takes all items out that no thread has in hand.
     pub(crate) fn discard(&mut self) -> Vec<Batch<T>> {
         let mut items = Vec::new();
         for (_, lane) in &mut self.all {
-            items.extend(lane.retry.take().map(|retry| retry.batch));
+            items.extend(lane.failed.take().map(|job| job.batch));
             items.push(std::mem::take(&mut lane.tail));
         }
         self.all.retain(|_, lane| lane.state == State::Running);

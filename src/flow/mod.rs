@@ -17,7 +17,7 @@
 //!  drain.rs          the owner's cycle: one turn after the other, and their calls
 //!  turn.rs           enter a partition, take, submit, leave with at most one job in hand
 //!  take.rs           what is queued, segment by segment
-//!  lanes.rs          what is taken and not settled, by type, in order
+//!  lanes.rs, lane.rs what is taken and not settled, by type, in order
 //!  desk.rs           who may enter a handler, and whose job is next there
 //!     │
 //!  call.rs           call the handler, count the outcome
@@ -58,6 +58,7 @@ pub(crate) mod host;
 #[cfg(all(test, loom))]
 mod host_loom_tests;
 pub(crate) mod idle_policy;
+pub(crate) mod lane;
 pub(crate) mod lanes;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -14,6 +14,7 @@
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `lane_use` | the same | drain threads before they sleep, the thread that assigns |
 //! | `finished` | thread inside | the thread inside after it |
+//! | `last_call_slow` | threads that call; registration | supervisor |
 //! | `host_free` | registration of handlers | thread inside |
 //! | `mixed` | registration of types; producers, before they put an unrouted type | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
@@ -73,6 +74,7 @@ pub(crate) struct Partition<T> {
     /// Whether the known handlers of its types need no host: their thread then takes from here
     /// outside the host.
     host_free: AtomicBool,
+    last_call_slow: AtomicBool,
     /// Whether it may hold items of more than one type, with the selector `ByType`.
     mixed: AtomicBool,
 }
@@ -114,6 +116,21 @@ impl<T> Partition<T> {
         self.host_free.store(host_free, Ordering::Relaxed);
     }
 
+    /// Whether the last call for its items took long.
+    pub(crate) fn is_slow(&self) -> bool {
+        // Relaxed: a hint, ordered by nothing.
+        self.last_call_slow.load(Ordering::Relaxed)
+    }
+
+    /// After a call.
+    #[inline]
+    pub(crate) fn note_slow(&self, is_slow: bool) {
+        if self.is_slow() != is_slow {
+            // Relaxed: as in `is_slow`.
+            self.last_call_slow.store(is_slow, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn new(
         index: usize,
         ready: ReadyBit,
@@ -137,6 +154,7 @@ impl<T> Partition<T> {
             segment_pool,
             has_weighted: AtomicBool::new(false),
             host_free: AtomicBool::new(false),
+            last_call_slow: AtomicBool::new(false),
             mixed: AtomicBool::new(false),
         }
     }
@@ -348,14 +366,28 @@ impl<T> Partition<T> {
         self.lane_use() != LaneUse::Empty
     }
 
-    /// Whether all that is taken and not settled is in the hand of a thread, or posted.
+    /// Whether all that is taken and not settled is in calls, and the owner has noted it.
     pub(crate) fn waits_for_calls(&self) -> bool {
-        self.lane_use() == LaneUse::Calls
+        self.lane_use() == LaneUse::NotedCalls
+    }
+
+    /// Whether the lanes have something for the owner, now or at a later time.
+    pub(crate) fn waits_for_owner(&self) -> bool {
+        self.lane_use() == LaneUse::Owner
     }
 
     fn lane_use(&self) -> LaneUse {
         // Relaxed: ordered by the caller's fence.
         LaneUse::of(self.drain_side.lane_use.load(Ordering::Relaxed))
+    }
+
+    /// Changes the lanes under their lock, and notes what they wait for. No item is dropped there.
+    #[inline]
+    pub(crate) fn change_lanes<R>(&self, change: impl FnOnce(&mut Lanes<T>) -> R) -> R {
+        let mut lanes = self.lanes.lock();
+        let result = change(&mut lanes);
+        self.note_lanes(lanes.lane_use());
+        result
     }
 
     /// Under the lock of the lanes, after a change.

@@ -3,6 +3,7 @@
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
+use crate::flow::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::{Pause, slice};
 use crate::item::{Item, TypeKey};
@@ -70,7 +71,8 @@ impl<T: Item> Shared<T> {
         partition: &Partition<T>,
     ) -> Refusal<E> {
         partition.refuse(item.weight());
-        if let Some(refused) = self.dispatch_log.note_refused(item.type_key(), item.weight()) {
+        let (queue, items) = (&self.name, item.weight() as u64);
+        let line = |refused: u64| {
             let (index, size) = (partition.index, partition.buffer_size);
             let why = match &refusal {
                 Refusal::Closed => "the queue is shut down".to_owned(),
@@ -79,8 +81,13 @@ impl<T: Item> Shared<T> {
                      threads"
                 ),
             };
-            let (queue, name) = (&self.name, self.host.type_name(item));
-            self.host.log(&format!("queue {queue}: {refused} items of {name} were refused, {why}"));
+            let name = self.host.type_name(item);
+            let line = format!("queue {queue}: {refused} items of {name} were refused, {why}");
+            (name, line)
+        };
+        let line = self.dispatch_log.note(queue, Problem::Refused, item.type_key(), items, line);
+        if let Some(line) = line {
+            self.host.log(&line);
         }
         refusal
     }

@@ -106,6 +106,7 @@ impl<T: Item> DrainTask<T> {
         let name = handler.handler.name();
         let tally = &self.slot().tally;
         tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
+        self.shared.watch_side_call();
         let holding = HandlerScope::of(&handler.desk);
         let _compensation = self.shared.compensate_for(handler);
         let result = call(&name, || match method {

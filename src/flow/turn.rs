@@ -1,13 +1,13 @@
 //! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
 //! with at most one job in hand. No handler runs inside a partition.
 
-use crate::config::Selector;
-use crate::flow::call::{Caller, InHand};
+use crate::flow::call::{Caller, InHand, Round};
 use crate::flow::consumption::Consumption;
-use crate::flow::desk::{Recall, Submitted};
+use crate::flow::desk::{JobPlace, Recall, Submitted};
 use crate::flow::drain::{DrainTask, is_host_free, to_take};
-use crate::flow::lanes::{Job, JobPlace, Lanes};
+use crate::flow::lanes::Lanes;
 use crate::flow::partition::Partition;
+use crate::flow::route::Target;
 use crate::flow::segment::Segments;
 use crate::flow::segment_pool::KEPT_CAPACITY;
 use crate::flow::take::TakenItems;
@@ -18,24 +18,6 @@ use crate::sync::{Arc, Weak};
 
 /// The key of all items of a queue with a consumer.
 const ALL_TYPES: TypeKey = TypeKey(0);
-
-/// What the turns of one cycle did.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Round {
-    /// Calls of handlers.
-    pub(super) calls: usize,
-    /// Items taken.
-    pub(super) taken: usize,
-    /// Items of the jobs that were called.
-    pub(super) called: usize,
-}
-
-impl Round {
-    pub(super) fn count<T>(&mut self, job: &Job<T>) {
-        self.calls += 1;
-        self.called += job.items;
-    }
-}
 
 /// What one turn did, and left to do.
 struct Visit<T> {
@@ -99,6 +81,7 @@ impl<T: Item> DrainTask<T> {
         let has_work = || {
             timers.is_due()
                 || shared.retirements.are_pending()
+                || shared.slow_calls.has_tickets()
                 || to_take(shared, thread, last_served, false).next().is_some()
         };
         let mut caller = Caller {
@@ -110,6 +93,14 @@ impl<T: Item> DrainTask<T> {
             inside_host: self.was_hosted,
         };
         caller.call_all(in_hand, round, has_work);
+        self.return_slow_permit();
+    }
+
+    /// Lets another thread call a slow handler, if this one was allowed to.
+    fn return_slow_permit(&mut self) {
+        if std::mem::take(&mut self.has_slow_permit) {
+            self.shared.end_slow(self.index);
+        }
     }
 
     /// Enters a partition, takes, submits, and leaves.
@@ -155,6 +146,9 @@ impl<T: Item> DrainTask<T> {
             shared.threads.wake_all();
         }
         drop(turn);
+        if in_hand.is_none() {
+            self.return_slow_permit();
+        }
         Visit { taken: taken.items, in_hand, ready }
     }
 
@@ -166,12 +160,10 @@ impl<T: Item> DrainTask<T> {
         lanes: &mut Lanes<T>,
         budget: usize,
     ) -> TakenItems {
-        let by_type = shared.config.selector == Selector::ByType;
         let by_handler = matches!(shared.consumption, Consumption::ByHandler);
-        let has_one_type = || !by_handler || (by_type && !partition.is_mixed());
         let room = if lanes.is_empty() {
             budget
-        } else if has_one_type() && !rule_off(Rule::AppendToLane) {
+        } else if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
             0
         } else {
             budget.min(shared.config.buffer_size.saturating_sub(lanes.held()))
@@ -184,7 +176,7 @@ impl<T: Item> DrainTask<T> {
         let mut segments = Segments::new();
         let taken = partition.take(room, &mut segments, &mut self.segment_cache);
         // Read after the take, which delivers the mark with the first item of a second type.
-        let has_one_type = has_one_type();
+        let has_one_type = shared.has_one_type(partition);
         let most = shared.config.max_batch_items;
         for mut segment in segments {
             let Some(first) = segment.first().map(Item::type_key) else { continue };
@@ -210,12 +202,12 @@ impl<T: Item> DrainTask<T> {
 
     /// Submits the ready lanes, up to the first whose desk is free: its job is in hand then.
     fn submit(
-        &self,
+        &mut self,
         lanes: &mut Lanes<T>,
         partition: usize,
         known_before: usize,
     ) -> Option<InHand<T>> {
-        let shared = &self.shared;
+        let shared = &self.shared.clone();
         let most = shared.config.max_batch_items;
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
@@ -226,13 +218,17 @@ impl<T: Item> DrainTask<T> {
                 let job = lanes.take_job(partition, lane, most);
                 return Some(InHand { target: None, job, key });
             };
+            let place = JobPlace { partition, lane };
+            if !self.may_call(&target, place) {
+                lanes.post(lane, shared.slow_calls.address(), None);
+                continue;
+            }
             let desk = &target.handler().desk;
             let queue = || {
                 let queue: Weak<dyn Recall> = Arc::<Shared<T>>::downgrade(shared);
                 queue
             };
-            let (purpose, place) = (target.registered.purpose(), JobPlace { partition, lane });
-            match desk.submit(purpose, place, queue, shared.address()) {
+            match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
                 Submitted::Entered => {
                     let job = lanes.take_job(partition, lane, most);
                     return Some(InHand { target: Some(target), job, key });
@@ -241,5 +237,20 @@ impl<T: Item> DrainTask<T> {
             }
         }
         None
+    }
+
+    /// Whether the thread may call a handler: a slow one needs a permit, where there are several
+    /// threads. Without one, the job has a ticket.
+    #[inline]
+    fn may_call(&mut self, target: &Target<T>, place: JobPlace) -> bool {
+        let shared = &self.shared;
+        if !target.handler().desk.is_slow()
+            || shared.threads.len() == 1
+            || !matches!(shared.consumption, Consumption::ByHandler)
+        {
+            return true;
+        }
+        self.has_slow_permit |= shared.admit_slow(self.index, place);
+        self.has_slow_permit
     }
 }

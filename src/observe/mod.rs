@@ -9,4 +9,4 @@ pub(crate) use counters::{
     Calling, HandlerTally, Outcome, PartitionCounts, STUCK_AFTER, ThreadFigures, ThreadTally,
 };
 pub use stats::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
-pub(crate) use throttle::Throttle;
+pub(crate) use throttle::{Due, Others, Throttle};

@@ -35,6 +35,8 @@ pub struct Stats {
     pub rebalances: u64,
     /// Partitions that it gave to another drain thread.
     pub moves: u64,
+    /// Partitions that went to another drain thread because theirs was held up in a handler.
+    pub taken_over: u64,
     /// Largest load of a drain thread over the smallest, in the interval before the last run; 1
     /// before the first.
     pub load_ratio: f64,
@@ -44,7 +46,9 @@ pub struct Stats {
     pub partitions: Vec<PartitionStats>,
     /// The registered types.
     pub handlers: Vec<HandlerStats>,
-    /// The drain threads, by index.
+    /// Drain threads, without spare ones.
+    pub thread_count: usize,
+    /// The drain threads, by index; at the end those spare ones that have run.
     pub drain_threads: Vec<DrainThreadStats>,
     /// Names of the handlers that a thread has been inside for more than a second.
     pub stuck_handlers: Vec<String>,
@@ -66,10 +70,12 @@ impl Stats {
             in_flight: 0,
             rebalances: 0,
             moves: 0,
+            taken_over: 0,
             load_ratio: 1.0,
             longest_handoff,
             partitions: Vec::new(),
             handlers: Vec::new(),
+            thread_count: 0,
             drain_threads: Vec::new(),
             stuck_handlers: Vec::new(),
         }

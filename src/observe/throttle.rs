@@ -1,46 +1,146 @@
 //! Log lines at most once per subject and minute, with the number of items since the last line.
+//!
+//! A few subjects have their own lines; all others share one.
 
-use rustc_hash::FxHashMap;
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::sync::{Duration, Instant, Mutex};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
+/// The most subjects with their own lines. One that was quiet for two intervals makes room.
+const MOST_SUBJECTS: usize = 16;
+
+/// A line that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// About the subject, with the number of its items since its last line.
+    Subject(u64),
+    /// About all subjects without their own lines.
+    Others(Others),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Others {
+    pub(crate) items: u64,
+    /// How many subjects they belong to.
+    pub(crate) subjects: usize,
+}
+
+/// What was never logged: the subjects by label.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) subjects: Vec<(String, u64)>,
+    pub(crate) others: Option<Others>,
+}
+
 #[derive(Debug)]
 struct Said {
+    /// The last line.
     at: Instant,
+    /// The last item.
+    last: Instant,
     items_since: u64,
+    label: String,
+}
+
+#[derive(Debug)]
+struct Known<K> {
+    subjects: FxHashMap<K, Said>,
+    others: FxHashSet<K>,
+    other_items: u64,
+    others_at: Option<Instant>,
 }
 
 /// Decides whether a line about a subject is due.
 #[derive(Debug)]
-pub(crate) struct Throttle<K>(Mutex<FxHashMap<K, Said>>);
+pub(crate) struct Throttle<K>(Mutex<Known<K>>);
 
 impl<K: Eq + Hash> Throttle<K> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(FxHashMap::default()))
+        Self(Mutex::new(Known {
+            subjects: FxHashMap::default(),
+            others: FxHashSet::default(),
+            other_items: 0,
+            others_at: None,
+        }))
     }
 
-    /// Adds `items` to what is known of `subject`. Returns the number since the last line if a line
-    /// is due.
-    pub(crate) fn note(&self, subject: K, items: u64, now: Instant) -> Option<u64> {
-        match self.0.lock().entry(subject) {
-            Entry::Vacant(first) => {
-                first.insert(Said { at: now, items_since: 0 });
-                Some(items)
+    /// Adds `items` to what is known of `subject`. Returns the line that is due, if one is.
+    pub(crate) fn note(&self, subject: K, items: u64, now: Instant) -> Option<Due> {
+        let known = &mut *self.0.lock();
+        if let Some(said) = known.subjects.get_mut(&subject) {
+            said.items_since += items;
+            said.last = now;
+            if now.duration_since(said.at) < INTERVAL {
+                return None;
             }
-            Entry::Occupied(mut known) => {
-                let said = known.get_mut();
-                said.items_since += items;
-                if now.duration_since(said.at) < INTERVAL {
-                    return None;
-                }
-                said.at = now;
-                Some(std::mem::take(&mut said.items_since))
-            }
+            said.at = now;
+            return Some(Due::Subject(std::mem::take(&mut said.items_since)));
         }
+        known.forget_quiet(now);
+        if known.subjects.len() < MOST_SUBJECTS {
+            known
+                .subjects
+                .insert(subject, Said { at: now, last: now, items_since: 0, label: String::new() });
+            return Some(Due::Subject(items));
+        }
+        known.others.insert(subject);
+        known.other_items += items;
+        if known.others_at.is_some_and(|at| now.duration_since(at) < INTERVAL) {
+            return None;
+        }
+        known.others_at = Some(now);
+        known.take_others().map(Due::Others)
+    }
+
+    /// The same where there are few subjects: returns the number of items since the last line if a
+    /// line is due.
+    pub(crate) fn items_due(&self, subject: K, items: u64, now: Instant) -> Option<u64> {
+        match self.note(subject, items, now)? {
+            Due::Subject(items) => Some(items),
+            Due::Others(_) => None,
+        }
+    }
+
+    /// What a subject is called in [`Rest`]. Called with its lines.
+    pub(crate) fn label(&self, subject: &K, label: &str) {
+        if let Some(said) = self.0.lock().subjects.get_mut(subject)
+            && said.label != label
+        {
+            label.clone_into(&mut said.label);
+        }
+    }
+
+    /// Takes what was counted and never logged.
+    pub(crate) fn take_rest(&self) -> Rest {
+        let known = &mut *self.0.lock();
+        let take = |said: &mut Said| {
+            let items = std::mem::take(&mut said.items_since);
+            (items > 0).then(|| (said.label.clone(), items))
+        };
+        let subjects = known.subjects.values_mut().filter_map(take).collect();
+        Rest { subjects, others: known.take_others() }
+    }
+}
+
+impl<K: Eq + Hash> Known<K> {
+    fn forget_quiet(&mut self, now: Instant) {
+        if self.subjects.len() >= MOST_SUBJECTS {
+            let is_quiet = |said: &Said| {
+                said.items_since == 0 && now.duration_since(said.last) >= 2 * INTERVAL
+            };
+            self.subjects.retain(|_, said| !is_quiet(said));
+        }
+    }
+
+    fn take_others(&mut self) -> Option<Others> {
+        let (items, subjects) = (std::mem::take(&mut self.other_items), self.others.len());
+        // Its memory, too.
+        self.others = FxHashSet::default();
+        (items > 0).then_some(Others { items, subjects })
     }
 }
 
@@ -49,13 +149,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_minute_with_the_number_since_the_last() {
+    fn a_subject_has_one_line_a_minute_with_all_items_since() {
         let throttle = Throttle::new();
         let start = Instant::now();
-        assert_eq!(throttle.note("A", 3, start), Some(3));
-        assert_eq!(throttle.note("A", 4, start + Duration::from_secs(59)), None);
-        assert_eq!(throttle.note("B", 1, start + Duration::from_secs(59)), Some(1));
-        assert_eq!(throttle.note("A", 5, start + Duration::from_secs(60)), Some(9));
-        assert_eq!(throttle.note("A", 2, start + Duration::from_secs(61)), None);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(throttle.note("A", 3, start), Some(Due::Subject(3)));
+        assert_eq!(throttle.note("A", 4, at(59)), None);
+        assert_eq!(throttle.note("B", 1, at(59)), Some(Due::Subject(1)));
+        assert_eq!(throttle.note("A", 5, at(60)), Some(Due::Subject(9)));
+        assert_eq!(throttle.note("A", 2, at(61)), None);
+        throttle.label(&"A", "type A");
+        let subjects = vec![("type A".to_owned(), 2)];
+        assert_eq!(throttle.take_rest(), Rest { subjects, others: None });
+        assert_eq!(throttle.take_rest(), Rest { subjects: vec![], others: None });
+    }
+
+    #[test]
+    fn further_subjects_share_a_line() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        let lines = (0..20_000).filter_map(|subject| throttle.note(subject, 2, start)).collect();
+        let lines: Vec<Due> = lines;
+        assert_eq!(lines.len(), MOST_SUBJECTS + 1);
+        assert_eq!(lines.last(), Some(&Due::Others(Others { items: 2, subjects: 1 })));
+        let subjects = 20_000 - MOST_SUBJECTS - 1;
+        let others = Some(Others { items: 2 * subjects as u64, subjects });
+        assert_eq!(throttle.take_rest(), Rest { subjects: vec![], others });
+    }
+
+    #[test]
+    fn subjects_that_are_quiet_make_room() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        for subject in 0..MOST_SUBJECTS {
+            throttle.note(subject, 1, start);
+        }
+        let later = start + 2 * INTERVAL;
+        assert_eq!(throttle.note(1_000, 1, later), Some(Due::Subject(1)));
+        assert_eq!(throttle.0.lock().subjects.len(), 1);
     }
 }

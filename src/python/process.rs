@@ -11,8 +11,10 @@ use super::handler::{coroutine_type, forget_desks};
 use super::interpreter::{InterpreterPause, deadline_of, enter_child};
 use super::item::{PyItem, has_gil};
 use crate::control::balance::control_thread;
+use crate::control::helpers;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::shutdown_waits;
+use crate::control::supervisor;
 use crate::flow::pause::slice;
 use crate::thread_context::forget_drain_thread;
 use crate::{Pause, WeakQueue};
@@ -88,7 +90,11 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
             })?;
         }
     }
-    py.detach(|| control_thread::wait_ended(deadline));
+    py.detach(|| {
+        control_thread::wait_ended(deadline);
+        supervisor::wait_ended(deadline);
+        helpers::wait_ended(deadline);
+    });
     Ok(())
 }
 
@@ -110,6 +116,8 @@ pub(crate) fn after_fork_in_child() {
     std::mem::forget(std::mem::take(&mut *LIVE.lock()));
     forget_pools();
     control_thread::forget();
+    supervisor::forget();
+    helpers::forget();
     shutdown_waits::forget();
     forget_desks();
     forget_drain_thread();

@@ -307,17 +307,25 @@ impl Queue {
     ///
     /// Args:
     ///     item_type: The class, or the tag.
+    ///     timeout: Seconds to wait. Default: no limit.
     ///
     /// Returns:
-    ///     True if the type had a handler. False if it had none, or the queue is shut down.
+    ///     True if the type had a handler. False if it had none, or the queue is shut down; also if
+    ///     time ran out while a thread was inside the handler, whose `on_close` comes later then.
     ///
     /// Raises:
     ///     ConfigError: `item_type` is neither a class nor a tag.
     ///     QueueForkedError: The queue was made before a fork.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (item_type: "type | str"))]
-    fn remove_handler(&self, py: Python<'_>, item_type: ItemType<'_>) -> PyResult<bool> {
-        self.registry.remove(self.core()?, &item_type, &mut InterpreterPause(py))
+    #[pyo3(signature = (item_type: "type | str", *, timeout: "float | None" = None))]
+    fn remove_handler(
+        &self,
+        py: Python<'_>,
+        item_type: ItemType<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
+        let deadline = deadline_of(timeout)?;
+        self.registry.remove(self.core()?, &item_type, deadline, &mut InterpreterPause(py))
     }
 
     /// Run the balancer now, on the load since its last run.

@@ -62,6 +62,8 @@ pub(super) fn snapshot<'py>(
     snapshot.set_item("abandoned", stats.abandoned)?;
     snapshot.set_item("in_flight", stats.in_flight)?;
     snapshot.set_item("rebalances", stats.rebalances)?;
+    snapshot.set_item("thread_count", stats.thread_count)?;
+    snapshot.set_item("taken_over", stats.taken_over)?;
     snapshot.set_item("moves", stats.moves)?;
     snapshot.set_item("load_ratio", stats.load_ratio)?;
     snapshot.set_item("longest_handoff_ms", stats.longest_handoff.as_secs_f64() * 1e3)?;

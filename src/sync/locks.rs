@@ -51,6 +51,15 @@ impl<V> Mutex<V> {
         }
     }
 
+    #[cfg(not(loom))]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, V>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The holder of a contended lock of this crate releases it after a few statements, unless it
     /// was preempted: so this yields a few times before it sleeps, as `parking_lot` does. The lock
     /// of `std` spins for longer than the lock is held, and then puts the thread to sleep.
@@ -73,7 +82,6 @@ impl<V> Mutex<V> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the twin of the quick lock.
     #[cfg(loom)]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, V>> {
         self.0.try_lock().ok()

@@ -14,8 +14,12 @@ mod p3_order;
 mod p4_held_up;
 mod p4_live;
 mod p4_shared_handlers;
+mod p4_slow_handlers;
+mod p4_take_over;
 mod p5_bounded;
 mod p6_handoff;
+mod p8_logged;
+mod p9_balancers;
 mod p9_clean_ends;
 mod p9_retirement;
 

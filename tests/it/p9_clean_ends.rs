@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Assign, Batch, BatchQueue, Config, Desk, DrainBalancer, Failure, FlushError, Handler,
-    HandlerRef, ProduceError, ThreadPolicy, Wait,
+    Batch, BatchQueue, Config, Desk, Failure, FlushError, Handler, HandlerRef, ProduceError,
+    ThreadPolicy, Wait,
 };
 
 use crate::support::{
-    Collector, Latch, Lines, Sent, assert_conserved, config, key, owners, sent, shut_down, start,
-    start_with, steered, wait_until,
+    Collector, Latch, Sent, assert_conserved, config, holding, key, owners, sent, shut_down, start,
+    steered, wait_until,
 };
 
 #[test]
@@ -165,6 +165,29 @@ fn a_produce_that_would_wait_for_its_own_desk_is_refused() {
     assert_conserved(&second.stats());
 }
 
+/// One waits without a limit, and hears that another one has run out of time.
+#[test]
+fn a_shutdown_returns_when_another_one_expires() {
+    let queue = start(config(2));
+    let (hold, entered, release) = holding();
+    queue.add_handler(key(0), hold).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3).map(|_| scope.spawn(|| queue.shutdown(None))).collect();
+        wait_until("the close", || queue.produce(sent(0, 0, 1)).is_err());
+        // Most probably they wait by now; if not, there is nothing to hear.
+        std::thread::sleep(Duration::from_millis(50));
+        let abandoned = queue.shutdown(Some(Instant::now()));
+        assert!(abandoned >= 1);
+        for thread in waiting {
+            wait_until("the others", || thread.is_finished());
+            assert_eq!(thread.join().unwrap(), abandoned);
+        }
+        release.open();
+    });
+}
+
 #[test]
 fn concurrent_shutdowns_wait_for_the_same_end() {
     let collector = Collector::default();
@@ -248,42 +271,6 @@ fn on_close_is_the_last_call_even_when_time_runs_out() {
     release.open();
     wait_until("the drain threads to end", || queue.has_ended());
     assert_eq!(calls.lock().unwrap().last(), Some(&"on_close"));
-}
-
-/// Panics on every run.
-struct Panicking;
-
-impl Assign for Panicking {
-    fn assign(
-        &self,
-        _load: &[f64],
-        _owner: &[usize],
-        _threads: usize,
-    ) -> Result<Option<Vec<usize>>, String> {
-        // A panic without the panic hook's message.
-        std::panic::resume_unwind(Box::new("no plan"));
-    }
-}
-
-/// One thread balances all queues of the process: it must survive a panic of one balancer.
-#[test]
-fn a_panicking_balancer_is_reported_and_others_keep_running() {
-    let often = |balancer| Config {
-        balancer: Some(balancer),
-        rebalance_interval: Duration::from_millis(1),
-        ..config(2)
-    };
-    let lines = Lines::default();
-    let panicking = start_with(&lines, often(DrainBalancer::custom(Arc::new(Panicking))));
-    wait_until("the line about its plan", || lines.any("the balancer panicked"));
-    let other = start(often(DrainBalancer::throughput_weighted()));
-    for queue in [&panicking, &other] {
-        let before = queue.stats().rebalances;
-        wait_until("three more runs", || queue.stats().rebalances >= before + 3);
-    }
-    assert_eq!(panicking.rebalance(), 0);
-    shut_down(&panicking);
-    shut_down(&other);
 }
 
 /// Waits for work that the handler of another queue does.

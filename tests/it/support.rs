@@ -88,6 +88,17 @@ pub fn steered(mut config: Config) -> (Config, Arc<Steered>) {
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// The sum of the numbers of items in the lines with this part: `queue name: number ...`.
+    pub fn count(&self, part: &str) -> u64 {
+        let lines = self.0.lock().unwrap();
+        let lines = lines.iter().filter(|line| line.contains(part));
+        lines.map(|line| line.split(' ').nth(2).unwrap().parse::<u64>().unwrap()).sum()
+    }
+
     pub fn any(&self, part: &str) -> bool {
         self.0.lock().unwrap().iter().any(|line| line.contains(part))
     }

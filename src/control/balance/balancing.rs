@@ -5,12 +5,13 @@
 //! | `meter` | the run in progress | the same |
 //! | `figures` | the run in progress | statistics |
 //! | `*_log` | runs | the same |
+//! | `running` | control thread, helper threads | the same |
 
 use crate::config::DrainBalancer;
 use crate::control::balance::meter::Meter;
 use crate::observe::Throttle;
 use crate::rules::{Rule, rule_off};
-use crate::sync::Mutex;
+use crate::sync::{Instant, Mutex};
 
 /// Totals over all runs so far.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,16 @@ pub(crate) struct Balancing {
     pub(super) figures: Mutex<BalanceFigures>,
     pub(super) oversized_log: Throttle<usize>,
     pub(super) refused_log: Throttle<()>,
+    pub(super) hung_log: Throttle<()>,
+    running: Mutex<Running>,
+}
+
+/// The run of a custom balancer on a helper thread.
+#[derive(Debug, Default)]
+struct Running {
+    since: Option<Instant>,
+    /// Another run was due meanwhile.
+    again: bool,
 }
 
 impl Balancing {
@@ -40,7 +51,23 @@ impl Balancing {
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
             refused_log: Throttle::new(),
+            hung_log: Throttle::new(),
+            running: Mutex::default(),
         }
+    }
+
+    /// Before a run on a helper thread. Returns since when there is one already.
+    pub(super) fn begin_run(&self) -> Option<Instant> {
+        let mut running = self.running.lock();
+        let since = running.since;
+        running.again = since.is_some();
+        running.since.get_or_insert_with(Instant::now);
+        since
+    }
+
+    /// Returns whether another run was due meanwhile.
+    pub(super) fn end_run(&self) -> bool {
+        std::mem::take(&mut *self.running.lock()).again
     }
 
     pub(crate) fn figures(&self) -> BalanceFigures {

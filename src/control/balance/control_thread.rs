@@ -1,114 +1,75 @@
-//! The control thread: one per process, for all queues with a balancer.
+//! The control thread: one per process, which runs the balancers of all queues.
 //!
 //! Balancers do not run on drain threads: in a saturated pool, a balancer that waits for a free
-//! worker never runs. The thread starts with the first such queue and ends with the last.
-//!
-//! | field | written by | read by |
-//! |---|---|---|
-//! | `agenda` | queues that start, request a run, or end; the control thread | the same |
+//! worker never runs. The thread starts with the first queue that has one.
 
+use crate::control::agenda::{Agenda, Duty};
+use crate::control::balance::Balancing;
+use crate::control::helpers::spawn_helper;
+use crate::control::log_helper::Line;
 use crate::flow::gate::Access;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{
-    Arc, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, Weak, spawn, wait_for,
-};
+use crate::sync::{Arc, Duration, Forgettable, Instant, Weak};
 
-static CONTROL: Forgettable<ControlThread> = Forgettable::new();
+/// A custom balancer that has not returned for this long, or for five intervals, is logged.
+const HUNG_AFTER: Duration = Duration::from_secs(5);
 
-/// A queue as the control thread sees it.
-trait Controlled: Send + Sync {
-    /// Runs the queue's balancer.
-    fn balance(self: Arc<Self>);
+static CONTROL: Forgettable<Agenda<Balance>> = Forgettable::new();
+
+struct Balance;
+
+/// A queue that has a balancer.
+trait Balanced: Send + Sync {
+    /// Runs the balancer. Returns after what time it runs again.
+    fn balance(self: Arc<Self>) -> Option<Duration>;
 }
 
-impl<T: Item> Controlled for Shared<T> {
-    fn balance(self: Arc<Self>) {
+impl Duty for Balance {
+    type Queue = dyn Balanced;
+
+    const THREAD: &'static str = "batchqueue-control";
+
+    fn visit(queue: Arc<dyn Balanced>) -> Option<Duration> {
+        queue.balance()
+    }
+}
+
+impl<T: Item> Balanced for Shared<T> {
+    fn balance(self: Arc<Self>) -> Option<Duration> {
         let is_saturated = || self.threads.iter().all(|slot| slot.tally.counts().calling.is_some());
-        if !(rule_off(Rule::RebalanceWhenSaturated) && is_saturated()) {
-            self.rebalance();
+        let interval = self.balance_interval();
+        if rule_off(Rule::RebalanceWhenSaturated) && is_saturated() {
+            return interval;
         }
-        Self::let_go(self);
+        if self.balancing.as_ref().is_some_and(|balancing| balancing.balancer.is_custom()) {
+            self.balance_on_helper();
+        } else {
+            self.balance_here();
+            Self::let_go(self);
+        }
+        interval
     }
 }
 
-struct AgendaEntry {
-    queue: Weak<dyn Controlled>,
-    /// `None`: the balancer runs on request only.
-    interval: Option<Duration>,
-    next_run: Option<Instant>,
-}
-
-impl AgendaEntry {
-    fn is<T: Item>(&self, shared: &Shared<T>) -> bool {
-        std::ptr::addr_eq(self.queue.as_ptr(), std::ptr::from_ref(shared))
-    }
-}
-
-#[derive(Default)]
-struct Agenda {
-    entries: Vec<AgendaEntry>,
-    /// Whether the thread is running.
-    is_running: bool,
-}
-
-#[derive(Default)]
-struct ControlThread {
-    agenda: Mutex<Agenda>,
-    changed: Condvar,
-}
-
-/// Registers a queue that has a balancer. With an interval of zero, the balancer runs on request
-/// only.
-pub(crate) fn register<T: Item>(
-    shared: &Arc<Shared<T>>,
-    interval: Duration,
-) -> std::io::Result<()> {
+/// Registers a queue that has a balancer.
+pub(crate) fn register<T: Item>(shared: &Arc<Shared<T>>) -> std::io::Result<()> {
+    let queue: Weak<Shared<T>> = Arc::downgrade(shared);
     let control = CONTROL.get();
-    let interval = Some(interval).filter(|interval| !interval.is_zero());
-    let weak: Weak<Shared<T>> = Arc::downgrade(shared);
-    let mut agenda = control.agenda.lock();
-    agenda.entries.push(AgendaEntry {
-        queue: weak,
-        interval,
-        next_run: interval.map(|interval| Instant::now() + interval),
-    });
-    if agenda.is_running {
-        control.changed.notify_all();
-    } else {
-        let itself = control.clone();
-        spawn("batchqueue-control".to_owned(), move || itself.run())?;
-        agenda.is_running = true;
-    }
-    Ok(())
+    control.register(queue, shared.balance_interval());
+    control.start()
 }
 
-/// Unregisters a closing queue: no partition of it moves any more.
+/// Unregisters a closing queue: its balancer does not run any more.
 pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
-    let control = CONTROL.get();
-    control.agenda.lock().entries.retain(|entry| !entry.is(shared));
-    control.changed.notify_all();
+    CONTROL.get().unregister(shared.address());
 }
 
-/// Requests a run of the queue's balancer as soon as possible.
-pub(crate) fn request_run<T: Item>(shared: &Shared<T>) {
-    CONTROL.get().update(shared, |entry| entry.next_run = Some(Instant::now()));
-}
-
-/// Waits until the control thread has ended, which it does when no queue is left, or until
-/// `deadline`.
+/// For the end of the process; see [`Agenda::wait_ended`].
 #[cfg(feature = "python")]
 pub(crate) fn wait_ended(deadline: Option<Instant>) {
-    let control = CONTROL.get();
-    let mut agenda = control.agenda.lock();
-    while agenda.is_running && agenda.entries.is_empty() {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            break;
-        }
-        agenda = wait_for(&control.changed, agenda, left);
-    }
+    CONTROL.get().wait_ended(deadline);
 }
 
 /// For a forked child: the thread does not exist here, and its lock may be held for ever.
@@ -117,61 +78,67 @@ pub(crate) fn forget() {
     CONTROL.forget();
 }
 
-impl ControlThread {
-    fn update<T: Item>(&self, shared: &Shared<T>, change: impl FnOnce(&mut AgendaEntry)) {
-        if let Some(entry) = self.agenda.lock().entries.iter_mut().find(|entry| entry.is(shared)) {
-            change(entry);
-        }
-        self.changed.notify_all();
-    }
+/// A run of a custom balancer, which ends when this is dropped.
+struct Run<T: Item>(Option<Arc<Shared<T>>>);
 
-    fn run(&self) {
-        let mut agenda = self.agenda.lock();
-        loop {
-            agenda.entries.retain(|entry| entry.queue.strong_count() > 0);
-            if agenda.entries.is_empty() {
-                agenda.is_running = false;
-                self.changed.notify_all();
-                return;
-            }
-            let now = Instant::now();
-            let first = agenda
-                .entries
-                .iter()
-                .enumerate()
-                .filter_map(|(index, entry)| Some((entry.next_run?, index)))
-                .min();
-            agenda = match first {
-                Some((due, index)) if due <= now => self.work(agenda, index, now),
-                Some((due, _)) => wait_for(&self.changed, agenda, Some(due - now)),
-                None => wait_for(&self.changed, agenda, None),
-            };
+impl<T: Item> Drop for Run<T> {
+    fn drop(&mut self) {
+        let Some(queue) = self.0.take() else { return };
+        if queue.balancing.as_ref().is_some_and(Balancing::end_run) {
+            CONTROL.get().request(queue.address(), Instant::now());
         }
-    }
-
-    /// Serves one queue, outside the lock.
-    fn work<'a>(
-        &'a self,
-        mut agenda: MutexGuard<'a, Agenda>,
-        index: usize,
-        now: Instant,
-    ) -> MutexGuard<'a, Agenda> {
-        let entry = &mut agenda.entries[index];
-        entry.next_run = entry.interval.map(|interval| now + interval);
-        let queue = entry.queue.clone();
-        drop(agenda);
-        if let Some(queue) = queue.upgrade() {
-            queue.balance();
-        }
-        self.agenda.lock()
+        Shared::let_go(queue);
     }
 }
 
 impl<T: Item> Shared<T> {
+    fn balance_here(self: &Arc<Self>) {
+        let mut lines = Vec::new();
+        self.run_balancer(&mut lines);
+        for line in lines {
+            self.log_helper.log(&self.host, &self.name, line);
+        }
+    }
+
+    /// A custom balancer is user code, which may hang. It has no further run until it returns.
+    fn balance_on_helper(self: Arc<Self>) {
+        let Some(balancing) = &self.balancing else { return };
+        if let Some(since) = balancing.begin_run() {
+            self.report_hung_balancer(balancing, since);
+            return Self::let_go(self);
+        }
+        let run = Run(Some(self));
+        // If the system has no thread left, the next run tries again.
+        let _ = spawn_helper("batchqueue-control-run", move || {
+            if let Some(queue) = &run.0 {
+                queue.balance_here();
+            }
+        });
+    }
+
+    fn report_hung_balancer(&self, balancing: &Balancing, since: Instant) {
+        let limit = HUNG_AFTER.max(5 * self.config.rebalance_interval);
+        if since.elapsed() > limit && balancing.hung_log.items_due((), 1, Instant::now()).is_some()
+        {
+            let line = Line::Warning(format!(
+                "queue {}: the balancer has not returned for {} s; it has no further run until it \
+                 does",
+                self.name,
+                since.elapsed().as_secs()
+            ));
+            self.log_helper.log(&self.host, &self.name, line);
+        }
+    }
+
+    /// With an interval of zero, the balancer runs on request only.
+    fn balance_interval(&self) -> Option<Duration> {
+        Some(self.config.rebalance_interval).filter(|interval| !interval.is_zero())
+    }
+
     /// [`rebalance`](Self::rebalance) for a caller that must not wait.
     pub(crate) fn rebalance_soon(&self) {
         if self.balancing.is_some() && self.control.lock().access == Access::Open {
-            request_run(self);
+            CONTROL.get().request(self.address(), Instant::now());
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::config::Selector;
 use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 use crate::item::Item;
+use crate::sync::{Duration, Instant};
 
 /// After this many consecutive runs without enough evidence, the baseline moves anyway: slow
 /// traffic can add up to evidence, and outdated readings are forgotten.
@@ -99,6 +100,9 @@ pub(super) enum Evidence {
 pub(super) struct Meter {
     baseline: Vec<u64>,
     kept_runs: u32,
+    /// The time that each thread had spent in calls, and when that was read.
+    busy: Vec<Duration>,
+    busy_at: Option<Instant>,
 }
 
 impl Meter {
@@ -115,6 +119,22 @@ impl Meter {
             .collect();
         let weight = vec![1.0; counts.len()];
         Reading { counts, attempts, weight }
+    }
+
+    /// The share of the time since the last call of this function that each thread has spent in
+    /// calls; 0 at the first.
+    pub(super) fn busy_shares(&mut self, busy: Vec<Duration>, now: Instant) -> Vec<f64> {
+        let since = self.busy_at.replace(now);
+        let before = std::mem::replace(&mut self.busy, busy);
+        let elapsed = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let share = |(now, before): (&Duration, Option<&Duration>)| match before {
+            Some(before) if !elapsed.is_zero() => {
+                now.saturating_sub(*before).as_secs_f64() / elapsed.as_secs_f64()
+            }
+            _ => 0.0,
+        };
+        let before = before.iter().map(Some).chain(std::iter::repeat(None));
+        self.busy.iter().zip(before).map(share).collect()
     }
 
     /// Moves the baseline to this reading.
@@ -149,6 +169,15 @@ mod tests {
         assert_eq!(of([10_000.0, 10_100.0]), Evidence::Even);
         assert_eq!(of([1_000.0, 400.0]), Evidence::Uneven);
         assert_eq!(of([1_000.0, 0.0]), Evidence::Uneven);
+    }
+
+    #[test]
+    fn a_share_of_busy_time_is_that_of_the_interval() {
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        let seconds = |list: [u64; 2]| list.map(Duration::from_secs).to_vec();
+        assert_eq!(meter.busy_shares(seconds([100, 0]), start), [0.0, 0.0]);
+        let later = start + Duration::from_secs(10);
+        assert_eq!(meter.busy_shares(seconds([110, 5]), later), [1.0, 0.5]);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::config::Selector;
 use crate::control::balance::balancing::Balancing;
 use crate::control::balance::meter::{Evidence, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
+use crate::control::log_helper::Line;
+use crate::control::thread_slots::ThreadSlot;
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
 use crate::rules::{Rule, rule_off};
@@ -15,6 +17,13 @@ use crate::sync::{Arc, Instant, thread_local};
 
 /// A partition is logged as oversized if it exceeds a thread's fair share by this factor.
 const OVERSIZED_BY: f64 = 1.05;
+
+/// A thread that spends this share of its time in calls has none left for further partitions, if
+/// another spends less than [`IDLE`]. What it was asked for may look little: others may have taken
+/// its partitions over.
+const SATURATED: f64 = 0.95;
+
+const IDLE: f64 = 0.8;
 
 thread_local! {
     #[allow(clippy::missing_const_for_thread_local)] // loom's macro has no const form
@@ -52,10 +61,20 @@ impl<T: Item> Shared<T> {
     /// The plan is made outside the control lock, so producers and drain threads are not affected
     /// and a custom balancer may take long.
     pub(crate) fn rebalance(self: &Arc<Self>) -> usize {
+        let mut lines = Vec::new();
+        let begun = self.run_balancer(&mut lines);
+        for line in &lines {
+            line.log(&*self.host);
+        }
+        begun
+    }
+
+    /// [`rebalance`](Self::rebalance), which adds to `lines` what is to be logged.
+    pub(super) fn run_balancer(self: &Arc<Self>, lines: &mut Vec<Line>) -> usize {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
         let mut meter = balancing.meter.lock();
-        let Some(decision) = self.decide(balancing, &mut meter) else { return 0 };
+        let Some(decision) = self.decide(balancing, &mut meter, lines) else { return 0 };
         let begun = {
             let mut control = self.control.lock();
             let wanted = moves(&decision.owner, &decision.plan).into_iter();
@@ -67,33 +86,41 @@ impl<T: Item> Shared<T> {
             let delta = |owner: &[usize]| {
                 spread(&thread_loads(&decision.load, owner, self.threads.len())) * 100.0
             };
-            self.host.inform(&format!(
+            lines.push(Line::Info(format!(
                 "queue {}: rebalanced {begun} partitions, max thread load delta: {:.0}% -> {:.0}%",
                 self.name,
                 delta(&decision.owner),
                 delta(&decision.plan)
-            ));
+            )));
         }
         begun
     }
 
     /// Returns `None` if all partitions stay where they are.
-    fn decide(&self, balancing: &Balancing, meter: &mut Meter) -> Option<Decision> {
+    fn decide(
+        &self,
+        balancing: &Balancing,
+        meter: &mut Meter,
+        lines: &mut Vec<Line>,
+    ) -> Option<Decision> {
         let threads = self.threads.len();
         let mut reading = meter.read(&self.route);
         if balancing.balancer.is_cost_weighted() {
             reading.weigh_by_cost(&self.route, self.config.selector);
         }
         let load = reading.load();
-        // The wanted owners: a partition in a handoff counts for its new owner.
-        let owner: Vec<usize> =
-            (0..load.len()).map(|partition| self.route.owner(partition).load().wanted()).collect();
+        // The wanted owners: a partition in a handoff counts for its new owner, and one that a
+        // spare thread serves for the thread that gets it back.
+        let owner = self.planned_owners(load.len());
         {
             let mut figures = balancing.figures.lock();
             figures.rebalances += 1;
             figures.load_ratio = load_ratio(&thread_loads(&load, &owner, threads));
         }
         let away = self.threads_away();
+        let busy = self.threads.permanent().map(ThreadSlot::busy).collect();
+        let busy = meter.busy_shares(busy, Instant::now());
+        let has_idle = busy.iter().any(|share| *share < IDLE);
         let plan = if balancing.balancer.is_custom() {
             meter.advance(reading);
             self.plan_custom(balancing, &load, &owner)
@@ -109,7 +136,7 @@ impl<T: Item> Shared<T> {
                 }
                 _ => {
                     meter.advance(reading);
-                    self.report_oversized(balancing, &load);
+                    self.report_oversized(balancing, &load, lines);
                     let plan = |load: &[f64], owner: &[usize], threads| {
                         balancing.balancer.plan(load, owner, threads)
                     };
@@ -120,18 +147,22 @@ impl<T: Item> Shared<T> {
         let mut plan = match plan {
             Ok(plan) => plan?,
             Err(problem) => {
-                if let Some(times) = balancing.refused_log.note((), 1, Instant::now()) {
+                if let Some(times) = balancing.refused_log.items_due((), 1, Instant::now()) {
                     let queue = &self.name;
-                    self.host.log(&format!(
+                    lines.push(Line::Warning(format!(
                         "queue {queue}: {times} plans of the balancer were refused: {problem}"
-                    ));
+                    )));
                 }
                 return None;
             }
         };
-        for (partition, thread) in plan.iter_mut().enumerate().filter(|(_, thread)| away[**thread])
-        {
-            *thread = owner[partition];
+        let is_full = |thread: usize| {
+            has_idle && busy[thread] >= SATURATED && !balancing.balancer.is_custom()
+        };
+        for (partition, thread) in plan.iter_mut().enumerate() {
+            if away[*thread] || is_full(*thread) {
+                *thread = owner[partition];
+            }
         }
         Some(Decision { plan, load, owner })
     }
@@ -143,7 +174,7 @@ impl<T: Item> Shared<T> {
         let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
         let is_away = |since: Instant| since.elapsed() > limit;
         self.threads
-            .iter()
+            .permanent()
             .map(|slot| slot.tally.counts().calling.is_some_and(|(_, since)| is_away(since)))
             .collect()
     }
@@ -167,12 +198,12 @@ impl<T: Item> Shared<T> {
 
     /// Logs a partition that is too heavy for any plan.
     #[allow(clippy::cast_precision_loss)]
-    fn report_oversized(&self, balancing: &Balancing, load: &[f64]) {
+    fn report_oversized(&self, balancing: &Balancing, load: &[f64], lines: &mut Vec<Line>) {
         let threads = self.threads.len();
         let Some(partition) = oversized(load, threads) else { return };
         let (share, fair) = (load[partition] / load.iter().sum::<f64>(), 1.0 / threads as f64);
         if share < fair * OVERSIZED_BY
-            || balancing.oversized_log.note(partition, 1, Instant::now()).is_none()
+            || balancing.oversized_log.items_due(partition, 1, Instant::now()).is_none()
         {
             return;
         }
@@ -188,13 +219,13 @@ impl<T: Item> Shared<T> {
         } else {
             "choose keys or partitions that spread more evenly"
         };
-        self.host.log(&format!(
+        lines.push(Line::Warning(format!(
             "queue {}: partition {partition}{types} has {:.0}% of the load, more than the {:.0}% \
              of one of {threads} drain threads: {remedy}",
             self.name,
             share * 100.0,
             fair * 100.0
-        ));
+        )));
     }
 }
 

@@ -19,15 +19,17 @@ use crate::shared::{Control, Shared};
 use crate::sync::{Instant, Ordering, fence};
 
 impl<T: Item> Shared<T> {
-    /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
-    /// then completes the move when it leaves. Returns `false` if `to` has it already, or if the
+    /// Moves a partition as a balancer plans it. Returns `false` if `to` has it already, or if the
     /// queue is closing.
-    ///
-    /// Called under the control lock, as `control` proves.
     pub(crate) fn hand_over(&self, control: &mut Control, partition: usize, to: usize) -> bool {
-        if control.access != Access::Open {
-            return false;
-        }
+        control.access == Access::Open && self.move_to(control, partition, to)
+    }
+
+    /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
+    /// then completes the move when it leaves. Returns `false` if `to` has it already.
+    ///
+    /// Called under the control lock, as `control` proves, and not after expiry.
+    pub(crate) fn move_to(&self, control: &mut Control, partition: usize, to: usize) -> bool {
         let word = self.route.owner(partition);
         let now = Instant::now();
         let mut seen = word.load();

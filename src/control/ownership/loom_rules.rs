@@ -10,6 +10,8 @@ use loom::thread;
 use crate::config::{Config, Selector};
 use crate::control::ownership::{Owner, OwnerWord};
 use crate::control::scheduler::sleeper;
+use crate::control::spares::Spares;
+use crate::control::thread_slots::ThreadSlots;
 use crate::flow::consumption::Consumption;
 use crate::flow::drain::DrainTask;
 use crate::shared::Shared;
@@ -112,9 +114,10 @@ fn loom_two_threads_enter_while_a_partition_moves() {
     model(3, || {
         let seen = Arc::new(Seen::default());
         let (_sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
+        let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared: Arc<Shared<Number>> =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
         let threads: Vec<_> = (0..2)
             .map(|thread| {
                 let (shared, seen) = (shared.clone(), seen.clone());
@@ -233,9 +236,10 @@ fn loom_remove_while_the_next_owner_lists_idle_handlers() {
     model(2, || {
         let (removed, kept, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
+        let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
         let handlers = [Idle(kept.clone(), Some(hold.clone())), Idle(removed.clone(), None)];
         for (key, handler) in [ONE, TWO].into_iter().zip(handlers) {
             shared.register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)]).unwrap();
@@ -250,7 +254,7 @@ fn loom_remove_while_the_next_owner_lists_idle_handlers() {
         let retired = shared.unregister(TWO).unwrap();
         assert!(shared.hand_over(&mut shared.control.lock(), 1, 0));
         first.cycle();
-        retired.wait_for_end(&mut Wait).unwrap();
+        retired.wait_for_end(None, &mut Wait).unwrap();
         hold.1.open();
         next.join().unwrap();
         assert_eq!(kept.numbers().len(), 1);
@@ -266,9 +270,10 @@ fn loom_remove_while_the_owner_submits() {
     model(2, || {
         let seen = Arc::new(Seen::default());
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
+        let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, wakers, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
         shared.register::<Infallible>(&ONE.into(), vec![seen.handler()]).unwrap();
         shared.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
         let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
@@ -278,7 +283,7 @@ fn loom_remove_while_the_owner_submits() {
             thread::spawn(move || {
                 let retired = shared.unregister(ONE).unwrap();
                 other.cycle();
-                retired.wait_for_end(&mut Wait).unwrap();
+                retired.wait_for_end(None, &mut Wait).unwrap();
                 seen.inside.with_mut(|_| ());
             })
         };

@@ -143,6 +143,20 @@ fn loom_close_while_a_partition_moves() {
     });
 }
 
+/// A thread takes a partition over while the queue closes: it is finished once, by either owner.
+#[test]
+fn loom_take_over_while_the_queue_closes() {
+    model_by_turns(0, 1, || {
+        let seen = Arc::new(Seen::default());
+        let queue = queue(&seen);
+        put(&queue, 1);
+        queue.shared.close();
+        queue.shared.move_to(&mut queue.shared.control.lock(), 0, 1);
+        assert_eq!(queue.shutdown(None), 0);
+        assert_eq!(seen.numbers(), [1]);
+    });
+}
+
 /// Concurrent growth, move and close.
 #[test]
 fn loom_growth_while_a_partition_moves_and_the_queue_closes() {

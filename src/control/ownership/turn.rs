@@ -33,6 +33,7 @@ impl<T: Item> Shared<T> {
         if !rule_off(Rule::InsideBeforeCheck) {
             fence(Ordering::SeqCst);
         }
+        self.watch_turn();
         let turn = Turn { shared: self, thread, partition };
         (rule_off(Rule::InsideBeforeCheck) || owns()).then_some(turn)
     }

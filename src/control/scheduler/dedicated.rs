@@ -44,6 +44,16 @@ pub(crate) fn start<T: Item>(
     Ok(joins)
 }
 
+/// Starts a spare thread, which is counted as running.
+pub(crate) fn start_spare<T: Item>(shared: &Arc<Shared<T>>, index: usize) -> std::io::Result<()> {
+    let (name, mine) = (format!("batchqueue-{}-{index}", shared.name), shared.clone());
+    spawn(name, move || {
+        let sleeper = mine.threads.spares.take(index);
+        live(index, mine, sleeper);
+    })
+    .map(drop)
+}
+
 fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     // Dropped last, so that nothing of this thread is left when a wait for the threads returns.
     let _count_out = CountOut(shared.ending.running().clone());
@@ -52,6 +62,9 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     host.live(&mut || {
         if let Some(task) = &mut task {
             run(task);
+        }
+        if let Some(task) = task.take_if(|task| task.is_dismissed()) {
+            return task.leave_early();
         }
         // The queue may be dropped with its last thread: its items and handlers are dropped inside
         // their host.
@@ -73,5 +86,7 @@ fn run<T: Item>(task: &mut DrainTask<T>) {
             }
         }
     }
-    task.end();
+    if !task.is_dismissed() {
+        task.end();
+    }
 }

@@ -24,6 +24,6 @@ pub(crate) use pool::{Compensation, Limit, Pool, TaskHandle};
 pub(crate) use registry::{PoolRef, shared_pool};
 #[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
 pub(crate) use registry::{forget_pools, live_pools};
-pub(crate) use running::RunningThreads;
+pub(crate) use running::{CountOut, RunningThreads};
 pub(crate) use tasks::{After, PoolTask};
 pub(crate) use worker::Live;

@@ -155,6 +155,12 @@ impl Waker {
         }
     }
 
+    /// Whether the thread rests or sleeps, or is about to.
+    pub(crate) fn is_asleep(&self) -> bool {
+        // Relaxed: a hint, ordered by nothing.
+        self.state.load(Ordering::Relaxed) & (RESTING | SLEEPING) != 0
+    }
+
     /// Ends the sleep as its limit would: without a change of the state.
     #[cfg(all(test, loom))]
     pub(crate) fn time_out(&self) {

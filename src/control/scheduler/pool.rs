@@ -181,7 +181,7 @@ impl Pool {
     /// workers have ended.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> bool {
-        self.running.wait(limit);
+        self.running.wait(limit, || false);
         self.has_ended()
     }
 

@@ -24,6 +24,12 @@ fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
     }
 }
 
+fn spare_threads(value: i64) -> PyResult<usize> {
+    usize::try_from(value).map_err(|_| {
+        ConfigError::new_err(format!("spare_threads is {value}; give 0 or more threads"))
+    })
+}
+
 /// The attributes of the facade's `BatchQueueConfig` that the core needs.
 #[derive(FromPyObject)]
 pub(crate) struct Settings<'py> {
@@ -39,6 +45,8 @@ pub(crate) struct Settings<'py> {
     retry: Option<RetrySettings>,
     balancer: Option<BalancerSettings>,
     rebalance_interval_ms: f64,
+    takeover_after_ms: f64,
+    spare_threads: Option<i64>,
     pub(crate) shutdown_timeout: Option<f64>,
 }
 
@@ -98,6 +106,8 @@ impl Settings<'_> {
             retry: self.retry.as_ref().map(RetrySettings::core).transpose()?,
             balancer,
             rebalance_interval: millis("rebalance_interval_ms", self.rebalance_interval_ms)?,
+            takeover_after: millis("takeover_after_ms", self.takeover_after_ms)?,
+            spare_threads: self.spare_threads.map(spare_threads).transpose()?,
         };
         let retry_on = self.retry.map(|retry| retry.retry_on);
         let common = CommonCallbacks { error_handler: self.error_handler, retry_on };

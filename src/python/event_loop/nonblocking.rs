@@ -142,5 +142,5 @@ pub(crate) fn shutdown_until(
 #[pyo3(signature = (queue: "Queue", item_type: "type | str"))]
 pub(crate) fn remove_handler_soon(queue: &Queue, item_type: ItemType<'_>) -> PyResult<bool> {
     // An error means that there was a handler, and that this call did not wait for it.
-    Ok(queue.registry.remove(queue.core()?, &item_type, &mut NoPause).unwrap_or(true))
+    Ok(queue.registry.remove(queue.core()?, &item_type, None, &mut NoPause).unwrap_or(true))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -118,15 +119,16 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns `false` if the type had no handler.
+    /// Returns `false` if the type had no handler, or if the deadline came before its end.
     pub(crate) fn remove<P: Pause>(
         &self,
         queue: &BatchQueue<PyItem>,
         item_type: &ItemType<'_>,
+        deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, P::Interrupt> {
         let key = item_type.known_to(&self.entries.lock().tags);
-        let removed = queue.remove_handler_with(key, pause);
+        let removed = queue.remove_handler_with(key, deadline, pause);
         self.forget_unused();
         removed
     }

@@ -224,7 +224,7 @@ impl<'a> Actor<'a> {
     }
 
     fn remove(&self, kind: usize) -> bool {
-        let removed = self.queue.remove_handler_with(key(kind), &mut Impatient::default());
+        let removed = self.queue.remove_handler_with(key(kind), None, &mut Impatient::default());
         if removed == Err(Hung) {
             self.world.violation("a removal hung");
         }

@@ -134,6 +134,8 @@ impl Settings {
             retry,
             balancer,
             rebalance_interval: Duration::from_millis(random.pick(&[0, 1])),
+            takeover_after: Duration::from_millis(random.pick(&[1, 2, 20])),
+            spare_threads: None,
         };
         let mode = match random.below(6) {
             0 => Mode::OneConsumer,

@@ -1,0 +1,98 @@
+//! The log helper: lines of the control thread and the supervisor go to the user's log on another
+//! thread, at most one for each queue, through a bounded list. A log that hangs keeps its helper
+//! and loses lines, and holds up nothing else.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | backlog | control thread, supervisor, the helper, under its lock | the same |
+
+use std::collections::VecDeque;
+
+use crate::control::helpers::spawn_helper;
+use crate::flow::host::Host;
+use crate::item::Item;
+use crate::sync::{Arc, Mutex};
+
+/// Lines that wait for the log; those beyond are dropped and counted.
+const MOST_LINES: usize = 1_000;
+
+/// A line for the log.
+#[derive(Debug)]
+pub(crate) enum Line {
+    /// Something may need the operator's attention.
+    Warning(String),
+    /// About normal operation.
+    Info(String),
+}
+
+impl Line {
+    pub(crate) fn log<T: Item>(&self, host: &dyn Host<T>) {
+        match self {
+            Self::Warning(line) => host.log(line),
+            Self::Info(line) => host.inform(line),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Backlog {
+    lines: VecDeque<Line>,
+    dropped: usize,
+    is_running: bool,
+}
+
+/// The lines of one queue on their way to the log.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LogHelper(Arc<Mutex<Backlog>>);
+
+impl LogHelper {
+    /// Logs a line of a queue on the helper thread.
+    pub(crate) fn log<T: Item>(&self, host: &Arc<dyn Host<T>>, queue: &str, line: Line) {
+        if !self.push(line) {
+            return;
+        }
+        let (host, queue, leave) = (host.clone(), queue.to_owned(), Leave(self.clone()));
+        // If the system has no thread left, the next line tries again.
+        let _ = spawn_helper("batchqueue-log", move || {
+            let leave = leave;
+            while let Some(line) = leave.0.next(&queue) {
+                line.log(&*host);
+            }
+        });
+    }
+
+    /// Returns whether a helper must be started.
+    fn push(&self, line: Line) -> bool {
+        let mut backlog = self.0.lock();
+        if backlog.lines.len() < MOST_LINES {
+            backlog.lines.push_back(line);
+        } else {
+            backlog.dropped += 1;
+        }
+        !std::mem::replace(&mut backlog.is_running, true)
+    }
+
+    /// The next line, or `None` at the end of the helper.
+    fn next(&self, queue: &str) -> Option<Line> {
+        let mut backlog = self.0.lock();
+        let line = backlog.lines.pop_front().or_else(|| {
+            let dropped = std::mem::take(&mut backlog.dropped);
+            (dropped > 0).then(|| {
+                Line::Warning(format!(
+                    "queue {queue}: {dropped} lines were dropped while the log was held up"
+                ))
+            })
+        });
+        backlog.is_running = line.is_some();
+        line
+    }
+}
+
+/// If the log panics, the next line starts another helper.
+struct Leave(LogHelper);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.0.lock().is_running = false;
+    }
+}

@@ -1,0 +1,85 @@
+//! How long visits continue, and how spare threads come and go.
+
+use crate::config::{PartitionPolicy, ThreadPolicy};
+use crate::control::supervision::Visits;
+use crate::item::Item;
+use crate::sync::{Arc, Duration, Instant, Mutex};
+use crate::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, TypeKey};
+
+#[derive(Debug)]
+struct Number(TypeKey);
+
+impl Item for Number {
+    fn type_key(&self) -> TypeKey {
+        self.0
+    }
+}
+
+/// Is called in each idle cycle.
+struct Idle;
+
+impl Handler<Number> for Idle {
+    fn consume(&self, batch: &mut Batch<Number>) -> Result<(), Failure> {
+        drop(batch.drain());
+        Ok(())
+    }
+
+    fn has_on_idle(&self) -> bool {
+        true
+    }
+}
+
+fn wait_until(done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "30 s are over");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_spare_thread_leaves_when_it_has_nothing_to_do_and_can_be_started_again() {
+    let threads = ThreadPolicy::fixed(1).unwrap();
+    let config = Config { threads, spare_threads: Some(1), ..Config::default() };
+    let partitions = PartitionPolicy::fixed(2).unwrap();
+    let queue = BatchQueue::builder("q", Config { partitions, ..config }).start().unwrap();
+    let (entered, release) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(())));
+    let handler = {
+        let (entered, release) = (entered.clone(), release.clone());
+        HandlerRef::new(move |_: &mut Batch<Number>| {
+            *entered.lock() += 1;
+            drop(release.lock());
+        })
+    };
+    queue.add_handler(TypeKey(16), handler).unwrap();
+    queue.add_handler(TypeKey(32), HandlerRef::new(|_: &mut Batch<Number>| ())).unwrap();
+    let is_running = || queue.shared.threads[1].is_running();
+    for round in 1..=2 {
+        let hold = release.lock();
+        queue.produce(Number(TypeKey(16))).unwrap();
+        wait_until(|| *entered.lock() == round);
+        queue.produce(Number(TypeKey(32))).unwrap();
+        wait_until(|| queue.stats().consumed == 2 * round - 1);
+        assert!(is_running());
+        drop(hold);
+        wait_until(|| !is_running());
+    }
+    assert_eq!(queue.shutdown(None), 0);
+    assert_eq!(queue.stats().consumed, 4);
+}
+
+#[test]
+fn a_queue_without_turns_is_visited_no_more_even_if_it_has_idle_handlers() {
+    let threads = ThreadPolicy::fixed(2).unwrap();
+    let partitions = PartitionPolicy::fixed(2).unwrap();
+    let config = Config { threads, partitions, ..Config::default() };
+    let queue = BatchQueue::builder("q", config).start().unwrap();
+    queue.add_handler(TypeKey(16), HandlerRef::new(Idle)).unwrap();
+    let is_armed = || queue.shared.supervision.arming.has(Visits::Rare);
+    for _ in 0..2 {
+        queue.produce(Number(TypeKey(16))).unwrap();
+        wait_until(is_armed);
+        wait_until(|| !is_armed());
+    }
+    queue.shutdown(None);
+}

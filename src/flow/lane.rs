@@ -1,0 +1,139 @@
+//! A lane: the order of one type in one partition.
+//!
+//! It exists only while it holds something: at most one job, which is the next call of the type's
+//! handler, and behind it the tail, which later jobs are made of.
+//!
+//! ```text
+//!              add          submit: the desk is free
+//!   (no lane) ─────▶ ready ──────────────────────────▶ running ──end, no tail──▶ (no lane)
+//!                     ▲ │                               │   │
+//!                     │ └─submit: the desk is held─▶ posted │──end, a tail──▶ ready
+//!                     │                  │  └─the holder serves it─▶ running
+//!                     ├──────recall──────┘                  │
+//!                     └──────────due───── backing off ◀─────┘ failed, to be tried again
+//! ```
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::flow::desk::JobPlace;
+use crate::flow::handler::Batch;
+use crate::item::{Item, TypeKey};
+use crate::sync::{Deadline, Duration};
+
+/// The items of one type of one partition that one call of a handler gets.
+#[derive(Debug)]
+pub(crate) struct Job<T> {
+    pub(crate) place: JobPlace,
+    pub(crate) batch: Batch<T>,
+    /// The items of the batch before its first try, by weight.
+    pub(crate) items: usize,
+    /// Tries so far.
+    pub(crate) tries: u32,
+    /// The time in the handler so far.
+    pub(crate) took: Duration,
+    /// The drain thread whose consumer tried it, with one consumer for each thread.
+    pub(crate) tried_by: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// In the list of ready lanes.
+    Ready,
+    /// A ticket for it is at the desk with this address. With a deadline, it is submitted again
+    /// when that has come.
+    Posted(usize, Option<Deadline>),
+    /// A thread has its job in hand.
+    Running,
+    BackingOff(Deadline),
+}
+
+impl State {
+    pub(super) fn due(self) -> Option<Deadline> {
+        match self {
+            Self::BackingOff(until) | Self::Posted(_, Some(until)) => Some(until),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lane<T> {
+    pub(super) key: TypeKey,
+    pub(super) state: State,
+    /// The job, if it was tried and failed: it comes before the tail.
+    pub(super) failed: Option<Job<T>>,
+    pub(super) tail: Batch<T>,
+    /// No item of the job was put before this many others of the partition.
+    pub(super) start: u64,
+    /// The same for the runs of items that the tail consists of, with their weights.
+    marks: SmallVec<[(usize, u64); 1]>,
+}
+
+impl<T> Lane<T> {
+    /// `taken`: how many items of the partition were taken before.
+    pub(super) fn new(key: TypeKey, taken: u64) -> Self {
+        Self {
+            key,
+            state: State::Ready,
+            failed: None,
+            tail: Batch::default(),
+            start: taken,
+            marks: smallvec![(0, taken)],
+        }
+    }
+
+    /// The items that are added next were put behind `taken` others of the partition.
+    pub(super) fn begin_run(&mut self, taken: u64) {
+        if self.marks.last().is_none_or(|(_, start)| *start != taken) {
+            self.marks.push((0, taken));
+        }
+    }
+
+    pub(super) fn note_added(&mut self, weight: usize) {
+        if let Some((items, _)) = self.marks.last_mut() {
+            *items += weight;
+        }
+    }
+
+    /// Takes the next batch off the tail: up to `most` items, rounded up to a segment.
+    pub(super) fn split_tail(&mut self, most: usize) -> Batch<T>
+    where
+        T: Item,
+    {
+        let batch = self.tail.split_front(most);
+        self.start = self.tail_start();
+        self.drop_marks(batch.len());
+        batch
+    }
+
+    /// After so many items were taken from the front of the tail.
+    fn drop_marks(&mut self, mut items: usize) {
+        let gone = self.marks.iter().take_while(|(run, _)| {
+            let is_gone = *run <= items;
+            items -= if is_gone { *run } else { 0 };
+            is_gone
+        });
+        let gone = gone.count();
+        self.marks.drain(..gone);
+        if let Some((run, _)) = self.marks.first_mut() {
+            *run -= items;
+        }
+    }
+
+    /// The next job comes from the tail. Returns `false` if there is none.
+    pub(super) fn end_job(&mut self) -> bool {
+        self.start = self.tail_start();
+        !self.tail.is_empty()
+    }
+
+    /// Without the rule that what failed is tried first: behind the tail.
+    pub(super) fn append_failed(&mut self, job: Job<T>) {
+        self.tail.append(job.batch);
+        self.marks.push((job.items, self.start));
+    }
+
+    /// The start of its tail, or that of its job if the tail is empty.
+    fn tail_start(&self) -> u64 {
+        self.marks.first().map_or(self.start, |(_, start)| *start)
+    }
+}
