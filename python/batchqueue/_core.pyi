@@ -403,7 +403,7 @@ class Queue:
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
-    def remove_handler(self, /, item_type: "type | str") -> bool:
+    def remove_handler(self, /, item_type: "type | str", *, timeout: "float | None" = None) -> bool:
         """
         Remove the handler of a type. Items of the type are unhandled from now on.
 
@@ -413,9 +413,11 @@ class Queue:
 
         Args:
             item_type: The class, or the tag.
+            timeout: Seconds to wait. Default: no limit.
 
         Returns:
-            True if the type had a handler. False if it had none, or the queue is shut down.
+            True if the type had a handler. False if it had none, or the queue is shut down; also if
+            time ran out while a thread was inside the handler, whose `on_close` comes later then.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a tag.

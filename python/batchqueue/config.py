@@ -24,6 +24,7 @@ __all__ = [
 T = TypeVar("T")
 
 _MAX_ITEMS = 100_000_000
+_MAX_THREADS = 1_024
 
 
 class BufferStrategy(enum.Enum):
@@ -74,6 +75,12 @@ class BatchQueueConfig(Generic[T]):
             where they are.
         rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
             `BatchQueue.rebalance` runs it. Default: 1000 ms.
+        takeover_after_ms: A drain thread that has been in one call for this long is held up: others
+            take over its partitions, after this time to twice this time. Default: 20 ms.
+        spare_threads: Drain threads that are started while all others are held up, and end when
+            they have had nothing to do for ten seconds. They have no effect on a shared scheduler.
+            Default: None, which means as many as drain threads, at most 8, and none with one drain
+            thread or with a consumer_factory.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
             until accepted items are handled. None means no limit. Default: 30 s.
 
@@ -96,6 +103,8 @@ class BatchQueueConfig(Generic[T]):
     max_batch_items: int = 10_000
     balancer: DrainBalancer | None = None
     rebalance_interval_ms: float = 1_000
+    takeover_after_ms: float = 20
+    spare_threads: int | None = None
     shutdown_timeout: float | None = 30
 
     def __post_init__(self) -> None:
@@ -151,6 +160,8 @@ class BatchQueueConfig(Generic[T]):
             "retry": (RetryPolicy, type(None)),
             "balancer": (DrainBalancer, type(None)),
             "rebalance_interval_ms": (int, float),
+            "takeover_after_ms": (int, float),
+            "spare_threads": (int, type(None)),
             "min_idle_ms": (int, float),
             "max_idle_ms": (int, float),
             "shutdown_timeout": (int, float, type(None)),
@@ -174,10 +185,27 @@ class BatchQueueConfig(Generic[T]):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
+        if not 1 <= self.takeover_after_ms < math.inf:
+            raise ConfigError(
+                f"takeover_after_ms is {self.takeover_after_ms}; give a finite number from 1 up"
+            )
+        self._check_spare_threads()
         if self.max_idle_ms < self.min_idle_ms:
             raise ConfigError(
                 f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "
                 "raise max_idle_ms or lower min_idle_ms"
+            )
+
+    def _check_spare_threads(self) -> None:
+        spares = self.spare_threads
+        if spares is None:
+            return
+        if not 0 <= spares <= _MAX_THREADS:
+            raise ConfigError(f"spare_threads is {spares}; give 0 to {_MAX_THREADS:_} threads")
+        if spares > 0 and self.consumer_factory is not None:
+            raise ConfigError(
+                f"spare_threads is {spares} with a consumer_factory, and a spare thread has no "
+                "consumer; leave it out, or give 0"
             )
 
 

@@ -70,7 +70,7 @@ class BatchQueueStats:
     Attributes:
         name: The queue's name.
         partition_count: Partitions, which `PartitionPolicy.adaptive` lets grow.
-        thread_count: Drain threads.
+        thread_count: Drain threads, without spare ones.
         buffer_size: Capacity of one partition, in items.
         total_capacity: Capacity of all partitions, in items.
         total_used: Items queued and in flight.
@@ -92,7 +92,9 @@ class BatchQueueStats:
             thread owned it, in milliseconds.
         stuck_handlers: Names of the types whose handler has been in one call for more than a
             second.
-        drain_threads: The drain threads, by index.
+        drain_threads: The drain threads, by index; at the end those spare ones that have run.
+        taken_over: Partitions that another drain thread took over because theirs was held up in a
+            handler.
     """
 
     name: str
@@ -116,6 +118,7 @@ class BatchQueueStats:
     longest_handoff_ms: float
     stuck_handlers: tuple[str, ...]
     drain_threads: tuple[DrainThreadStats, ...]
+    taken_over: int
     _partitions: tuple[PartitionStats, ...] = field(repr=False)
     _handlers: tuple[tuple[type | str, HandlerStats], ...] = field(repr=False)
 
@@ -140,7 +143,6 @@ class BatchQueueStats:
         return cls(
             **snapshot,
             partition_count=len(partitions),
-            thread_count=len(threads),
             used_percentage=_percentage(snapshot["total_used"], snapshot["total_capacity"]),
             drain_threads=threads,
             _partitions=partitions,

@@ -110,7 +110,7 @@ def test_handler_that_never_gets_an_item_is_still_closed_when_removed(make_queue
     assert handler.closed == 1
 
 
-def test_items_without_any_handler_are_unhandled_and_logged_once(make_queue, caplog):
+def test_items_without_any_handler_are_unhandled_and_logged_with_their_number(make_queue, caplog):
     queue = make_queue(max_batch_items=1)
     for _ in range(20):
         queue.produce(1)
@@ -122,5 +122,6 @@ def test_items_without_any_handler_are_unhandled_and_logged_once(make_queue, cap
     assert [line.split(":")[1].strip() for line in lines(caplog)] == [
         "1 items of int had no handler",
         "1 items of str had no handler",
+        "19 more items of int had no handler",
     ]
     assert "add_handler" in lines(caplog)[0]

@@ -135,6 +135,7 @@ shapes = st.fixed_dictionaries(
             [None, DrainBalancer.custom(lambda _, owner, threads: [threads - 1] * len(owner))]
         ),
         "rebalance_interval_ms": st.sampled_from([0, 1]),
+        "takeover_after_ms": st.sampled_from([1, 20]),
     }
 )
 

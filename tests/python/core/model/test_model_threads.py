@@ -93,6 +93,7 @@ shapes = st.fixed_dictionaries(
         ),
         "balancer": st.sampled_from(BALANCERS),
         "rebalance_interval_ms": st.sampled_from([0, 1]),
+        "takeover_after_ms": st.sampled_from([1, 20]),
     }
 )
 

@@ -98,7 +98,7 @@ def test_handler_that_returns_a_coroutine_has_not_handled_its_batch(make_queue, 
     )
 
 
-def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_queue, lines):
+def test_failures_are_logged_by_type_with_traceback_and_the_rest_at_shutdown(make_queue, lines):
     def fail(batch):
         raise ValueError("the disk is full")
 
@@ -109,8 +109,12 @@ def test_failed_items_are_logged_once_per_type_with_number_and_traceback(make_qu
         queue.produce_many([1, 2, 3, "a"])
         assert queue.flush(WAIT_S)
     eventually(lambda: len(lines()) >= 2, "two lines")
-    assert queue.shutdown(WAIT_S) == 0
     assert len(lines()) == 2
+    assert queue.shutdown(WAIT_S) == 0
+    assert sorted(lines()[2:]) == [
+        "queue orders: 19 more items of str failed",
+        "queue orders: 57 more items of int failed",
+    ]
     of_int = next(line for line in lines() if "int" in line)
     assert "3 items" in of_int
     assert "the disk is full" in of_int
