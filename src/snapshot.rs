@@ -25,9 +25,12 @@ impl<T: Item> Shared<T> {
 
     pub(crate) fn stats(&self) -> Stats {
         let route = &self.route;
-        let mut stats = {
+        let (mut stats, expired) = {
             let control = self.control.lock();
-            Stats::new(self.config.buffer_size, control.abandoned, control.longest_handoff)
+            let (abandoned, longest_handoff) = (control.abandoned, control.longest_handoff);
+            // An expiry after this is not seen: its items are still queued or in flight.
+            let expired = self.ending.is_expired_under_lock();
+            (Stats::new(self.config.buffer_size, abandoned, longest_handoff), expired)
         };
         if let Some(figures) = self.balancing.as_ref().map(Balancing::figures) {
             stats.rebalances = figures.rebalances;
@@ -49,13 +52,13 @@ impl<T: Item> Shared<T> {
             }
             stats.add_handler(registered.key, registered.tally.counts());
         }
-        let expired = self.ending.is_expired();
         for partition in route.partitions() {
             let counts = partition.counts();
             let owner = route.owner(partition.index).load().inside();
             let types = types.remove(&partition.index).unwrap_or_default();
             stats.add_partition(counts, owner, types, expired);
         }
+        stats.finish();
         stats
     }
 }

@@ -64,8 +64,8 @@ class DrainThreadStats:
 class BatchQueueStats:
     """One queue at one moment. Counts are in items and never decrease.
 
-    At rest `produced == consumed + failed + unhandled + abandoned` and `attempts == produced +
-    refused`.
+    At any moment `produced == consumed + failed + unhandled + abandoned + total_used`. At rest
+    `total_used` is 0, and `attempts == produced + refused`.
 
     Attributes:
         name: The queue's name.

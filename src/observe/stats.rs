@@ -7,8 +7,8 @@ use crate::sync::{Duration, Instant};
 
 /// One queue at one moment. Counts are items and only grow.
 ///
-/// At rest `produced = consumed + failed + unhandled + abandoned` and `attempts = produced +
-/// refused`.
+/// At any moment `produced = consumed + failed + unhandled + abandoned + queued + in_flight`. At
+/// rest `attempts = produced + refused`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
     /// Items per partition.
@@ -129,23 +129,31 @@ impl Stats {
         self.attempts += counts.attempts;
         self.produced += counts.pushed;
         self.refused += counts.refused;
-        let (queued, mut in_flight) = if expired {
-            (0, 0)
+        let (queued, taken, unsettled) = if expired {
+            (0, 0, 0)
         } else {
-            (counts.pushed - counts.taken, counts.taken - counts.settled)
+            (counts.pushed - counts.taken, counts.taken, counts.taken - counts.settled)
         };
-        if rule_off(Rule::UsageCountsInFlight) {
-            in_flight = 0;
-        }
         self.queued += queued;
-        self.in_flight += in_flight;
+        self.in_flight += taken;
+        let unsettled = if rule_off(Rule::UsageCountsInFlight) { 0 } else { unsettled };
         self.partitions.push(PartitionStats {
             index: self.partitions.len(),
-            used: queued + in_flight,
+            used: queued + unsettled,
             owner,
             attempts: counts.attempts,
             types,
         });
+    }
+
+    /// Called after all partitions were added, which was after all threads: in flight is what was
+    /// taken and is not counted as handled, so that no item is both.
+    pub(crate) fn finish(&mut self) {
+        let handled = self.consumed + self.failed + self.unhandled;
+        self.in_flight = self.in_flight.saturating_sub(handled);
+        if rule_off(Rule::UsageCountsInFlight) {
+            self.in_flight = 0;
+        }
     }
 
     /// Queued and in flight.

@@ -12,6 +12,51 @@ use crate::support::{
     Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
 };
 
+/// While items are put, taken and handled, and while a shutdown expires.
+#[test]
+fn at_any_moment_each_item_is_counted_once() {
+    let queue = start(Config { buffer_size: 64, max_batch_items: 4, ..config(2) });
+    for kind in 0..4 {
+        let slow = |batch: &mut Batch<Sent>| {
+            for item in batch.drain().filter(|item| item.number % 16 == 0) {
+                std::thread::sleep(Duration::from_micros(item.number as u64 % 50));
+            }
+        };
+        queue.add_handler(key(kind), HandlerRef::new(slow)).unwrap();
+    }
+    let (mut samples, mut seen_in_flight) = (0, 0);
+    std::thread::scope(|scope| {
+        let queue = &queue;
+        for producer in 0..2 {
+            scope.spawn(move || {
+                let mut number = 0;
+                // Up to the first that the shutdown refuses.
+                while queue.produce(sent(number % 4, producer, number)).is_ok() {
+                    number += 1;
+                }
+            });
+        }
+        let expiry = scope.spawn(move || {
+            wait_until("items to be handled", || queue.stats().consumed > 5_000);
+            queue.shutdown(Some(Instant::now()))
+        });
+        loop {
+            let (last, stats) = (expiry.is_finished(), queue.stats());
+            let handled = stats.consumed + stats.failed + stats.unhandled + stats.abandoned;
+            if stats.produced != handled + stats.queued + stats.in_flight {
+                queue.shutdown(Some(Instant::now()));
+                panic!("{stats:?}");
+            }
+            (samples, seen_in_flight) = (samples + 1, seen_in_flight + stats.in_flight);
+            if last {
+                break;
+            }
+        }
+    });
+    assert!(samples > 10 && seen_in_flight > 0, "{samples} samples");
+    assert_conserved(&queue.stats());
+}
+
 #[test]
 fn every_accepted_item_is_handled_once() {
     let collector = Collector::default();
