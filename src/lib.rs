@@ -95,7 +95,7 @@ pub use flow::desk::Desk;
 pub use flow::handler::{Batch, Drain, Failure, Handler, HandlerRef};
 pub use flow::host::{Host, NoHost};
 pub use flow::pause::{Pause, Wait};
-pub use flow::pending::{Listening, PendingItem, TryProduceError};
+pub use flow::pending::{Line, Listening, PendingItem, TryProduceError};
 pub use flow::space::Listener;
 pub use item::{HandledType, Item, TypeKey};
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};

@@ -9,7 +9,7 @@ use crate::flow::gate::Access;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
 use crate::flow::pause::{Pause, Wait, slice};
-use crate::flow::pending::TryProduceError;
+use crate::flow::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::Stats;
 use crate::shared::Shared;
@@ -207,8 +207,8 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
-    /// [`PendingItem`](crate::PendingItem). If `is_awaited` says that others wait for the item's
-    /// partition, the item is pending immediately, so that it does not overtake them.
+    /// [`PendingItem`](crate::PendingItem). If `is_awaited` says that others wait in the item's
+    /// line, the item is pending immediately, so that it does not overtake them.
     ///
     /// # Errors
     /// The item is pending, or it was refused as by [`produce`](Self::produce).
@@ -219,7 +219,7 @@ impl<T: Item> BatchQueue<T> {
         &self,
         item: T,
         partition: Option<usize>,
-        is_awaited: &dyn Fn(usize) -> bool,
+        is_awaited: &dyn Fn(Line) -> bool,
     ) -> Result<(), TryProduceError<T>> {
         self.shared.try_produce(item, partition, is_awaited)
     }
@@ -236,13 +236,13 @@ impl<T: Item> BatchQueue<T> {
         self.shared.try_produce_many(items)
     }
 
-    /// How many items find room in a partition now. Returns `buffer_size` if it takes no more
-    /// items, so that a caller that waits for room tries again.
+    /// How many of the items that wait in a line find room now. Returns `buffer_size` if the
+    /// partition takes no more items, so that a caller that waits for room tries again.
     ///
     /// # Panics
-    /// `partition` is not below [`partition_count`](Self::partition_count).
-    pub fn room(&self, partition: usize) -> usize {
-        self.shared.route.partition(partition).room()
+    /// The partition of `line` is not below [`partition_count`](Self::partition_count).
+    pub fn room(&self, line: Line) -> usize {
+        self.shared.room(line)
     }
 
     /// Waits until all items accepted before the call are handled. Returns `false` if the deadline

@@ -29,6 +29,10 @@ pub(crate) enum Rule {
     AssignLanes,
     /// P5: items that are held count against the bound.
     HeldCounts,
+    /// P4: a type that is held up does not take the room of others in its partition.
+    Choke,
+    /// P4: producers of a type that is choked no more are notified.
+    NotifyUnchoked,
     /// P4: a flush waits for the oldest lane.
     CompletedBehindLanes,
     /// P2: a partition is finished only without lanes.

@@ -213,9 +213,10 @@ class PendingItem:
     It is refused when the caller gives it up, at the latest when this object is destroyed.
     """
     @property
-    def partition(self, /) -> int | None:
+    def line(self, /) -> tuple[int, int] | None:
         """
-        The partition that the item waits for, or None if it is settled.
+        The line that the item waits in: its partition, and a number for its type; or None if it is
+        settled.
         """
     def refuse(self, /) -> None:
         """
@@ -448,25 +449,25 @@ class Queue:
 @final
 class RoomNotifier:
     """
-    The partitions of one queue that tasks of one event loop wait for.
+    The lines of one queue that tasks of one event loop wait in.
     """
     def __new__(cls, /) -> RoomNotifier: ...
     def fileno(self, /) -> int:
         """
         Return the file descriptor, which is readable when a partition has room.
         """
-    def take_notified(self, /) -> list[int]:
+    def take_notified(self, /) -> list[tuple[int, int]]:
         """
-        Return the watched partitions that got room since the last call, or that accept no more
-        items.
+        Return the watched lines of the partitions that got room since the last call, or that accept
+        no more items.
         """
-    def unwatch(self, /, partition: SupportsIndex) -> None:
+    def unwatch(self, /, line: tuple[SupportsIndex, SupportsIndex]) -> None:
         """
-        Stop watching a partition.
+        Stop watching a line.
         """
     def watch(self, /, pending: PendingItem) -> None:
         """
-        Watch the partition that an item waits for, from now on.
+        Watch the line that an item waits in, from now on.
         """
 
 @final
@@ -557,10 +558,10 @@ def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
     `Queue.remove_handler` without the wait.
     """
 
-def room(queue: "Queue", partition: "int") -> int:
+def room(queue: "Queue", line: "tuple[int, int]") -> int:
     """
-    Return the number of items that a partition has room for now; `buffer_size` once it accepts no
-    more items.
+    Return the number of items of a line that there is room for now; `buffer_size` once its
+    partition accepts no more items.
     """
 
 def shutdown_until(
@@ -585,7 +586,7 @@ def try_produce(
     queue: "Queue",
     item: "Any",
     notifier: "RoomNotifier | None",
-    turn_at: "int | None",
+    turn_at: "tuple[int, int] | None",
     call: "HandlerCall | None",
 ) -> "bool | PendingItem":
     """
@@ -594,9 +595,9 @@ def try_produce(
     Args:
         queue: The queue.
         item: Any object.
-        notifier: The partitions that tasks of the loop wait for. There the item waits as well,
-            behind them.
-        turn_at: The partition where it is the caller's turn.
+        notifier: The lines that tasks of the loop wait in. There the item waits as well, behind
+            them.
+        turn_at: The line where it is the caller's turn.
         call: The handler call that the caller belongs to.
 
     Returns:
@@ -608,7 +609,7 @@ def try_produce_many(
     items: "list[Any] | tuple[Any, ...]",
     start: "int",
     notifier: "RoomNotifier | None",
-    turn_at: "int | None",
+    turn_at: "tuple[int, int] | None",
     call: "HandlerCall | None",
 ) -> "tuple[int, bool | PendingItem | None]":
     """

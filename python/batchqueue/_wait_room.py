@@ -1,10 +1,14 @@
-"""Tasks of an event loop that wait for room in full partitions, in order of arrival per partition.
+"""Tasks of an event loop that wait for room in full partitions, in order of arrival per type.
 
 A task enqueues its item itself, at its turn; the code that calls it does not. So a task that is
 cancelled at any moment before has enqueued nothing, and passes its turn on. A task is called when a
 check of the partition found room for it. One rule prevents an endless wait: while a queue has
 waiters and none of them is called, the last check found the partition full, and the loop is
 notified of room that comes after that check.
+
+Where types share a partition, a handler that hangs may fill it with its items. After a while the
+core gives the room back to the other types, when it is asked for room: so full partitions are
+checked from time to time.
 """
 
 import asyncio
@@ -16,9 +20,15 @@ from itertools import islice
 from batchqueue import _core
 from batchqueue.exceptions import BatchQueueError
 
+#: Seconds between two checks of full partitions.
+_CHECK_S = 0.1
+
+#: A partition and a type, as the core numbers them; with a consumer, all types have one line.
+Line = tuple[int, int]
+
 
 class Waiter:
-    """A task that waits for room in one partition."""
+    """A task that waits for room."""
 
     __slots__ = ("called", "future", "pending", "timed_out", "wait_queue")
 
@@ -80,13 +90,13 @@ class Waiter:
 
 
 class WaitQueue:
-    """The tasks that wait for one partition, in order of arrival."""
+    """The tasks that wait in one line, in order of arrival."""
 
-    __slots__ = ("called", "partition", "wait_room", "waiters")
+    __slots__ = ("called", "line", "wait_room", "waiters")
 
-    def __init__(self, wait_room: "WaitRoom", partition: int) -> None:
+    def __init__(self, wait_room: "WaitRoom", line: Line) -> None:
         self.wait_room = wait_room
-        self.partition = partition
+        self.line = line
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.called = 0
 
@@ -95,9 +105,9 @@ class WaitQueue:
         return next(iter(self.waiters))
 
     def call_waiters(self) -> None:
-        """Call as many waiters as the partition has room for."""
+        """Call as many waiters as there is room for."""
         if self.waiters:
-            for waiter in islice(self.waiters, _core.room(self.wait_room.queue, self.partition)):
+            for waiter in islice(self.waiters, _core.room(self.wait_room.queue, self.line)):
                 waiter.call()
 
 
@@ -107,14 +117,15 @@ class WaitRoom:
     def __init__(self, queue: _core.Queue) -> None:
         self.queue = queue
         self.notifier = _core.RoomNotifier()
-        self.wait_queues: dict[int, WaitQueue] = {}
+        self.wait_queues: dict[Line, WaitQueue] = {}
+        self._next_check: asyncio.TimerHandle | None = None
 
     async def enqueue(
         self,
         pending: _core.PendingItem,
         deadline: float | None,
         call: _core.HandlerCall | None,
-        on_accepted: Callable[[int], None] | None = None,
+        on_accepted: Callable[[Line], None] | None = None,
     ) -> bool:
         """Enqueue an item at its turn.
 
@@ -122,7 +133,7 @@ class WaitRoom:
             pending: The item that found no room.
             deadline: When to give up, by the loop's clock; None waits indefinitely.
             call: The handler call that the task belongs to.
-            on_accepted: Called with the partition once the item is accepted, while it is still the
+            on_accepted: Called with the line once the item is accepted, while it is still the
                 task's turn there.
 
         Returns:
@@ -143,7 +154,7 @@ class WaitRoom:
                 accepted = pending.try_again(call)
                 if accepted is not None:
                     if accepted and on_accepted is not None:
-                        on_accepted(waiter.wait_queue.partition)
+                        on_accepted(waiter.wait_queue.line)
                     return accepted
                 if waiter.timed_out:
                     break
@@ -160,20 +171,21 @@ class WaitRoom:
                 waiter.leave()
 
     def _enter(self, pending: _core.PendingItem, loop: asyncio.AbstractEventLoop) -> Waiter:
-        partition = pending.partition
-        assert partition is not None, "a settled item waits for no partition"
-        wait_queue = self.wait_queues.get(partition)
+        line = pending.line
+        assert line is not None, "a settled item waits in no line"
+        wait_queue = self.wait_queues.get(line)
         if wait_queue is not None:
             waiter = Waiter(wait_queue, pending, loop)
             wait_queue.waiters[waiter] = None
             return waiter
         if not self.wait_queues:
             self._add_reader(loop)
-        wait_queue = self.wait_queues[partition] = WaitQueue(self, partition)
+            self._check_later(loop)
+        wait_queue = self.wait_queues[line] = WaitQueue(self, line)
         waiter = Waiter(wait_queue, pending, loop)
         wait_queue.waiters[waiter] = None
         self.notifier.watch(pending)
-        # Room that came before the partition was watched causes no notification.
+        # Room that came before the line was watched causes no notification.
         wait_queue.call_waiters()
         return waiter
 
@@ -187,17 +199,28 @@ class WaitRoom:
             ) from None
 
     def _on_room(self) -> None:
-        for partition in self.notifier.take_notified():
-            wait_queue = self.wait_queues.get(partition)
+        for line in self.notifier.take_notified():
+            wait_queue = self.wait_queues.get(line)
             if wait_queue is not None:
+                wait_queue.call_waiters()
+
+    def _check_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next_check = loop.call_later(_CHECK_S, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._check_later(loop)
+        for wait_queue in self.wait_queues.values():
+            # A task that is called checks again itself.
+            if not wait_queue.called:
                 wait_queue.call_waiters()
 
     def close(self, wait_queue: WaitQueue, loop: asyncio.AbstractEventLoop) -> None:
         """Remove a queue that has no waiters left."""
-        if self.wait_queues.get(wait_queue.partition) is wait_queue:
-            del self.wait_queues[wait_queue.partition]
-            self.notifier.unwatch(wait_queue.partition)
+        if self.wait_queues.get(wait_queue.line) is wait_queue:
+            del self.wait_queues[wait_queue.line]
+            self.notifier.unwatch(wait_queue.line)
             if not self.wait_queues:
+                self._check_no_more()
                 # A closed loop watches no file descriptors any more.
                 with contextlib.suppress(RuntimeError):
                     loop.remove_reader(self.notifier.fileno())
@@ -208,8 +231,14 @@ class WaitRoom:
             for waiter in list(wait_queue.waiters):
                 waiter.pending.refuse()
             wait_queue.waiters.clear()
-            self.notifier.unwatch(wait_queue.partition)
+            self.notifier.unwatch(wait_queue.line)
         self.wait_queues.clear()
+        self._check_no_more()
+
+    def _check_no_more(self) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
 
 
 def _timeout_error(pending: _core.PendingItem) -> BaseException:

@@ -18,7 +18,7 @@ from batchqueue._loop_handlers import (
     error_handler_on_loop,
     methods_on_loop,
 )
-from batchqueue._wait_room import WaitRoom
+from batchqueue._wait_room import Line, WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
@@ -163,8 +163,8 @@ class AsyncBatchQueue(Generic[T]):
     async def produce(self, item: T, *, timeout: float | None = None) -> bool:
         """Enqueue one item.
 
-        The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks that wait
-        for the same partition get room in order of arrival. A cancelled task has enqueued nothing.
+        The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
+        items of the same type get room in order of arrival. A cancelled task has enqueued nothing.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
@@ -336,10 +336,10 @@ class _ItemSequence:
         self._remaining: Iterator[Any] = iter(()) if self._pieces is not None else iter(items)
         self._after_turn: bool | _core.PendingItem | None = None
 
-    def on_accepted(self, partition: int) -> None:
+    def on_accepted(self, line: Line) -> None:
         """Count a pending item as accepted, and enqueue more while it is this task's turn there."""
         self.accepted += 1
-        self._after_turn = self._enqueue(partition)
+        self._after_turn = self._enqueue(line)
 
     def enqueue(self) -> bool | _core.PendingItem | None:
         """Enqueue the items that find room.
@@ -351,7 +351,7 @@ class _ItemSequence:
         result, self._after_turn = self._after_turn, None
         return self._enqueue(None) if result is None else result
 
-    def _enqueue(self, turn_at: int | None) -> bool | _core.PendingItem | None:
+    def _enqueue(self, turn_at: Line | None) -> bool | _core.PendingItem | None:
         queue, notifier = self._queue._queue, self._queue._notifier()
         if self._pieces is not None:
             self.accepted, result = _core.try_produce_many(

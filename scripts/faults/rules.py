@@ -156,6 +156,12 @@ RULES: dict[str, list[str]] = {
     "AssignLanes": [
         "it:p4_held_up::a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition"
     ],
+    "Choke": [
+        "it:p4_choke::a_type_that_hangs_leaves_the_room_of_its_partition_to_others",
+        "it:p4_choke::a_producer_that_waits_has_the_room_of_a_type_that_hangs",
+        "py:core/event_loop/test_producers.py -k room_of_a_class_that_hangs",
+    ],
+    "NotifyUnchoked": ["loom:flow::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait"],
     "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],
     "CompletedBehindLanes": ["loom:flow::loom_tests::loom_flush_while_the_cycle_ends"],
     "FinishWithoutLanes": [

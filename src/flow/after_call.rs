@@ -68,7 +68,7 @@ impl<T: Item> Shared<T> {
         };
         desk.continue_with(target.registered.purpose());
         let job = lanes.take_job(place.partition, place.lane, self.config.max_batch_items);
-        partition.make_room(lanes.held(), true);
+        partition.make_room(&mut lanes, true);
         Some((target, job))
     }
 
@@ -120,7 +120,7 @@ impl<T: Item> Shared<T> {
                 return Some(job);
             }
             lanes.retry(job, until);
-            partition.make_room(lanes.held(), false);
+            partition.make_room(lanes, false);
             None
         });
         if too_late.is_some() {

@@ -76,8 +76,9 @@ impl<T: Item> Shared<T> {
         while items.left() > 0 {
             let mut runs = Runs::new(self);
             for item in items.by_ref().take(PUTS) {
-                let run = runs.of(item.type_key());
-                if let Err(stop) = run.check() {
+                let key = item.type_key();
+                let run = runs.of(key);
+                if let Err(stop) = run.check(key) {
                     run.count_delayed();
                     return Some((item, run.partition, stop));
                 }
@@ -98,7 +99,7 @@ impl<T: Item> Shared<T> {
             let mut run = partition.run(on_drain_thread());
             let mut stopped = None;
             for item in items.by_ref().take(share) {
-                if let Err(stop) = run.check() {
+                if let Err(stop) = run.check(item.type_key()) {
                     run.count_delayed();
                     stopped = Some((item, partition, stop));
                     break;

@@ -1,7 +1,13 @@
 //! The state behind a partition's gate: the open segment, the bound, the access, and the plan for
 //! the next puts.
 
+use rustc_hash::FxHashSet;
+
+use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
+
+/// The choked types of a partition: see `room.rs`.
+pub(super) type ChokedTypes = FxHashSet<TypeKey>;
 
 /// Who may still put items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +39,8 @@ pub(super) struct Gate<T> {
     /// held the gate.
     pub(super) sealed: u32,
     pub(super) access: Access,
+    /// Whether a type is choked here: each put checks its type then.
+    pub(super) has_choked: bool,
 }
 
 impl<T> Gate<T> {
@@ -46,6 +54,7 @@ impl<T> Gate<T> {
             plain_until: 0,
             sealed: 0,
             access: Access::Open,
+            has_choked: false,
         }
     }
 
@@ -71,7 +80,7 @@ impl<T> Gate<T> {
         let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
         let below_half = (self.half() - 1).saturating_sub(ahead);
         let plain = below_half.min(usize::from(self.segment_size) - 1);
-        let none = self.access != Access::Open || self.open.is_empty();
+        let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
         self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
     }
 

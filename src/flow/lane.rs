@@ -18,7 +18,10 @@ use smallvec::{SmallVec, smallvec};
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
-use crate::sync::{Deadline, Duration};
+use crate::sync::{Deadline, Duration, Instant};
+
+/// How long the job of a lane waits before its type is choked in a full partition.
+pub(super) const CHOKE_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
 
 /// The items of one type of one partition that one call of a handler gets.
 #[derive(Debug)]
@@ -67,6 +70,10 @@ pub(super) struct Lane<T> {
     pub(super) start: u64,
     /// The same for the runs of items that the tail consists of, with their weights.
     marks: SmallVec<[(usize, u64); 1]>,
+    /// When a put that found the partition full first saw this job.
+    waits_since: Option<Instant>,
+    /// Whether what it holds does not count against the bound: see `room.rs`.
+    pub(super) is_choked: bool,
 }
 
 impl<T> Lane<T> {
@@ -79,6 +86,8 @@ impl<T> Lane<T> {
             tail: Batch::default(),
             start: taken,
             marks: smallvec![(0, taken)],
+            waits_since: None,
+            is_choked: false,
         }
     }
 
@@ -122,6 +131,7 @@ impl<T> Lane<T> {
 
     /// The next job comes from the tail. Returns `false` if there is none.
     pub(super) fn end_job(&mut self) -> bool {
+        self.waits_since = None;
         self.start = self.tail_start();
         !self.tail.is_empty()
     }
@@ -130,6 +140,16 @@ impl<T> Lane<T> {
     pub(super) fn append_failed(&mut self, job: Job<T>) {
         self.tail.append(job.batch);
         self.marks.push((job.items, self.start));
+    }
+
+    /// The items that no thread has in hand, by weight.
+    pub(super) fn held(&self) -> usize {
+        self.failed.as_ref().map_or(0, |job| job.items) + self.tail.len()
+    }
+
+    /// Whether its job has waited for `limit`, counted from the first call.
+    pub(super) fn has_waited(&mut self, limit: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit
     }
 
     /// The start of its tail, or that of its job if the tail is empty.

@@ -10,10 +10,10 @@ use slab::Slab;
 
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
-use crate::flow::lane::{Job, Lane, State};
+use crate::flow::lane::{CHOKE_AFTER, Job, Lane, State};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Deadline, Duration};
+use crate::sync::{Deadline, Duration, Instant};
 
 /// What the lanes of a partition wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,10 @@ pub(crate) struct Lanes<T> {
     due: Vec<usize>,
     /// Items, by weight, that no thread has in hand.
     held: usize,
+    /// Those of them that choked lanes hold.
+    choked: usize,
+    /// Types that are choked no more, to be published.
+    unchoked: Vec<TypeKey>,
     /// Items settled so far, by weight.
     settled: u64,
     /// A turn found a lane in its way, or no room to hold what it takes.
@@ -66,6 +70,8 @@ impl<T> Lanes<T> {
             ready: VecDeque::new(),
             due: Vec::new(),
             held: 0,
+            choked: 0,
+            unchoked: Vec::new(),
             settled: 0,
             was_stopped: false,
         }
@@ -93,6 +99,11 @@ impl<T> Lanes<T> {
 
     pub(crate) fn held(&self) -> usize {
         self.held
+    }
+
+    /// The held items that count against the bound.
+    pub(crate) fn counted(&self) -> usize {
+        self.held - self.choked
     }
 
     pub(crate) fn settled(&self) -> u64 {
@@ -142,8 +153,7 @@ impl<T> Lanes<T> {
     #[inline]
     pub(crate) fn add_segment(&mut self, lane: usize, segment: Vec<T>, weight: usize) {
         self.all[lane].tail.push_segment(segment, weight);
-        self.all[lane].note_added(weight);
-        self.held += weight;
+        self.note_added(lane, weight);
     }
 
     /// Adds an item to the tail of a lane. A new segment comes from `room`, once the last one has
@@ -153,9 +163,18 @@ impl<T> Lanes<T> {
         T: Item,
     {
         let weight = item.weight();
-        self.held += weight;
-        self.all[lane].note_added(weight);
+        self.note_added(lane, weight);
         self.all[lane].tail.push(item, most, room);
+    }
+
+    #[inline]
+    fn note_added(&mut self, lane: usize, weight: usize) {
+        let lane = &mut self.all[lane];
+        lane.note_added(weight);
+        self.held += weight;
+        if lane.is_choked {
+            self.choked += weight;
+        }
     }
 
     // ---- submit
@@ -267,7 +286,44 @@ impl<T> Lanes<T> {
             }
         });
         self.held -= job.items;
+        if lane.is_choked {
+            self.choked -= job.items;
+            self.unchoke_empty(index);
+        }
         job
+    }
+
+    // ---- choke
+
+    /// Chokes the lanes whose job has waited for long, and calls `each` with their types.
+    pub(super) fn choke(&mut self, now: Instant, mut each: impl FnMut(TypeKey)) {
+        for (_, lane) in &mut self.all {
+            let held = lane.held();
+            if held > 0 && !lane.is_choked && lane.has_waited(CHOKE_AFTER, now) {
+                lane.is_choked = true;
+                self.choked += held;
+                each(lane.key);
+            }
+        }
+    }
+
+    /// What a choked lane held is in hand.
+    #[cold]
+    fn unchoke_empty(&mut self, index: usize) {
+        let lane = &mut self.all[index];
+        if lane.held() == 0 {
+            lane.is_choked = false;
+            self.unchoked.push(lane.key);
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_unchoked(&self) -> bool {
+        !self.unchoked.is_empty()
+    }
+
+    pub(super) fn take_unchoked(&mut self) -> Vec<TypeKey> {
+        std::mem::take(&mut self.unchoked)
     }
 
     // ---- settle
@@ -295,6 +351,9 @@ impl<T> Lanes<T> {
         self.held += job.items;
         let index = job.place.lane;
         let lane = &mut self.all[index];
+        if lane.is_choked {
+            self.choked += job.items;
+        }
         lane.state = State::BackingOff(until);
         if rule_off(Rule::FailedToHead) {
             lane.append_failed(job);
@@ -310,10 +369,13 @@ impl<T> Lanes<T> {
         for (_, lane) in &mut self.all {
             items.extend(lane.failed.take().map(|job| job.batch));
             items.push(std::mem::take(&mut lane.tail));
+            if std::mem::take(&mut lane.is_choked) {
+                self.unchoked.push(lane.key);
+            }
         }
         self.all.retain(|_, lane| lane.state == State::Running);
         self.ready.clear();
-        self.held = 0;
+        (self.held, self.choked) = (0, 0);
         items
     }
 }

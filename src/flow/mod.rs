@@ -32,6 +32,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `room.rs`, `choke.rs` | the bound of a partition, and types that are held up there |
 //! | `space.rs`, `pause.rs` | the wait for room in a full partition; how a caller waits |
 //! | `segment.rs`, `segment_pool.rs` | segments, and emptied ones for later use |
 //! | `counts.rs`, `slow_counts.rs` | the counts of a partition |
@@ -46,6 +47,7 @@ mod after_call;
 pub(crate) mod blocking;
 pub(crate) mod bulk;
 pub(crate) mod call;
+mod choke;
 pub(crate) mod consumption;
 mod counts;
 pub(crate) mod desk;
@@ -69,6 +71,7 @@ pub(crate) mod pause;
 pub(crate) mod pending;
 pub(crate) mod produce;
 pub(crate) mod ready;
+mod room;
 pub(crate) mod route;
 mod run;
 pub(crate) mod segment;

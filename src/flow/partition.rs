@@ -12,7 +12,8 @@
 //! | `lanes` | thread inside, threads that end a job, removal (under the lock) | also flushes |
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
-//! | `lane_use` | the same | drain threads before they sleep, the thread that assigns |
+//! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
+//! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `last_call_slow` | threads that call; registration | supervisor |
 //! | `host_free` | registration of handlers | thread inside |
@@ -21,14 +22,15 @@
 //!
 //! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
 //! in the hand of a thread. `pushed - released` items, those queued and those held, count against
-//! the bound.
+//! the bound; `room.rs` has it.
 
-use crate::flow::gate::{Access, Gate};
+use crate::flow::gate::{Access, ChokedTypes, Gate};
 use crate::flow::lanes::{LaneUse, Lanes};
 use crate::flow::ready::ReadyBit;
 use crate::flow::segment_pool::SegmentPool;
 use crate::flow::slow_counts::{Attempt, SlowCounts};
 use crate::flow::space::Space;
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard,
@@ -50,6 +52,8 @@ pub(crate) enum Signal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Full,
+    /// The item's type is choked here: see `room.rs`.
+    Choked,
     Closed,
 }
 
@@ -67,6 +71,11 @@ pub(crate) struct Partition<T> {
     pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
     pub(super) ready: ReadyBit,
     pub(super) space: Space,
+    /// Locked last of all.
+    pub(super) choked: QuickMutex<ChokedTypes>,
+    /// When a put that finds the partition full may next search for lanes to choke, relative to the
+    /// queue's start.
+    pub(super) choke_after_ns: AtomicU64,
     pub(super) slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
     /// Whether the partition has ever held an item that weighs more than 1.
@@ -150,6 +159,8 @@ impl<T> Partition<T> {
             sealed: OnceLock::new(),
             ready,
             space: Space::new(),
+            choked: QuickMutex::new(ChokedTypes::default()),
+            choke_after_ns: AtomicU64::new(0),
             slow: SlowCounts::default(),
             segment_pool,
             has_weighted: AtomicBool::new(false),
@@ -159,87 +170,7 @@ impl<T> Partition<T> {
         }
     }
 
-    // ---- producers
-
-    /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
-    /// drain thread.
-    #[inline]
-    pub(crate) fn put(
-        &self,
-        item: T,
-        inside_pool: impl FnOnce() -> bool,
-    ) -> Result<Signal, (T, Stop)> {
-        let mut gate = self.gate.lock();
-        // Fast path: only the item and one length are stored.
-        if gate.open.len() < usize::from(gate.plain_until) {
-            gate.open.push(item);
-            return Ok(Signal::Nothing);
-        }
-        self.put_slowly(gate, item, Attempt::New, inside_pool())
-    }
-
-    /// Puts an item that has waited.
-    pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
-        self.put_slowly(self.gate.lock(), item, Attempt::Again, inside_pool)
-    }
-
-    #[inline(never)]
-    fn put_slowly(
-        &self,
-        mut gate: QuickGuard<'_, Gate<T>>,
-        item: T,
-        attempt: Attempt,
-        inside_pool: bool,
-    ) -> Result<Signal, (T, Stop)> {
-        if let Err(stop) = self.check(&mut gate, inside_pool) {
-            self.count_slow(attempt, 1, 0);
-            return Err((item, stop));
-        }
-        let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
-        self.append(&mut gate, item);
-        if attempt == Attempt::Again {
-            self.count_slow(attempt, 0, 1);
-        }
-        Ok(self.announce(&mut gate, was_empty, 1))
-    }
-
-    /// Waits until there is room for `weight` items, the access changes, or `limit` has passed. May
-    /// return early.
-    pub(crate) fn wait_for_room(&self, weight: usize, limit: Option<Duration>, inside_pool: bool) {
-        self.space.wait(limit, || {
-            let mut gate = self.gate.lock();
-            let is_open = self.check(&mut gate, inside_pool) != Err(Stop::Closed);
-            self.refresh_released(&mut gate);
-            is_open && gate.queued() + weight > gate.buffer_size as usize
-        });
-    }
-
-    /// The number of items that there is room for. Once the partition is closed this is the full
-    /// bound, so that waiting producers check again.
-    pub(crate) fn room(&self) -> usize {
-        let mut gate = self.gate.lock();
-        if gate.access == Access::Closed {
-            return self.buffer_size;
-        }
-        self.refresh_released(&mut gate);
-        self.buffer_size.saturating_sub(gate.queued())
-    }
-
-    /// Checks whether a put may proceed: first the access, then the bound.
-    #[inline]
-    pub(super) fn check(&self, gate: &mut Gate<T>, inside_pool: bool) -> Result<(), Stop> {
-        let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
-        if gate.access > limit && !rule_off(Rule::ClosedFlag) {
-            return Err(Stop::Closed);
-        }
-        if gate.queued() >= gate.buffer_size as usize {
-            self.refresh_released(gate);
-            if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
-                return Err(Stop::Full);
-            }
-        }
-        Ok(())
-    }
+    // ---- queued items
 
     /// Whether nothing is queued, exactly.
     pub(super) fn is_empty(&self, gate: &mut Gate<T>) -> bool {
@@ -252,12 +183,6 @@ impl<T> Partition<T> {
     pub(crate) fn taken(&self) -> u64 {
         // Acquire: pairs with the Release in `store_taken`.
         self.drain_side.taken.load(Ordering::Acquire)
-    }
-
-    pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {
-        // Acquire: pairs with the Release in `make_room`. A stale value makes the partition look
-        // fuller; or emptier by a job that failed since, and is held until its next try.
-        gate.released_seen = self.drain_side.released.load(Ordering::Acquire);
     }
 
     #[inline]
@@ -395,5 +320,49 @@ impl<T> Partition<T> {
     pub(crate) fn note_lanes(&self, lane_use: LaneUse) {
         // Relaxed: a caller that wakes the owner fences first.
         self.drain_side.lane_use.store(lane_use as u8, Ordering::Relaxed);
+    }
+}
+
+impl<T: Item> Partition<T> {
+    /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
+    /// drain thread.
+    #[inline]
+    pub(crate) fn put(
+        &self,
+        item: T,
+        inside_pool: impl FnOnce() -> bool,
+    ) -> Result<Signal, (T, Stop)> {
+        let mut gate = self.gate.lock();
+        // Fast path: only the item and one length are stored.
+        if gate.open.len() < usize::from(gate.plain_until) {
+            gate.open.push(item);
+            return Ok(Signal::Nothing);
+        }
+        self.put_slowly(gate, item, Attempt::New, inside_pool())
+    }
+
+    /// Puts an item that has waited.
+    pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
+        self.put_slowly(self.gate.lock(), item, Attempt::Again, inside_pool)
+    }
+
+    #[inline(never)]
+    fn put_slowly(
+        &self,
+        mut gate: QuickGuard<'_, Gate<T>>,
+        item: T,
+        attempt: Attempt,
+        inside_pool: bool,
+    ) -> Result<Signal, (T, Stop)> {
+        if let Err(stop) = self.check(&mut gate, || item.type_key(), inside_pool) {
+            self.count_slow(attempt, 1, 0);
+            return Err((item, stop));
+        }
+        let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
+        self.append(&mut gate, item);
+        if attempt == Attempt::Again {
+            self.count_slow(attempt, 0, 1);
+        }
+        Ok(self.announce(&mut gate, was_empty, 1))
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use crate::flow::gate::Access;
+use crate::flow::lanes::Lanes;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::ready::{ReadyBit, new_word};
 use crate::flow::segment::Segments;
@@ -164,7 +165,7 @@ impl Both {
         let mut many = self.partition.run(inside);
         let (mut put, mut stopped) = (0, None);
         while put < run && stopped.is_none() {
-            match many.check() {
+            match many.check(TypeKey(0)) {
                 Ok(()) => {
                     many.put(single(self.next + put as u64));
                     put += 1;
@@ -216,7 +217,7 @@ impl Both {
         let mut segments = Segments::new();
         self.partition.begin_take();
         let taken = self.partition.take(budget, &mut segments, &mut self.segment_cache);
-        self.partition.make_room(0, taken.may_be_awaited);
+        self.partition.make_room(&mut Lanes::new(), taken.may_be_awaited);
         assert!(taken.items >= budget.min(self.queued.len()));
         for mut segment in segments {
             for number in segment.drain(..).flat_map(|numbers| numbers.0) {

@@ -36,8 +36,13 @@ impl Pause for Wait {
 /// The shorter of a pause's slice and the time until `deadline`.
 pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    match (limit, left) {
-        (Some(limit), Some(left)) => Some(limit.min(left)),
-        (limit, left) => limit.or(left),
+    shorter(limit, left)
+}
+
+/// The shorter of two limits; `None` means no limit.
+pub(crate) fn shorter(first: Option<Duration>, second: Option<Duration>) -> Option<Duration> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(first.min(second)),
+        (first, second) => first.or(second),
     }
 }

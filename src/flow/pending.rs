@@ -15,10 +15,11 @@ use std::fmt;
 
 use crate::error::ProduceError;
 use crate::flow::bulk::Source;
+use crate::flow::consumption::Consumption;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
 use crate::flow::space::Listener;
-use crate::item::Item;
+use crate::item::{Item, TypeKey};
 use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::on_drain_thread;
@@ -52,6 +53,11 @@ impl<T: Item> PendingItem<T> {
         self.partition
     }
 
+    /// Items in the same line are put in order of arrival.
+    pub fn line(&self) -> Line {
+        self.shared.line(self.place(), self.item.as_ref().map_or(TypeKey(0), Item::type_key))
+    }
+
     /// The waiting item; always `Some`.
     pub fn item(&self) -> Option<&T> {
         self.item.as_ref()
@@ -78,14 +84,14 @@ impl<T: Item> PendingItem<T> {
             }
             Err((item, stop)) => {
                 self.item = Some(item);
-                Err(self.stopped(stop))
+                self.stopped(stop)
             }
         }
     }
 
     /// Gives up because the caller's deadline has passed.
     pub fn time_out(self) -> ProduceError<T> {
-        match self.refuse(Refusal::TimedOut) {
+        match self.refuse(Refusal::TimedOut, Stop::Full) {
             TryProduceError::Refused(refused) => refused,
             TryProduceError::Pending(_) => unreachable!("refused"),
         }
@@ -95,16 +101,23 @@ impl<T: Item> PendingItem<T> {
         self.shared.route.partition(self.partition)
     }
 
-    fn stopped(self, stop: Stop) -> TryProduceError<T> {
-        match self.shared.may_wait(self.place(), stop) {
-            Ok(()) => TryProduceError::Pending(self),
-            Err(refusal) => self.refuse(refusal),
+    fn stopped(self, stop: Stop) -> Result<(), TryProduceError<T>> {
+        if stop == Stop::Full && self.shared.choke_held_up(self.place()) {
+            return self.try_again();
         }
+        Err(match self.shared.may_wait(self.place(), stop) {
+            Ok(()) => TryProduceError::Pending(self),
+            Err(refusal) => self.refuse(refusal, stop),
+        })
     }
 
-    fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> TryProduceError<T> {
+    fn refuse(
+        mut self,
+        refusal: Refusal<std::convert::Infallible>,
+        stop: Stop,
+    ) -> TryProduceError<T> {
         let Some(item) = self.item.take() else { unreachable!("settled by a call that takes it") };
-        let refusal = self.shared.refuse(&item, refusal, self.place());
+        let refusal = self.shared.refuse(&item, refusal, stop, self.place());
         TryProduceError::Refused(refusal.with(item, self.place()))
     }
 }
@@ -112,7 +125,7 @@ impl<T: Item> PendingItem<T> {
 impl<T: Item> Drop for PendingItem<T> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            self.shared.refuse(&item, Refusal::<()>::TimedOut, self.place());
+            self.shared.refuse(&item, Refusal::<()>::TimedOut, Stop::Full, self.place());
         }
     }
 }
@@ -121,6 +134,16 @@ impl<T: Item> fmt::Debug for PendingItem<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingItem").field("partition", &self.partition).finish_non_exhaustive()
     }
+}
+
+/// A partition and a type: items wait for room behind those of the same type, and with a consumer
+/// behind all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// The partition's number.
+    pub partition: usize,
+    /// The type; with a consumer, the same for all.
+    pub key: TypeKey,
 }
 
 /// Notifies a listener of room in one partition until it is dropped.
@@ -144,19 +167,20 @@ impl<T: Item> fmt::Debug for Listening<T> {
 
 impl<T: Item> Shared<T> {
     /// Puts one item without waiting. `is_awaited` returns whether other items, which the caller
-    /// does not want to overtake, wait for a partition.
+    /// does not want to overtake, wait in a line.
     pub(crate) fn try_produce(
         self: &Arc<Self>,
         item: T,
         chosen: Option<usize>,
-        is_awaited: &dyn Fn(usize) -> bool,
+        is_awaited: &dyn Fn(Line) -> bool,
     ) -> Result<(), TryProduceError<T>> {
         let partition = match chosen {
             Some(index) => self.chosen_partition(index),
             None => self.select(item.type_key()),
         };
         // A thread that those others wait for must not wait for them.
-        if is_awaited(partition.index) && !self.would_wait_for_itself() {
+        let line = self.line(partition, item.type_key());
+        if is_awaited(line) && !self.would_wait_for_itself() {
             partition.begin_delayed();
             return Err(TryProduceError::Pending(PendingItem::new(self, partition, item)));
         }
@@ -165,8 +189,20 @@ impl<T: Item> Shared<T> {
                 self.wake_inside(partition, signal);
                 Ok(())
             }
-            Err((item, stop)) => Err(PendingItem::new(self, partition, item).stopped(stop)),
+            Err((item, stop)) => PendingItem::new(self, partition, item).stopped(stop),
         }
+    }
+
+    fn line(&self, partition: &Partition<T>, key: TypeKey) -> Line {
+        let by_type = matches!(self.consumption, Consumption::ByHandler);
+        Line { partition: partition.index, key: if by_type { key } else { TypeKey(0) } }
+    }
+
+    /// The number of items that there is room for in a partition, for a type that waits there.
+    pub(crate) fn room(&self, line: Line) -> usize {
+        let partition = self.route.partition(line.partition);
+        let room = partition.room(line.key);
+        if room == 0 && self.choke_held_up(partition) { partition.room(line.key) } else { room }
     }
 
     /// Puts items, in order, up to the first that cannot be put immediately. The rest stays in
@@ -176,9 +212,7 @@ impl<T: Item> Shared<T> {
         items: &mut impl Source<T>,
     ) -> Result<(), TryProduceError<T>> {
         match self.put_many(items) {
-            Some((item, partition, stop)) => {
-                Err(PendingItem::new(self, partition, item).stopped(stop))
-            }
+            Some((item, partition, stop)) => PendingItem::new(self, partition, item).stopped(stop),
             None => Ok(()),
         }
     }
@@ -229,7 +263,7 @@ mod loom_tests {
         let ear = Arc::new(Ear::default());
         let _listening = pending.listen(ear.clone());
         loop {
-            if queue.room(pending.partition()) == 0 {
+            if queue.room(pending.line()) == 0 {
                 ear.sleep();
             }
             match pending.try_again() {

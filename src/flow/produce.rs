@@ -5,7 +5,7 @@ use crate::control::scheduler::Compensation;
 use crate::error::ProduceError;
 use crate::flow::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
-use crate::flow::pause::{Pause, slice};
+use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -48,10 +48,13 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         let mut compensation = None;
         loop {
-            if let Err(refusal) =
-                self.wait_or_refuse(partition, 1, stop, deadline, pause, &mut compensation)
-            {
-                return Err(self.refuse(&item, refusal, partition).with(item, partition));
+            if stop != Stop::Full || !self.choke_held_up(partition) {
+                let wanted = &Wanted { partition, key: item.type_key(), weight: 1 };
+                if let Err(refusal) =
+                    self.wait_or_refuse(wanted, stop, deadline, pause, &mut compensation)
+                {
+                    return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
+                }
             }
             match partition.put_again(item, inside_pool) {
                 Ok(signal) => {
@@ -68,14 +71,19 @@ impl<T: Item> Shared<T> {
         &self,
         item: &T,
         refusal: Refusal<E>,
+        stop: Stop,
         partition: &Partition<T>,
     ) -> Refusal<E> {
         partition.refuse(item.weight());
         let (queue, items) = (&self.name, item.weight() as u64);
         let line = |refused: u64| {
             let (index, size) = (partition.index, partition.buffer_size);
-            let why = match &refusal {
-                Refusal::Closed => "the queue is shut down".to_owned(),
+            let why = match (&refusal, stop) {
+                (Refusal::Closed, _) => "the queue is shut down".to_owned(),
+                (_, Stop::Choked) => format!(
+                    "their handler is slow, fails or hangs, and partition {index} keeps its room \
+                     for other types"
+                ),
                 _ => format!(
                     "partition {index} is full ({size}/{size}): raise buffer_size or add drain \
                      threads"
@@ -139,13 +147,13 @@ impl<T: Item> Shared<T> {
     /// Like [`may_wait`](Self::may_wait), and then waits for room.
     pub(super) fn wait_or_refuse<P: Pause>(
         self: &Arc<Self>,
-        partition: &Partition<T>,
-        weight: usize,
+        wanted: &Wanted<'_, T>,
         stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
         compensation: &mut Option<Compensation>,
     ) -> Result<(), Refusal<P::Interrupt>> {
+        let &Wanted { partition, key, weight } = wanted;
         self.may_wait(partition, stop)?;
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
@@ -159,10 +167,18 @@ impl<T: Item> Shared<T> {
         let inside_pool = on_drain_thread();
         pause
             .pause(&mut |limit| {
-                partition.wait_for_room(weight, slice(limit, deadline), inside_pool);
+                let limit = shorter(slice(limit, deadline), self.choke_slice(partition));
+                partition.wait_for_room(key, weight, limit, inside_pool);
             })
             .map_err(Refusal::Interrupted)
     }
+}
+
+/// The room that a producer waits for.
+pub(super) struct Wanted<'a, T> {
+    pub(super) partition: &'a Partition<T>,
+    pub(super) key: TypeKey,
+    pub(super) weight: usize,
 }
 
 /// Why an item was not put, without the item.

@@ -3,6 +3,7 @@
 use crate::flow::gate::Gate;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::slow_counts::Attempt;
+use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
 
@@ -51,14 +52,18 @@ pub(crate) struct Run<'a, T> {
 impl<T> Run<'_, T> {
     /// Checks whether the next put will succeed, and if not, why.
     #[inline]
-    pub(crate) fn check(&mut self) -> Result<(), Stop> {
-        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly() }
+    pub(crate) fn check(&mut self, key: TypeKey) -> Result<(), Stop> {
+        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly(key) }
     }
 
     #[inline(never)]
-    fn check_slowly(&mut self) -> Result<(), Stop> {
+    fn check_slowly(&mut self, key: TypeKey) -> Result<(), Stop> {
         self.partition.seal_full(&mut self.gate);
-        self.partition.check(&mut self.gate, self.inside_pool)?;
+        self.partition.check(&mut self.gate, || key, self.inside_pool)?;
+        if self.gate.has_choked {
+            // The next item may be of another type.
+            return Ok(());
+        }
         let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
         let room = if rule_off(Rule::Bound) { usize::MAX } else { room };
         self.plain_until =

@@ -87,20 +87,6 @@ impl<T: Item> Partition<T> {
         taken
     }
 
-    /// After a change of the lanes, under their lock: what was taken and is not held makes room for
-    /// producers. Those that may wait for it are notified.
-    #[inline]
-    pub(crate) fn make_room(&self, held: usize, may_be_awaited: bool) {
-        let held = if rule_off(Rule::HeldCounts) { 0 } else { held as u64 };
-        // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
-        // `refresh_released`.
-        let released = self.drain_side.taken.load(Ordering::Relaxed) - held;
-        self.drain_side.released.store(released, Ordering::Release);
-        if may_be_awaited {
-            self.space.notify_waiting();
-        }
-    }
-
     /// Takes, under the gate, the open segment, which is the last, unless sealed ones come before
     /// it.
     fn take_open(&self, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
@@ -138,13 +124,6 @@ impl<T: Item> Partition<T> {
         self.drain_side
             .taken
             .store(self.drain_side.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
-    }
-
-    /// Whether the partition is half full: a producer waits or soon will.
-    pub(crate) fn is_half_full(&self) -> bool {
-        let mut gate = self.gate.lock();
-        self.refresh_released(&mut gate);
-        gate.queued() >= gate.half()
     }
 
     /// Whether the partition is closed and empty for good, decided under the gate. Returns true

@@ -134,7 +134,7 @@ impl<T: Item> DrainTask<T> {
             lanes.note_stopped();
         }
         partition.note_lanes(lanes.lane_use());
-        partition.make_room(lanes.held(), taken.may_be_awaited || held_before > 0);
+        partition.make_room(&mut lanes, taken.may_be_awaited || held_before > 0);
         if let Some(due) = lanes.next_due() {
             self.timers.set(index, due);
         }
@@ -161,20 +161,13 @@ impl<T: Item> DrainTask<T> {
         budget: usize,
     ) -> TakenItems {
         let by_handler = matches!(shared.consumption, Consumption::ByHandler);
-        let room = if lanes.is_empty() {
-            budget
-        } else if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
-            0
-        } else {
-            budget.min(shared.config.buffer_size.saturating_sub(lanes.held()))
-        };
-        if room == 0 {
+        if !lanes.is_empty() && shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
             lanes.note_stopped();
             return TakenItems { items: 0, may_be_awaited: false };
         }
         let before = partition.taken();
         let mut segments = Segments::new();
-        let taken = partition.take(room, &mut segments, &mut self.segment_cache);
+        let taken = partition.take(budget, &mut segments, &mut self.segment_cache);
         // Read after the take, which delivers the mark with the first item of a second type.
         let has_one_type = shared.has_one_type(partition);
         let most = shared.config.max_batch_items;

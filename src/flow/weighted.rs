@@ -5,6 +5,7 @@ use crate::config::BufferStrategy;
 use crate::error::ProduceError;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::Pause;
+use crate::flow::produce::Wanted;
 use crate::flow::slow_counts::Attempt;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
@@ -41,12 +42,16 @@ impl<T: Item> Shared<T> {
             if !rule_off(Rule::SmallerPieces) {
                 piece = piece.div_ceil(2);
             }
-            if let Err(refusal) =
-                self.wait_or_refuse(partition, least, stop, deadline, pause, &mut compensation)
-            {
-                return Err(self.refuse(&rest, refusal, partition).with(rest, partition));
-            }
             item = rest;
+            if stop == Stop::Full && self.choke_held_up(partition) {
+                continue;
+            }
+            let wanted = &Wanted { partition, key: item.type_key(), weight: least };
+            if let Err(refusal) =
+                self.wait_or_refuse(wanted, stop, deadline, pause, &mut compensation)
+            {
+                return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
+            }
         }
     }
 }
@@ -62,7 +67,8 @@ impl<T: Item> Partition<T> {
         inside_pool: bool,
     ) -> (Signal, Option<(T, Stop)>) {
         let mut gate = self.gate.lock();
-        if let Err(stop @ Stop::Closed) = self.check(&mut gate, inside_pool) {
+        let checked = self.check(&mut gate, || item.type_key(), inside_pool);
+        if let Err(stop @ (Stop::Closed | Stop::Choked)) = checked {
             self.count_slow(attempt, item.weight(), 0);
             return (Signal::Nothing, Some((item, stop)));
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use batchqueue::{
-    BatchQueue, BufferStrategy, Config, Listener, PartitionPolicy, PendingItem, ProduceError,
+    BatchQueue, BufferStrategy, Config, Line, Listener, PartitionPolicy, PendingItem, ProduceError,
     TryProduceError,
 };
 
@@ -12,6 +12,8 @@ use crate::support::{
     Collector, Latch, Sent, assert_conserved, config, holding, key, sent, shut_down, start,
     wait_until,
 };
+
+const LINE: Line = Line { partition: 0, key: key(0) };
 
 /// Records its notifications.
 #[derive(Default)]
@@ -23,7 +25,7 @@ impl Listener for Ear {
     }
 }
 
-fn none_waiting(_partition: usize) -> bool {
+fn none_waiting(_line: Line) -> bool {
     false
 }
 
@@ -68,10 +70,10 @@ fn a_pending_item_counts_as_attempted_immediately_and_ends_produced_or_refused()
 
     let ear = Arc::new(Ear::default());
     let listening = first.listen(ear.clone());
-    assert_eq!(queue.room(0), 0);
+    assert_eq!(queue.room(LINE), 0);
     release.open();
     wait_until("the listener to be notified", || !ear.0.lock().unwrap().is_empty());
-    wait_until("room for both", || queue.room(0) == 2);
+    wait_until("room for both", || queue.room(LINE) == 2);
     assert!(first.try_again().is_ok());
     drop(listening);
     shut_down(&queue);
@@ -90,7 +92,7 @@ fn a_close_notifies_listeners_and_refuses_pending_items() {
     assert_eq!(*ear.0.lock().unwrap(), [0]);
     assert!(deaf.0.lock().unwrap().is_empty(), "a dropped listener is not notified");
     assert_eq!(
-        queue.room(0),
+        queue.room(LINE),
         2,
         "a closed queue reports room, so that waiting producers check again"
     );
@@ -123,7 +125,7 @@ fn an_item_does_not_overtake_items_that_already_wait() {
     let collector = Collector::default();
     let queue = start(Config { partitions: PartitionPolicy::Fixed(1), ..config(1) });
     queue.add_handler(key(0), collector.handler()).unwrap();
-    let behind = late(queue.try_produce(sent(0, 0, 2), None, &|partition| partition == 0));
+    let behind = late(queue.try_produce(sent(0, 0, 2), None, &|line| line == LINE));
     assert_eq!(queue.stats().attempts, 1);
     queue.produce(sent(0, 0, 1)).unwrap();
     assert!(behind.try_again().is_ok());

@@ -25,7 +25,7 @@ impl Item for Sent {
     }
 }
 
-pub fn key(kind: usize) -> TypeKey {
+pub const fn key(kind: usize) -> TypeKey {
     TypeKey((kind + 1) << 4)
 }
 

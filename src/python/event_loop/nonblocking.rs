@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::handler_call::HandlerCall;
 use super::pending_item::Attempted;
-use super::room_notifier::RoomNotifier;
+use super::room_notifier::{RoomNotifier, line_of};
 use crate::python::errors::flushed;
 use crate::python::interpreter::{NoPause, StoppablePause, deadline_of};
 use crate::python::item::{ItemType, PyItem, Sequence};
@@ -17,23 +17,23 @@ use crate::python::queue::Queue;
 /// Args:
 ///     queue: The queue.
 ///     item: Any object.
-///     notifier: The partitions that tasks of the loop wait for. There the item waits as well,
-///         behind them.
-///     turn_at: The partition where it is the caller's turn.
+///     notifier: The lines that tasks of the loop wait in. There the item waits as well, behind
+///         them.
+///     turn_at: The line where it is the caller's turn.
 ///     call: The handler call that the caller belongs to.
 ///
 /// Returns:
 ///     True if the item was accepted, False if it was refused, or a `PendingItem` to try again.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "int | None",
+    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "tuple[int, int] | None",
     call: "HandlerCall | None"
 ) -> "bool | PendingItem")]
 pub(crate) fn try_produce(
     queue: &Queue,
     item: Bound<'_, PyAny>,
     notifier: Option<&RoomNotifier>,
-    turn_at: Option<usize>,
+    turn_at: Option<(usize, usize)>,
     call: Option<&HandlerCall>,
 ) -> PyResult<Attempted> {
     let core = queue.core()?;
@@ -42,8 +42,8 @@ pub(crate) fn try_produce(
     let _assumed = HandlerCall::assume(call);
     Attempted::of(
         py,
-        core.try_produce(PyItem::new(item), given, &|partition| {
-            RoomNotifier::is_awaited(notifier, turn_at, partition)
+        core.try_produce(PyItem::new(item), given, &|line| {
+            RoomNotifier::is_awaited(notifier, turn_at, line)
         }),
         0,
     )
@@ -66,7 +66,7 @@ pub(crate) fn try_produce(
 #[pyfunction]
 #[pyo3(signature = (
     queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int",
-    notifier: "RoomNotifier | None", turn_at: "int | None", call: "HandlerCall | None"
+    notifier: "RoomNotifier | None", turn_at: "tuple[int, int] | None", call: "HandlerCall | None"
 ) -> "tuple[int, bool | PendingItem | None]")]
 pub(crate) fn try_produce_many(
     py: Python<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn try_produce_many(
     items: &Bound<'_, PyAny>,
     start: usize,
     notifier: Option<&RoomNotifier>,
-    turn_at: Option<usize>,
+    turn_at: Option<(usize, usize)>,
     call: Option<&HandlerCall>,
 ) -> PyResult<(usize, Attempted)> {
     let core = queue.core()?;
@@ -85,7 +85,7 @@ pub(crate) fn try_produce_many(
     let (accepted, result) = items.try_produce(
         core,
         start,
-        &|partition| RoomNotifier::is_awaited(notifier, turn_at, partition),
+        &|line| RoomNotifier::is_awaited(notifier, turn_at, line),
         RoomNotifier::is_any_awaited(notifier, turn_at),
     );
     let attempted = match result {
@@ -95,12 +95,12 @@ pub(crate) fn try_produce_many(
     Ok((accepted, attempted))
 }
 
-/// Return the number of items that a partition has room for now; `buffer_size` once it accepts no
-/// more items.
+/// Return the number of items of a line that there is room for now; `buffer_size` once its
+/// partition accepts no more items.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", partition: "int"))]
-pub(crate) fn room(queue: &Queue, partition: usize) -> PyResult<usize> {
-    Ok(queue.core()?.room(partition))
+#[pyo3(signature = (queue: "Queue", line: "tuple[int, int]"))]
+pub(crate) fn room(queue: &Queue, line: (usize, usize)) -> PyResult<usize> {
+    Ok(queue.core()?.room(line_of(line)))
 }
 
 /// `Queue.flush`, whose wait also ends when the event `stop` is set.

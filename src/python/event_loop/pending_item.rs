@@ -10,7 +10,7 @@ use super::handler_call::HandlerCall;
 use crate::python::errors::{forked, refused};
 use crate::python::interpreter::generation;
 use crate::python::item::PyItem;
-use crate::{Listener, Listening, PendingItem, TryProduceError};
+use crate::{Line, Listener, Listening, PendingItem, TryProduceError};
 
 /// The result of an attempt to enqueue, for Python: True, False, None or `PendingItem`.
 #[derive(IntoPyObject)]
@@ -58,14 +58,14 @@ impl PyPendingItem {
         Ok(self.item.lock().take())
     }
 
-    /// Notifies `listener` of room in the item's partition, which is returned; `None` if the item
-    /// is settled.
+    /// Notifies `listener` of room in the item's partition. Returns the line that the item waits
+    /// in; `None` if the item is settled.
     pub(super) fn listen(
         &self,
         listener: Arc<dyn Listener>,
-    ) -> PyResult<Option<(usize, Listening<PyItem>)>> {
+    ) -> PyResult<Option<(Line, Listening<PyItem>)>> {
         let item = self.take()?;
-        let listening = item.as_ref().map(|item| (item.partition(), item.listen(listener)));
+        let listening = item.as_ref().map(|item| (item.line(), item.listen(listener)));
         *self.item.lock() = item;
         Ok(listening)
     }
@@ -73,10 +73,12 @@ impl PyPendingItem {
 
 #[pymethods]
 impl PyPendingItem {
-    /// The partition that the item waits for, or None if it is settled.
+    /// The line that the item waits in: its partition, and a number for its type; or None if it is
+    /// settled.
     #[getter]
-    fn partition(&self) -> Option<usize> {
-        self.item.lock().as_ref().map(PendingItem::partition)
+    fn line(&self) -> Option<(usize, usize)> {
+        let line = self.item.lock().as_ref().map(PendingItem::line);
+        line.map(|line| (line.partition, line.key.0))
     }
 
     /// Try to enqueue the item.

@@ -13,7 +13,7 @@ use super::pending_item::PyPendingItem;
 use crate::python::interpreter::generation;
 use crate::python::item::PyItem;
 use crate::sync;
-use crate::{Listener, Listening};
+use crate::{Line, Listener, Listening, TypeKey};
 
 /// What drain threads write to. They neither need the interpreter for it nor wait for it.
 struct Notifications {
@@ -35,30 +35,35 @@ impl Listener for Notifications {
     }
 }
 
-/// The partitions of one queue that tasks of one event loop wait for.
+/// A line, as Python has it: the partition, and a number for the type.
+pub(super) fn line_of((partition, key): (usize, usize)) -> Line {
+    Line { partition, key: TypeKey(key) }
+}
+
+/// The lines of one queue that tasks of one event loop wait in.
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct RoomNotifier {
     notifications: Arc<Notifications>,
     /// Taken out, and leaked, only by the destructor in a forked child.
-    listening: Mutex<HashMap<usize, Listening<PyItem>>>,
+    listening: Mutex<HashMap<Line, Listening<PyItem>>>,
     generation: u32,
 }
 
 impl RoomNotifier {
-    /// Whether tasks other than the caller wait for `partition`. It is the caller's turn in the
-    /// partition `turn_at`.
+    /// Whether tasks other than the caller wait in `line`. It is the caller's turn in the line
+    /// `turn_at`.
     pub(super) fn is_awaited(
         notifier: Option<&Self>,
-        turn_at: Option<usize>,
-        partition: usize,
+        turn_at: Option<(usize, usize)>,
+        line: Line,
     ) -> bool {
-        turn_at != Some(partition)
-            && notifier.is_some_and(|notifier| notifier.listening.lock().contains_key(&partition))
+        turn_at.map(line_of) != Some(line)
+            && notifier.is_some_and(|notifier| notifier.listening.lock().contains_key(&line))
     }
 
-    /// Whether such tasks wait for any partition.
-    pub(super) fn is_any_awaited(notifier: Option<&Self>, turn_at: Option<usize>) -> bool {
-        let others = |partition: &usize| Some(*partition) != turn_at;
+    /// Whether such tasks wait in any line.
+    pub(super) fn is_any_awaited(notifier: Option<&Self>, turn_at: Option<(usize, usize)>) -> bool {
+        let others = |line: &Line| Some(*line) != turn_at.map(line_of);
         notifier.is_some_and(|notifier| notifier.listening.lock().keys().any(others))
     }
 
@@ -84,28 +89,28 @@ impl RoomNotifier {
         self.notifications.read.as_raw_fd()
     }
 
-    /// Watch the partition that an item waits for, from now on.
+    /// Watch the line that an item waits in, from now on.
     fn watch(&self, pending: &PyPendingItem) -> PyResult<()> {
-        let Some((partition, listening)) = pending.listen(self.notifications.clone())? else {
+        let Some((line, listening)) = pending.listen(self.notifications.clone())? else {
             return Ok(());
         };
         // Bound first, so that the previous value is dropped after the lock is released.
-        let before = self.listening.lock().insert(partition, listening);
+        let before = self.listening.lock().insert(line, listening);
         drop(before);
         Ok(())
     }
 
-    /// Stop watching a partition.
-    fn unwatch(&self, partition: usize) {
+    /// Stop watching a line.
+    fn unwatch(&self, line: (usize, usize)) {
         if !self.is_of_parent() {
-            let listening = self.listening.lock().remove(&partition);
+            let listening = self.listening.lock().remove(&line_of(line));
             drop(listening);
         }
     }
 
-    /// Return the watched partitions that got room since the last call, or that accept no more
-    /// items.
-    fn take_notified(&self) -> Vec<usize> {
+    /// Return the watched lines of the partitions that got room since the last call, or that accept
+    /// no more items.
+    fn take_notified(&self) -> Vec<(usize, usize)> {
         // In a forked child, the bytes in the socket are the parent's.
         if self.is_of_parent() {
             return Vec::new();
@@ -113,7 +118,10 @@ impl RoomNotifier {
         let mut bytes = [0; 16];
         while (&self.notifications.read).read(&mut bytes).is_ok_and(|read| read == bytes.len()) {}
         // After the bytes: a later notification finds the set empty, and writes one more.
-        std::mem::take(&mut *self.notifications.partitions.lock()).into_iter().collect()
+        let partitions = std::mem::take(&mut *self.notifications.partitions.lock());
+        let listening = self.listening.lock();
+        let lines = listening.keys().filter(|line| partitions.contains(&line.partition));
+        lines.map(|line| (line.partition, line.key.0)).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::py_item::PyItem;
 use crate::flow::bulk::Source;
 use crate::python::errors::refused;
 use crate::python::interpreter::InterpreterPause;
-use crate::{BatchQueue, TryProduceError};
+use crate::{BatchQueue, Line, TryProduceError};
 
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
@@ -56,7 +56,7 @@ impl<'py> Sequence<'py> {
         &self,
         queue: &BatchQueue<PyItem>,
         start: usize,
-        is_awaited: &dyn Fn(usize) -> bool,
+        is_awaited: &dyn Fn(Line) -> bool,
         awaits_any: bool,
     ) -> (usize, Option<Result<(), TryProduceError<PyItem>>>) {
         let mut items = self.items(start, start.saturating_add(TURN));

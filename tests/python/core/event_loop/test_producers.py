@@ -298,3 +298,26 @@ def test_shutdown_wakes_all_waiting_tasks_and_refuses_later_ones():
         assert_conserved(stats)
 
     run(main)
+
+
+def test_tasks_have_the_room_of_a_class_that_hangs():
+    """Its tasks wait in the same partition, before theirs; a cycle of the queue would not end."""
+
+    async def main():
+        hung, healthy = Held(), Recorder()
+        settings = {"threads": 2, "partitions": 2, "buffer_size": 8, "max_batch_items": 4}
+        async with queue_of(hung, **settings) as queue:
+            for item_type in (str, float):  # `float` shares the partition of `int`
+                queue.add_handler(item_type, healthy)
+            waiting = await begin(*(queue.produce(number) for number in range(100)))
+            await until(hung.entered.is_set)
+            for number in range(50):
+                assert await queue.produce(float(number)) is True
+            await until(lambda: len(healthy.items) == 50)
+            assert not all(task.done() for task in waiting)
+            hung.released.set()
+            assert await outcomes(waiting) == [True] * 100
+        assert hung.items == list(range(100))
+        assert_conserved(queue.stats())
+
+    run(main)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from batchqueue import DrainBalancer, PartitionSelector, RetryPolicy
+from batchqueue import BufferStrategy, DrainBalancer, PartitionSelector, RetryPolicy
 from core_support.handlers import Held, Recorder
 from core_support.queues import assert_conserved
 from core_support.threads import in_background, join
@@ -141,5 +141,39 @@ def test_a_spare_thread_serves_the_other_classes_while_all_threads_hang(make_que
     assert (stats.thread_count, len(stats.drain_threads)) == (2, 3)
     for handler in hung:
         handler.released.set()
+    assert queue.shutdown(WAIT_S) == 0
+    assert_conserved(queue.stats())
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_class_that_hangs_leaves_the_room_of_its_partitions_to_others(make_queue, selector):
+    """It has filled every partition that it shares."""
+    queue = make_queue(
+        selector=SELECTORS[selector],
+        threads=2,
+        partitions=2,
+        buffer_size=16,
+        max_batch_items=4,
+        strategy=BufferStrategy.IF_POSSIBLE,
+    )
+    hung, healthy = Held(), Recorder()
+    queue.add_handler(int, hung)
+    for item_type in (str, float):  # `float` shares the partition of `int`
+        queue.add_handler(item_type, healthy)
+    hung.hold(queue, 0)
+    number = 0
+    refused_since = None
+    while refused_since is None or time.monotonic() - refused_since < 0.3:
+        number += 1
+        if queue.produce(number):
+            refused_since = None
+        elif refused_since is None:
+            refused_since = time.monotonic()
+    for sent in range(200):
+        eventually(lambda sent=sent: queue.produce(float(sent)), "room for the healthy class")
+    eventually(lambda: len(healthy.items) == 200, "the items of the healthy class")
+    assert not queue.produce(-1), "the class that hangs has no room"
+    hung.released.set()
+    eventually(lambda: queue.produce(-1), "room for the class that hung")
     assert queue.shutdown(WAIT_S) == 0
     assert_conserved(queue.stats())

@@ -47,10 +47,10 @@ async def fill(queue, handler, item=0, size=None):
         assert await queue.produce(type(item)(number)) is True
 
 
-def wait_for_room(queue, partition=0):
+def wait_for_room(queue, partition=0, item_type=int):
     """Blocks the loop until there is room."""
     deadline = time.monotonic() + WAIT_S
-    while _core.room(queue._queue, partition) == 0:
+    while _core.room(queue._queue, (partition, id(item_type))) == 0:
         assert time.monotonic() < deadline
 
 
@@ -72,7 +72,7 @@ class ScriptedQueue:
         self.rooms = list(rooms)
         self.tries = []
 
-    def room(self, partition):
+    def room(self, line):
         return self.rooms.pop(0) if self.rooms else 0
 
     def pending(self, name, *answers):
@@ -80,7 +80,7 @@ class ScriptedQueue:
 
 
 class ScriptedPendingItem:
-    partition = 0
+    line = (0, 0)
 
     def __init__(self, queue, name, answers):
         self.queue, self.name, self.answers = queue, name, answers
@@ -111,10 +111,10 @@ class ScriptedNotifier:
 
     def take_notified(self):
         self.read.recv(16)
-        return [0]
+        return [(0, 0)]
 
     def watch(self, pending):
         pass
 
-    def unwatch(self, partition):
+    def unwatch(self, line):
         pass

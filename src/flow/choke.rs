@@ -1,0 +1,44 @@
+//! When a full partition is searched for types to choke; see `room.rs`.
+
+use crate::flow::partition::Partition;
+use crate::item::Item;
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
+use crate::sync::{Duration, Instant, Ordering, time_since};
+
+/// How often a full partition is searched for such types.
+const SEARCH_EVERY: Duration = Duration::from_millis(10);
+
+/// How long a producer waits before it searches again.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
+impl<T: Item> Shared<T> {
+    /// Called when a put found the partition full: chokes the types that hold it up. Returns
+    /// whether there is room to be had now.
+    #[cold]
+    pub(super) fn choke_held_up(&self, partition: &Partition<T>) -> bool {
+        if !self.may_choke(partition) {
+            return false;
+        }
+        let now = nanos(time_since(self.started));
+        // Relaxed: two threads that search both find the same.
+        if now < partition.choke_after_ns.load(Ordering::Relaxed) {
+            return false;
+        }
+        partition.choke_after_ns.store(now + nanos(SEARCH_EVERY), Ordering::Relaxed);
+        partition.choke(Instant::now())
+    }
+
+    /// How long to wait for room before the next search for types to choke; `None`: for ever.
+    pub(super) fn choke_slice(&self, partition: &Partition<T>) -> Option<Duration> {
+        self.may_choke(partition).then_some(WAIT_SLICE)
+    }
+
+    fn may_choke(&self, partition: &Partition<T>) -> bool {
+        !self.has_one_type(partition) && partition.has_lanes() && !rule_off(Rule::Choke)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

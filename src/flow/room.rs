@@ -1,0 +1,211 @@
+//! The room of a partition: its bound, what counts against it, and how producers wait for it.
+//!
+//! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
+//! hangs would fill a partition that it shares, and stop the others there. So it is *choked*: a put
+//! that finds the partition full searches for lanes whose job has waited for [`CHOKE_AFTER`](super::lane::CHOKE_AFTER). What
+//! they hold counts no more, which makes room for the other types; their own puts find no room
+//! until the lane holds nothing.
+//!
+//! ```text
+//!              the partition is full, and the lane's job has waited for long
+//!   (counted) ──────────────────────────────────────────────────────────────▶ choked
+//!       ▲                                                                       │
+//!       └── its last item is in hand, discarded, or settled without a handler ──┘
+//! ```
+//!
+//! So a type adds one more buffer at most while it is choked. A lane changes state under the lock
+//! of the lanes; producers see it under the gate.
+
+use crate::flow::gate::{Access, Gate};
+use crate::flow::lanes::Lanes;
+use crate::flow::partition::{Partition, Stop};
+use crate::item::TypeKey;
+use crate::rules::{Rule, rule_off};
+use crate::sync::{Duration, Instant, Ordering};
+
+impl<T> Partition<T> {
+    /// Checks whether a put may proceed: first the access, then the type, then the bound.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        gate: &mut Gate<T>,
+        key: impl FnOnce() -> TypeKey,
+        inside_pool: bool,
+    ) -> Result<(), Stop> {
+        let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
+        if gate.access > limit && !rule_off(Rule::ClosedFlag) {
+            return Err(Stop::Closed);
+        }
+        if gate.has_choked && self.is_choked(key()) {
+            return Err(Stop::Choked);
+        }
+        if gate.queued() >= gate.buffer_size as usize {
+            self.refresh_released(gate);
+            if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
+                return Err(Stop::Full);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_choked(&self, key: TypeKey) -> bool {
+        self.choked.lock().contains(&key)
+    }
+
+    /// Waits until there is room for `weight` items of a type, the access changes, or `limit` has
+    /// passed. May return early.
+    pub(crate) fn wait_for_room(
+        &self,
+        key: TypeKey,
+        weight: usize,
+        limit: Option<Duration>,
+        inside_pool: bool,
+    ) {
+        self.space.wait(limit, || {
+            let mut gate = self.gate.lock();
+            match self.check(&mut gate, || key, inside_pool) {
+                Err(Stop::Closed) => false,
+                Err(Stop::Choked) => true,
+                _ => {
+                    self.refresh_released(&mut gate);
+                    gate.queued() + weight > gate.buffer_size as usize
+                }
+            }
+        });
+    }
+
+    /// The number of items of a type that there is room for. Once the partition is closed this is
+    /// the full bound, so that waiting producers check again.
+    pub(crate) fn room(&self, key: TypeKey) -> usize {
+        let mut gate = self.gate.lock();
+        if gate.access == Access::Closed {
+            return self.buffer_size;
+        }
+        if gate.has_choked && self.is_choked(key) {
+            return 0;
+        }
+        self.refresh_released(&mut gate);
+        self.buffer_size.saturating_sub(gate.queued())
+    }
+
+    /// Whether the partition is half full: a producer waits or soon will.
+    pub(crate) fn is_half_full(&self) -> bool {
+        let mut gate = self.gate.lock();
+        self.refresh_released(&mut gate);
+        gate.queued() >= gate.half()
+    }
+
+    pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {
+        // Acquire: pairs with the Release in `store_released`. A stale value makes the partition
+        // look fuller; or emptier by a job that failed since, and is held until its next try.
+        gate.released_seen = self.drain_side.released.load(Ordering::Acquire);
+    }
+
+    /// After a change of the lanes, under their lock: what was taken and is not held makes room for
+    /// producers. Those that may wait for it are notified.
+    #[inline]
+    pub(crate) fn make_room(&self, lanes: &mut Lanes<T>, may_be_awaited: bool) {
+        self.store_released(lanes.counted());
+        if lanes.has_unchoked() {
+            self.publish_unchoked(lanes);
+        }
+        if may_be_awaited {
+            self.space.notify_waiting();
+        }
+    }
+
+    /// Under the lock of the lanes.
+    #[inline]
+    pub(super) fn store_released(&self, counted: usize) {
+        let counted = if rule_off(Rule::HeldCounts) { 0 } else { counted as u64 };
+        // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
+        // `refresh_released`.
+        let released = self.drain_side.taken.load(Ordering::Relaxed) - counted;
+        self.drain_side.released.store(released, Ordering::Release);
+    }
+
+    // ---- choked types
+
+    /// Chokes the types whose jobs have waited for long. Returns whether there is one that was not
+    /// choked before.
+    pub(super) fn choke(&self, now: Instant) -> bool {
+        let mut lanes = self.lanes.lock();
+        let mut choked = Vec::new();
+        lanes.choke(now, |key| choked.push(key));
+        if choked.is_empty() {
+            return false;
+        }
+        let mut gate = self.gate.lock();
+        self.choked.lock().extend(choked);
+        gate.has_choked = true;
+        gate.withdraw_plan();
+        drop(gate);
+        self.store_released(lanes.counted());
+        drop(lanes);
+        // Others may wait for the same room.
+        self.space.notify_waiting();
+        true
+    }
+
+    #[cold]
+    fn publish_unchoked(&self, lanes: &mut Lanes<T>) {
+        let mut gate = self.gate.lock();
+        let mut choked = self.choked.lock();
+        for key in lanes.take_unchoked() {
+            choked.remove(&key);
+        }
+        gate.has_choked = !choked.is_empty();
+        drop(choked);
+        drop(gate);
+        if !rule_off(Rule::NotifyUnchoked) {
+            self.space.notify_waiting();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use crate::flow::partition::{Partition, Stop};
+    use crate::flow::ready::{ReadyBit, new_word};
+    use crate::flow::segment_pool::SegmentPool;
+    use crate::sync::{Arc, Instant};
+    use crate::testing::loom::{Number, ONE, TWO, model};
+
+    /// A producer of a choked type goes to wait while a drain thread takes the last item that its
+    /// lane held: the producer is notified.
+    #[test]
+    fn loom_unchoke_while_a_producer_goes_to_wait() {
+        model(3, || {
+            let (ready, pool) = (ReadyBit::new(new_word(), 0), Arc::new(SegmentPool::new(1)));
+            let partition = Arc::new(Partition::new(0, ready, 1, 1, pool));
+            let lane = {
+                let mut lanes = partition.lanes.lock();
+                let lane = lanes.lane_of(ONE, 0);
+                lanes.next_ready();
+                lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
+                lane
+            };
+            assert!(partition.choke(Instant::now()));
+            assert!(partition.put(Number(TWO, 1), || false).is_ok(), "others have the room");
+            let (_, stop) = partition.put(Number(ONE, 2), || false).unwrap_err();
+            assert_eq!(stop, Stop::Choked);
+            let inside = {
+                let partition = partition.clone();
+                thread::spawn(move || {
+                    let mut lanes = partition.lanes.lock();
+                    let job = lanes.take_job(0, lane, 1);
+                    partition.make_room(&mut lanes, false);
+                    drop(lanes);
+                    job.items
+                })
+            };
+            while partition.put_again(Number(ONE, 2), false) == Err((Number(ONE, 2), Stop::Choked))
+            {
+                partition.wait_for_room(ONE, 0, None, false);
+            }
+            assert_eq!(inside.join().unwrap(), 1);
+        });
+    }
+}
