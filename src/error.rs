@@ -32,8 +32,8 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
         /// Items in it, which is also its limit.
         buffer_size: usize,
     },
-    /// A handler of this queue would wait for space that only the queue's own drain threads can
-    /// make.
+    /// A handler would wait for ever: for space that only its own thread can make, or another
+    /// handler that waits for it.
     Reentrant {
         /// What was not put in.
         item: T,
@@ -41,6 +41,8 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
         partition: usize,
         /// Items in it, which is also its limit.
         buffer_size: usize,
+        /// The handlers that wait for each other, if there are others.
+        circle: Option<String>,
     },
     /// The producer's [`Pause`](crate::Pause) ended the wait.
     Interrupted(T, E),
@@ -70,6 +72,12 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
                 f,
                 "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the \
                  timeout: raise buffer_size or the timeout, or use BufferStrategy.IF_POSSIBLE"
+            ),
+            Self::Reentrant { partition, buffer_size, circle: Some(circle), .. } => write!(
+                f,
+                "partition {partition} is full ({buffer_size}/{buffer_size}) and the wait would \
+                 never end: {circle}; raise buffer_size, use BufferStrategy.IF_POSSIBLE, or give a \
+                 timeout"
             ),
             Self::Reentrant { partition, buffer_size, .. } => write!(
                 f,

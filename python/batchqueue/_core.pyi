@@ -327,7 +327,7 @@ class Queue:
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole timeout.
-            ReentrantProduceError: A handler of this queue would wait for itself.
+            ReentrantProduceError: A handler would wait for itself, or for ever.
             QueueForkedError: The queue was made before a fork.
         """
     def produce_arrow(
@@ -367,7 +367,7 @@ class Queue:
                 `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
                 batches before the last that was read, and of that batch the rows of some tags,
                 which need not be its first rows.
-            ReentrantProduceError: A handler of this queue would wait for itself.
+            ReentrantProduceError: A handler would wait for itself, or for ever.
             QueueForkedError: The queue was made before a fork.
         """
     def produce_many(
@@ -388,7 +388,7 @@ class Queue:
         Raises:
             ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
                 accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
-            ReentrantProduceError: A handler of this queue would wait for itself.
+            ReentrantProduceError: A handler would wait for itself, or for ever.
             QueueForkedError: The queue was made before a fork.
         """
     def rebalance(self, /) -> int:

@@ -22,7 +22,7 @@ class QueueForkedError(BatchQueueError, RuntimeError):
 
 
 class ReentrantProduceError(BatchQueueError, RuntimeError):
-    """A handler would wait for space that only its own drain thread can free."""
+    """A handler would wait for space that only its own drain thread can free, or for ever."""
 
 
 class ProduceTimeoutError(BatchQueueError, TimeoutError):

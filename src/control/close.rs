@@ -1,15 +1,14 @@
 //! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
-use crate::control::shutdown_waits::WaitForEnd;
+use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::flow::gate::Access;
 use crate::flow::partition::Partition;
-use crate::flow::pause::{Pause, slice};
+use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, panicking};
-use crate::thread_context::drained_queue;
 
 impl<T: Item> Shared<T> {
     /// Narrows who may put items in. The queue does not grow from here on.
@@ -48,21 +47,31 @@ impl<T: Item> Shared<T> {
     ) -> Result<u64, P::Interrupt> {
         self.close();
         // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
-        // that needs the handler which it is inside, nor for a queue that waits for its own.
-        let waits =
-            drained_queue().map(|waiter| WaitForEnd::begin(waiter, Arc::as_ptr(self) as usize));
-        let may_wait = !matches!(waits, Some(None)) && !self.would_wait_for_itself();
-        if (may_wait || rule_off(Rule::ShutdownFromHandlerReturns))
-            && let Ok(_compensation) = self.compensate()
-        {
+        // that needs the handler which it is inside, nor for handlers that wait for its own.
+        let may_wait = !self.would_wait_for_itself() || rule_off(Rule::ShutdownFromHandlerReturns);
+        if may_wait && let Ok(_compensation) = self.compensate() {
+            let waiting = Waiting::begin(self.clone(), Wish::End);
+            let mut is_first = true;
             while !self.ending.running().is_empty() {
+                let circle = waiting.as_ref().and_then(|waiting| waiting.circle(is_first));
+                if let Some(circle) = circle {
+                    let name = &self.name;
+                    self.host.log(&format!(
+                        "queue {name}: a shutdown from a handler did not wait, or it would have \
+                         waited for ever: {circle}"
+                    ));
+                    break;
+                }
+                is_first = false;
                 let over = self.ending.is_expired();
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(self.expire());
                 }
+                let check_every = waiting.as_ref().map(|_| CHECK_EVERY);
                 pause.pause(&mut |limit| {
                     let is_over = || self.ending.is_expired();
-                    self.ending.running().wait(slice(limit, deadline), is_over);
+                    let limit = shorter(slice(limit, deadline), check_every);
+                    self.ending.running().wait(limit, is_over);
                 })?;
             }
         }

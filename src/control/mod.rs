@@ -15,7 +15,7 @@
 //! | `retire`, `retirements` | replaced and removed handlers |
 //! | `flushes` | threads that wait until what was accepted has been handled |
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
-//! | `shutdown_waits` | which queue waits for the end of which |
+//! | `waits` | handlers that wait for queues, and which of these waits would never end |
 
 mod agenda;
 pub(crate) mod balance;
@@ -32,7 +32,6 @@ mod register;
 mod retire;
 pub(crate) mod retirements;
 pub(crate) mod scheduler;
-pub(crate) mod shutdown_waits;
 pub(crate) mod slow_calls;
 mod slow_permits;
 pub(crate) mod spares;
@@ -42,3 +41,4 @@ pub(crate) mod supervisor;
 mod supervisor_tests;
 mod take_over;
 pub(crate) mod thread_slots;
+pub(crate) mod waits;

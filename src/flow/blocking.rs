@@ -4,10 +4,8 @@
 //! a worker.
 
 use crate::control::scheduler::{Compensation, Limit};
-use crate::flow::consumption::Consumption;
 use crate::flow::desk::Desk;
 use crate::flow::handler::HandlerRef;
-use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -27,20 +25,7 @@ impl<T: Item> Shared<T> {
     /// Whether the calling thread would wait for itself if it waited for space here: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
-        let held = held_desk();
-        let holds = |handler: &HandlerRef<T>| Some(Arc::as_ptr(&handler.desk) as usize) == held;
-        let needs = |registered: &Arc<TypeHandlers<T>>| registered.handlers.iter().any(holds);
-        let needed = held.is_some()
-            && match &self.consumption {
-                Consumption::ByHandler => self
-                    .route
-                    .types()
-                    .filter_map(TypeRoute::registered)
-                    .any(|handlers| needs(&handlers)),
-                Consumption::OneConsumer(consumer) => needs(consumer),
-                Consumption::PerThread(consumers) => consumers.iter().any(needs),
-            };
-        needed || self.on_own_drain_thread()
+        held_desk().is_some_and(|desk| self.calls_at(desk)) || self.on_own_drain_thread()
     }
 
     /// Called before the calling thread waits for a drain of this queue. If it is a worker of the

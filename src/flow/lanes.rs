@@ -93,6 +93,10 @@ impl<T> Lanes<T> {
         }
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = TypeKey> {
+        self.all.iter().map(|(_, lane)| lane.key)
+    }
+
     pub(crate) fn count_ready(&self) -> usize {
         self.ready.len()
     }

@@ -41,9 +41,10 @@
 //! | `timers.rs` | when a partition has a batch to try again |
 //! | `dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
 //! | `host.rs` | the environment of the handlers, such as the interpreter |
-//! | `blocking.rs` | waits of threads that others count on |
+//! | `blocking.rs`, `awaited.rs` | waits of threads that others count on, and what these wait for |
 
 mod after_call;
+mod awaited;
 pub(crate) mod blocking;
 pub(crate) mod bulk;
 pub(crate) mod call;

@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use crate::control::waits::Waiting;
 use crate::error::ProduceError;
 use crate::flow::bulk::Source;
 use crate::flow::consumption::Consumption;
@@ -41,11 +42,13 @@ pub struct PendingItem<T: Item> {
     partition: usize,
     /// `None` once the item is settled.
     item: Option<T>,
+    /// The wait of the handler whose task puts the item.
+    wait: Option<Waiting>,
 }
 
 impl<T: Item> PendingItem<T> {
     fn new(shared: &Arc<Shared<T>>, partition: &Partition<T>, item: T) -> Self {
-        Self { shared: shared.clone(), partition: partition.index, item: Some(item) }
+        Self { shared: shared.clone(), partition: partition.index, item: Some(item), wait: None }
     }
 
     /// The partition that the item waits for.
@@ -105,10 +108,31 @@ impl<T: Item> PendingItem<T> {
         if stop == Stop::Full && self.shared.choke_held_up(self.place()) {
             return self.try_again();
         }
-        Err(match self.shared.may_wait(self.place(), stop) {
-            Ok(()) => TryProduceError::Pending(self),
-            Err(refusal) => self.refuse(refusal, stop),
-        })
+        if let Err(refusal) = self.shared.may_wait(self.place(), stop) {
+            return Err(self.refuse(refusal, stop));
+        }
+        Err(self.wait(stop))
+    }
+
+    fn wait(mut self, stop: Stop) -> TryProduceError<T> {
+        match self.begin_wait() {
+            Some(circle) => self.refuse(Refusal::Reentrant(Some(circle)), stop),
+            None => TryProduceError::Pending(self),
+        }
+    }
+
+    /// Returns the circle that the wait would close. Later ones are ended by other waits: a task
+    /// does not come back to check.
+    fn begin_wait(&mut self) -> Option<String> {
+        if self.wait.is_some() {
+            return None;
+        }
+        let key = self.item.as_ref()?.type_key();
+        let wait = self.shared.record_wait(self.place(), key, 1)?;
+        let circle = wait.circle(true);
+        wait.stay();
+        self.wait = Some(wait);
+        circle
     }
 
     fn refuse(
@@ -182,7 +206,7 @@ impl<T: Item> Shared<T> {
         let line = self.line(partition, item.type_key());
         if is_awaited(line) && !self.would_wait_for_itself() {
             partition.begin_delayed();
-            return Err(TryProduceError::Pending(PendingItem::new(self, partition, item)));
+            return Err(PendingItem::new(self, partition, item).wait(Stop::Full));
         }
         match partition.put(item, on_drain_thread) {
             Ok(signal) => {

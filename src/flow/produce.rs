@@ -2,6 +2,7 @@
 
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
+use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::error::ProduceError;
 use crate::flow::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
@@ -46,12 +47,11 @@ impl<T: Item> Shared<T> {
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let inside_pool = on_drain_thread();
-        let mut compensation = None;
+        let mut wait = ProducerWait::default();
         loop {
             if stop != Stop::Full || !self.choke_held_up(partition) {
                 let wanted = &Wanted { partition, key: item.type_key(), weight: 1 };
-                if let Err(refusal) =
-                    self.wait_or_refuse(wanted, stop, deadline, pause, &mut compensation)
+                if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait)
                 {
                     return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
                 }
@@ -139,7 +139,7 @@ impl<T: Item> Shared<T> {
             return Err(Refusal::Full);
         }
         if self.would_wait_for_itself() && !rule_off(Rule::RefuseReentrant) {
-            return Err(Refusal::Reentrant);
+            return Err(Refusal::Reentrant(None));
         }
         Ok(())
     }
@@ -151,26 +151,61 @@ impl<T: Item> Shared<T> {
         stop: Stop,
         deadline: Option<Instant>,
         pause: &mut P,
-        compensation: &mut Option<Compensation>,
+        wait: &mut ProducerWait,
     ) -> Result<(), Refusal<P::Interrupt>> {
         let &Wanted { partition, key, weight } = wanted;
         self.may_wait(partition, stop)?;
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Refusal::TimedOut);
         }
-        if compensation.is_none() {
-            // Held for the whole wait: if it were returned after each slice, it might not be
-            // available again.
-            let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant) };
-            *compensation = worker;
+        if wait.begin() {
+            let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant(None)) };
+            wait.compensation = worker;
+            if deadline.is_none() {
+                wait.recorded = self.record_wait(partition, key, weight);
+            }
+        } else if let Some(circle) = wait.circle() {
+            return Err(Refusal::Reentrant(Some(circle)));
         }
         let inside_pool = on_drain_thread();
+        let check_every = wait.recorded.as_ref().map(|_| CHECK_EVERY);
         pause
             .pause(&mut |limit| {
                 let limit = shorter(slice(limit, deadline), self.choke_slice(partition));
+                let limit = shorter(limit, check_every);
                 partition.wait_for_room(key, weight, limit, inside_pool);
             })
             .map_err(Refusal::Interrupted)
+    }
+
+    /// If the calling thread is in a handler, its wait for room may never end.
+    pub(super) fn record_wait(
+        self: &Arc<Self>,
+        partition: &Partition<T>,
+        key: TypeKey,
+        weight: usize,
+    ) -> Option<Waiting> {
+        Waiting::begin(self.clone(), Wish::Room { partition: partition.index, key, weight })
+    }
+}
+
+/// What a producer holds for the whole of its wait: a worker that were returned after each slice
+/// might not be available again.
+#[derive(Default)]
+pub(super) struct ProducerWait {
+    has_begun: bool,
+    compensation: Option<Compensation>,
+    recorded: Option<Waiting>,
+}
+
+impl ProducerWait {
+    /// Returns whether this is the first slice.
+    fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun, true)
+    }
+
+    fn circle(&self) -> Option<String> {
+        self.recorded.as_ref().and_then(|waiting| waiting.circle(false))
     }
 }
 
@@ -186,7 +221,9 @@ pub(super) enum Refusal<E> {
     Full,
     Closed,
     TimedOut,
-    Reentrant,
+    /// The wait would never end: it needs what the calling thread keeps, over this circle of waits
+    /// if there are others.
+    Reentrant(Option<String>),
     Interrupted(E),
 }
 
@@ -197,7 +234,9 @@ impl<E> Refusal<E> {
             Self::Full => ProduceError::Full(item),
             Self::Closed => ProduceError::Closed(item),
             Self::TimedOut => ProduceError::TimedOut { item, partition, buffer_size },
-            Self::Reentrant => ProduceError::Reentrant { item, partition, buffer_size },
+            Self::Reentrant(circle) => {
+                ProduceError::Reentrant { item, partition, buffer_size, circle }
+            }
             Self::Interrupted(cause) => ProduceError::Interrupted(item, cause),
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
 //! hangs would fill a partition that it shares, and stop the others there. So it is *choked*: a put
-//! that finds the partition full searches for lanes whose job has waited for [`CHOKE_AFTER`](super::lane::CHOKE_AFTER). What
-//! they hold counts no more, which makes room for the other types; their own puts find no room
-//! until the lane holds nothing.
+//! that finds the partition full searches for lanes whose job has waited for
+//! [`CHOKE_AFTER`](super::lane::CHOKE_AFTER). What they hold counts no more, which makes room for
+//! the other types; their own puts find no room until the lane holds nothing.
 //!
 //! ```text
 //!              the partition is full, and the lane's job has waited for long
@@ -48,7 +48,7 @@ impl<T> Partition<T> {
         Ok(())
     }
 
-    fn is_choked(&self, key: TypeKey) -> bool {
+    pub(super) fn is_choked(&self, key: TypeKey) -> bool {
         self.choked.lock().contains(&key)
     }
 

@@ -5,7 +5,7 @@ use crate::config::BufferStrategy;
 use crate::error::ProduceError;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::Pause;
-use crate::flow::produce::Wanted;
+use crate::flow::produce::{ProducerWait, Wanted};
 use crate::flow::slow_counts::Attempt;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
@@ -28,7 +28,7 @@ impl<T: Item> Shared<T> {
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
         let (partition, inside_pool) = (self.select(item.type_key()), on_drain_thread());
         let mut piece = partition.buffer_size.div_ceil(2);
-        let (mut attempt, mut compensation) = (Attempt::New, None);
+        let (mut attempt, mut wait) = (Attempt::New, ProducerWait::default());
         loop {
             let least = match self.config.strategy {
                 BufferStrategy::Blocking => item.weight().min(piece),
@@ -47,9 +47,7 @@ impl<T: Item> Shared<T> {
                 continue;
             }
             let wanted = &Wanted { partition, key: item.type_key(), weight: least };
-            if let Err(refusal) =
-                self.wait_or_refuse(wanted, stop, deadline, pause, &mut compensation)
-            {
+            if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait) {
                 return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
             }
         }

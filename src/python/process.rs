@@ -13,8 +13,8 @@ use super::item::{PyItem, has_gil};
 use crate::control::balance::control_thread;
 use crate::control::helpers;
 use crate::control::scheduler::{forget_pools, live_pools};
-use crate::control::shutdown_waits;
 use crate::control::supervisor;
+use crate::control::waits;
 use crate::flow::pause::slice;
 use crate::thread_context::forget_drain_thread;
 use crate::{Pause, WeakQueue};
@@ -118,7 +118,7 @@ pub(crate) fn after_fork_in_child() {
     control_thread::forget();
     supervisor::forget();
     helpers::forget();
-    shutdown_waits::forget();
+    waits::forget();
     forget_desks();
     forget_drain_thread();
 }

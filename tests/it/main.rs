@@ -12,6 +12,7 @@ mod p2_pending;
 mod p2_retry;
 mod p3_order;
 mod p4_choke;
+mod p4_circles;
 mod p4_held_up;
 mod p4_live;
 mod p4_shared_handlers;

@@ -148,10 +148,9 @@ fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
 fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     let backoff = Duration::from_secs(600);
     let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: backoff };
-    let one = PartitionPolicy::fixed(1).unwrap();
+    let partitions = PartitionPolicy::fixed(1).unwrap();
     let shared = shared(Selector::ByType, BufferStrategy::Blocking);
-    let queue =
-        start_with(&Lines::default(), Config { retry: Some(retry), partitions: one, ..shared });
+    let queue = start_with(&Lines::default(), Config { retry: Some(retry), partitions, ..shared });
     let healthy = Collector::default();
     queue.add_handler(key(HEALTHY), healthy.handler()).unwrap();
     for kind in 1..8 {

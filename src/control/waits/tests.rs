@@ -1,0 +1,116 @@
+use super::*;
+
+/// A queue whose room and end need certain desks: all of them, or any.
+struct Fake {
+    name: &'static str,
+    all: &'static [usize],
+    any: &'static [usize],
+}
+
+impl Awaited for Fake {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn handler_at(&self, desk: usize) -> Option<String> {
+        (self.all.contains(&desk) || self.any.contains(&desk)).then(|| format!("Type{desk}"))
+    }
+
+    fn may_come_true(&self, _wish: Wish, stuck: &Stuck) -> bool {
+        let is_held = |desk: &usize| stuck.desks().any(|held| held == *desk);
+        !self.all.iter().any(is_held) && (self.any.is_empty() || !self.any.iter().all(is_held))
+    }
+
+    fn needs(&self, _wish: Wish, kept: Kept) -> bool {
+        kept.desk.is_some_and(|desk| self.handler_at(desk).is_some())
+    }
+}
+
+const ROOM: Wish = Wish::Room { partition: 3, key: TypeKey(0), weight: 1 };
+
+/// A handler with the desk waits for a queue that needs all these desks.
+fn wait_for_all(table: &mut Table, desk: usize, wish: Wish, all: &'static [usize]) {
+    wait_for(table, desk, wish, Fake { name: "q", all, any: &[] });
+}
+
+fn wait_for(table: &mut Table, desk: usize, wish: Wish, queue: Fake) {
+    table.begun += 1;
+    let (number, kept) = (table.begun, Kept { desk: Some(desk), thread_of: None });
+    let queue = Arc::new(queue);
+    table.records.push(Record { number, kept, queue, wish, comes_back: true, circle: None });
+}
+
+fn given_up(table: &mut Table) -> Vec<usize> {
+    table.check();
+    let all = table.records.iter().enumerate();
+    all.filter(|(_, record)| record.circle.is_some()).map(|(index, _)| index).collect()
+}
+
+#[test]
+fn of_a_circle_of_puts_the_newest_gives_up_and_names_it() {
+    let mut table = Table::default();
+    wait_for(&mut table, 1, ROOM, Fake { name: "b", all: &[2], any: &[] });
+    assert_eq!(given_up(&mut table), []);
+    wait_for(&mut table, 2, ROOM, Fake { name: "a", all: &[1], any: &[] });
+    assert_eq!(given_up(&mut table), [1]);
+    assert_eq!(
+        table.records[1].circle.as_deref(),
+        Some(
+            "the handler of Type2 in queue b waits for room in partition 3 of queue a; the handler \
+             of Type1 in queue a waits for room in partition 3 of queue b"
+        )
+    );
+    // It has not ended yet: that frees the other one.
+    assert_eq!(given_up(&mut table), [1]);
+}
+
+#[test]
+fn a_wait_for_an_end_gives_up_before_a_put_that_is_newer() {
+    let mut table = Table::default();
+    wait_for_all(&mut table, 1, Wish::End, &[2]);
+    wait_for_all(&mut table, 2, ROOM, &[1]);
+    assert_eq!(given_up(&mut table), [0]);
+}
+
+#[test]
+fn a_wait_behind_a_circle_does_not_give_up() {
+    let mut table = Table::default();
+    for (desk, needs) in [(1, &[2][..]), (2, &[3]), (3, &[1]), (4, &[1])] {
+        wait_for_all(&mut table, desk, ROOM, needs);
+    }
+    assert_eq!(given_up(&mut table), [2]);
+}
+
+#[test]
+fn each_of_two_circles_has_a_wait_that_gives_up() {
+    let mut table = Table::default();
+    for (desk, needs) in [(1, &[2][..]), (2, &[1]), (3, &[4]), (4, &[3])] {
+        wait_for_all(&mut table, desk, ROOM, needs);
+    }
+    assert_eq!(given_up(&mut table), [3]);
+    table.records.remove(3);
+    assert_eq!(given_up(&mut table), [1]);
+}
+
+#[test]
+fn a_wish_with_an_alternative_is_not_stuck() {
+    let mut table = Table::default();
+    wait_for(&mut table, 1, ROOM, Fake { name: "b", all: &[], any: &[2, 3] });
+    wait_for_all(&mut table, 2, ROOM, &[1]);
+    assert_eq!(given_up(&mut table), []);
+    // The alternative is gone as well.
+    wait_for_all(&mut table, 3, ROOM, &[2]);
+    assert_eq!(given_up(&mut table), [2]);
+}
+
+#[test]
+fn a_wait_that_does_not_come_back_leaves_it_to_another() {
+    let mut table = Table::default();
+    wait_for_all(&mut table, 1, ROOM, &[2]);
+    wait_for_all(&mut table, 2, ROOM, &[1]);
+    table.records[1].comes_back = false;
+    assert_eq!(given_up(&mut table), [0]);
+    table.records[0].circle = None;
+    table.records[0].comes_back = false;
+    assert_eq!(given_up(&mut table), []);
+}
