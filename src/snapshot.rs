@@ -14,10 +14,12 @@ impl<T: Item> Shared<T> {
     pub(crate) fn name_of(&self, calling: &Calling) -> String {
         match (calling, &self.consumption) {
             (Calling::Named(name), _) => name.to_string(),
-            (Calling::Type(number), Consumption::ByHandler) => self.route.name_of(*number),
+            (Calling::Batch { number, .. }, Consumption::ByHandler) => self.route.name_of(*number),
             // A consumer's number is its position among the consumers.
-            (Calling::Type(_), Consumption::OneConsumer(consumer)) => consumer.name.to_string(),
-            (Calling::Type(number), Consumption::PerThread(consumers)) => {
+            (Calling::Batch { .. }, Consumption::OneConsumer(consumer)) => {
+                consumer.name.to_string()
+            }
+            (Calling::Batch { number, .. }, Consumption::PerThread(consumers)) => {
                 consumers[*number].name.to_string()
             }
         }

@@ -70,9 +70,9 @@ class BatchQueueConfig(Generic[T]):
             than a third of the cores. Default: 200 ms.
         max_batch_items: Items that a drain thread takes in one cycle, rounded up to a segment.
             Default: 10 000.
-        balancer: How partitions are spread over the drain threads by measured load. It has no
-            effect with one drain thread or on a shared scheduler. Default: None, partitions stay
-            where they are.
+        balancer: How partitions are spread over the drain threads by measured load; True means
+            `DrainBalancer.load_weighted()`. It has no effect with one drain thread or on a shared
+            scheduler. Default: None, partitions stay where they are.
         rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
             `BatchQueue.rebalance` runs it. Default: 1000 ms.
         takeover_after_ms: A drain thread that has been in one call for this long is held up: others
@@ -101,13 +101,16 @@ class BatchQueueConfig(Generic[T]):
     min_idle_ms: float = 5
     max_idle_ms: float = 200
     max_batch_items: int = 10_000
-    balancer: DrainBalancer | None = None
+    balancer: DrainBalancer | bool | None = None
     rebalance_interval_ms: float = 1_000
     takeover_after_ms: float = 20
     spare_threads: int | None = None
     shutdown_timeout: float | None = 30
 
     def __post_init__(self) -> None:
+        if isinstance(self.balancer, bool):
+            balancer = DrainBalancer.load_weighted() if self.balancer else None
+            object.__setattr__(self, "balancer", balancer)
         self._check_scheduler()
         self._check_types()
         self._check_numbers()

@@ -75,10 +75,26 @@ class DrainBalancer:
     function: Callable[..., Any] | None = None
 
     @staticmethod
+    def load_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
+        """Weigh a partition by the time that its handlers were busy since the last run.
+
+        Fits all queues; `balancer=True` in a config means this one.
+
+        Args:
+            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
+                partition moves. Default: 1.15.
+
+        Raises:
+            ConfigError: `skip_ratio` is below 1 or not finite.
+        """
+        return DrainBalancer("load_weighted", _ratio(skip_ratio))
+
+    @staticmethod
     def throughput_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
         """Weigh a partition by the items that producers tried to enqueue.
 
-        Fits queues whose items all cost about the same.
+        Of those that were refused, at most as many count as were accepted. Fits queues whose items
+        all cost about the same.
 
         Args:
             skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
@@ -91,18 +107,8 @@ class DrainBalancer:
 
     @staticmethod
     def cost_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
-        """Weigh a partition by its items, times the moving average of its handlers' time per item.
-
-        Fits queues whose items differ in cost.
-
-        Args:
-            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
-                partition moves. Default: 1.15.
-
-        Raises:
-            ConfigError: `skip_ratio` is below 1 or not finite.
-        """
-        return DrainBalancer("cost_weighted", _ratio(skip_ratio))
+        """Return `load_weighted(skip_ratio)`, under the name that it had before."""
+        return DrainBalancer.load_weighted(skip_ratio)
 
     @staticmethod
     def custom(

@@ -32,15 +32,15 @@ pub trait Assign: Send + Sync {
 /// not bring the two much closer.
 #[derive(Clone)]
 pub enum DrainBalancer {
-    /// A partition is weighted by the items that its producers tried to enqueue. Suitable when all
-    /// items cost about the same.
-    ThroughputWeighted {
+    /// A partition is weighted by the time that its handlers were busy in the interval. Suitable
+    /// everywhere, above all when some items cost more than others.
+    LoadWeighted {
         /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
-    /// A partition is weighted by the time that its handlers need for those items. Suitable when
-    /// some types cost more than others.
-    CostWeighted {
+    /// A partition is weighted by the items that its producers tried to enqueue; of those that were
+    /// refused, at most as many as were accepted. Suitable when all items cost about the same.
+    ThroughputWeighted {
         /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
@@ -49,14 +49,14 @@ pub enum DrainBalancer {
 }
 
 impl DrainBalancer {
+    /// Balances by busy time; skips below a ratio of 1.15.
+    pub fn load_weighted() -> Self {
+        Self::LoadWeighted { skip_ratio: SKIP_RATIO }
+    }
+
     /// Balances by throughput; skips below a ratio of 1.15.
     pub fn throughput_weighted() -> Self {
         Self::ThroughputWeighted { skip_ratio: SKIP_RATIO }
-    }
-
-    /// Balances by cost; skips below a ratio of 1.15.
-    pub fn cost_weighted() -> Self {
-        Self::CostWeighted { skip_ratio: SKIP_RATIO }
     }
 
     /// Balances by a custom assignment, which is validated before anything moves.
@@ -77,7 +77,7 @@ impl DrainBalancer {
         }
         match self {
             Self::ThroughputWeighted { .. } => Ok(Self::ThroughputWeighted { skip_ratio }),
-            Self::CostWeighted { .. } => Ok(Self::CostWeighted { skip_ratio }),
+            Self::LoadWeighted { .. } => Ok(Self::LoadWeighted { skip_ratio }),
             Self::Custom(_) => Err(ConfigError(format!(
                 "DrainBalancer.custom has no skip_ratio (given: {skip_ratio}); return None from \
                  assign to skip"
@@ -85,9 +85,9 @@ impl DrainBalancer {
         }
     }
 
-    /// Whether partitions are weighted by the time that their handlers need.
-    pub fn is_cost_weighted(&self) -> bool {
-        matches!(self, Self::CostWeighted { .. })
+    /// Whether partitions are weighted by the time that their handlers were busy.
+    pub fn is_load_weighted(&self) -> bool {
+        matches!(self, Self::LoadWeighted { .. })
     }
 
     /// Whether the assignment is custom.
@@ -102,8 +102,8 @@ impl fmt::Debug for DrainBalancer {
             Self::ThroughputWeighted { skip_ratio } => {
                 write!(f, "ThroughputWeighted {{ skip_ratio: {skip_ratio} }}")
             }
-            Self::CostWeighted { skip_ratio } => {
-                write!(f, "CostWeighted {{ skip_ratio: {skip_ratio} }}")
+            Self::LoadWeighted { skip_ratio } => {
+                write!(f, "LoadWeighted {{ skip_ratio: {skip_ratio} }}")
             }
             Self::Custom(_) => f.write_str("Custom(..)"),
         }
@@ -118,7 +118,7 @@ impl PartialEq for DrainBalancer {
                 Self::ThroughputWeighted { skip_ratio: a },
                 Self::ThroughputWeighted { skip_ratio: b },
             )
-            | (Self::CostWeighted { skip_ratio: a }, Self::CostWeighted { skip_ratio: b }) => {
+            | (Self::LoadWeighted { skip_ratio: a }, Self::LoadWeighted { skip_ratio: b }) => {
                 a == b
             }
             (Self::Custom(a), Self::Custom(b)) => Arc::ptr_eq(a, b),

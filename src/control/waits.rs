@@ -14,7 +14,7 @@
 //! one gives up: a shutdown returns without the end, or else the newest put is refused.
 //!
 //! Not recorded are waits of threads that no queue needs, and those for room with a deadline, which
-//! end by themselves. A circle through locks of the user's own is not seen.
+//! end anyway. A circle through locks of the user's own is not seen.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -119,8 +119,8 @@ impl Table {
         }
     }
 
-    /// Gives up a wait on a circle, if there is one: the newest of those for the end of a queue, which
-    /// ends all the same, or else the newest for room.
+    /// Gives up a wait on a circle, if there is one: the newest of those for the end of a queue,
+    /// which ends all the same, or else the newest for room.
     fn check(&mut self) {
         let stuck = self.stuck();
         let circles: Vec<_> =

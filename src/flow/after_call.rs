@@ -5,12 +5,13 @@ use crate::config::Selector;
 use crate::flow::consumption::Consumption;
 use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
 use crate::flow::lane::Job;
+use crate::flow::lanes::Lanes;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Deadline, Ordering, fence};
+use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
 impl<T: Item> Shared<T> {
     pub(crate) fn address(&self) -> usize {
@@ -100,20 +101,26 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The job of a lane is over, with so many items settled. `thread` has called its handler.
+    /// The job of a lane is over, with so many items settled. `thread` has called its handler, and
+    /// the last call took so long.
     #[inline]
-    pub(super) fn end_job(&self, thread: usize, place: JobPlace, items: usize) {
+    pub(super) fn end_job(&self, thread: usize, place: JobPlace, items: usize, took: Duration) {
         let partition = self.route.partition(place.partition);
-        if partition.change_lanes(|lanes| lanes.end(place.lane, items)) {
+        let end = |lanes: &mut Lanes<T>| {
+            lanes.note_call(took);
+            lanes.end(place.lane, items)
+        };
+        if partition.change_lanes(end) {
             self.call_owner(partition, Some(thread));
         }
     }
 
     /// The job of a lane failed, and is tried again when `until` has come. If the time of a
     /// shutdown is over, it is dropped: its items were counted as abandoned.
-    pub(super) fn retry_job(&self, thread: usize, job: Job<T>, until: Deadline) {
+    pub(super) fn retry_job(&self, thread: usize, job: Job<T>, until: Deadline, took: Duration) {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
+            lanes.note_call(took);
             // Under the lock: the owner discards what it finds here after that time.
             if self.ending.is_expired() {
                 lanes.end(job.place.lane, 0);

@@ -134,9 +134,9 @@ impl<T: Item> Caller<'_, T> {
         job.tries += 1;
         let is_last = retry.is_none_or(|retry| job.tries >= retry.attempts);
         job.batch.set_last_attempt(is_last);
-        let Some(result) = self.try_once(target, &mut job) else {
+        let Some((result, took)) = self.try_once(target, &mut job) else {
             // The time is over, and the items were counted as abandoned.
-            return self.shared.end_job(self.thread, job.place, 0);
+            return self.shared.end_job(self.thread, job.place, 0, Duration::ZERO);
         };
         let items = job.items as u64;
         if let (Err(failure), Some(retry)) = (&result, retry)
@@ -147,7 +147,7 @@ impl<T: Item> Caller<'_, T> {
             self.tally.side_call(None);
             let until = Deadline::after(retry.delay(job.tries));
             job.tried_by = self.consumer_of(target);
-            return self.shared.retry_job(self.thread, job, until);
+            return self.shared.retry_job(self.thread, job, until, took);
         }
         let outcome = match &result {
             Err(_) if !rule_off(Rule::CountFailed) => Outcome::Failed,
@@ -170,16 +170,21 @@ impl<T: Item> Caller<'_, T> {
             segment.clear();
             self.segment_cache.keep(segment);
         }
-        self.shared.end_job(self.thread, job.place, job.items);
+        self.shared.end_job(self.thread, job.place, job.items, took);
     }
 
-    /// Calls `consume`. Returns `None` if the shutdown deadline has passed and handlers are no
-    /// longer called.
-    fn try_once(&mut self, target: &Target<T>, job: &mut Job<T>) -> Option<Result<(), Failure>> {
+    /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed
+    /// and handlers are no longer called.
+    fn try_once(
+        &mut self,
+        target: &Target<T>,
+        job: &mut Job<T>,
+    ) -> Option<(Result<(), Failure>, Duration)> {
         let (handler, name) = (target.handler(), &target.registered.name);
         let _compensation = self.shared.compensate_for(handler);
         let start = Instant::now();
-        if !self.tally.begin_call(Calling::Type(target.registered.number), start) {
+        let (number, partition) = (target.registered.number, job.place.partition);
+        if !self.tally.begin_call(Calling::Batch { number, partition }, start) {
             return None;
         }
         let holding = HandlerScope::of(&handler.desk);
@@ -194,7 +199,7 @@ impl<T: Item> Caller<'_, T> {
         let took = start.elapsed();
         self.note_duration(target, job.place, start, took);
         job.took += took;
-        Some(result)
+        Some((result, took))
     }
 
     /// Notes whether the handler is slow. Not in loom, which has no clock.
@@ -239,7 +244,7 @@ impl<T: Item> Caller<'_, T> {
         }
         let place = job.place;
         drop(job.batch);
-        shared.end_job(self.thread, place, job.items);
+        shared.end_job(self.thread, place, job.items, Duration::ZERO);
     }
 
     fn settle_unhandled(&mut self, batch: &Batch<T>, items: u64) {

@@ -21,11 +21,6 @@ impl<T> Partition<T> {
     }
 
     /// Attempts so far, including those that wait, so that a balancer sees the demand.
-    pub(crate) fn attempts(&self) -> u64 {
-        let gate = self.gate.lock();
-        self.attempts_of(&gate)
-    }
-
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
         self.slow.attempts(gate.pushed())
     }
@@ -54,6 +49,8 @@ impl<T> Partition<T> {
             refused: self.slow.refused(),
             taken: self.taken(),
             settled: lanes.settled(),
+            calls: lanes.calls(),
+            backs_off: lanes.back_off(),
         }
     }
 }

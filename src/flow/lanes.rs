@@ -12,6 +12,7 @@ use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
 use crate::flow::lane::{CHOKE_AFTER, Job, Lane, State};
 use crate::item::{Item, TypeKey};
+use crate::observe::CallTime;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Deadline, Duration, Instant};
 
@@ -57,6 +58,8 @@ pub(crate) struct Lanes<T> {
     unchoked: Vec<TypeKey>,
     /// Items settled so far, by weight.
     settled: u64,
+    /// The calls of its handlers.
+    calls: CallTime,
     /// A turn found a lane in its way, or no room to hold what it takes.
     was_stopped: bool,
 }
@@ -73,6 +76,7 @@ impl<T> Lanes<T> {
             choked: 0,
             unchoked: Vec::new(),
             settled: 0,
+            calls: CallTime::default(),
             was_stopped: false,
         }
     }
@@ -331,6 +335,22 @@ impl<T> Lanes<T> {
     }
 
     // ---- settle
+
+    /// A call of a handler took so long.
+    #[inline]
+    pub(crate) fn note_call(&mut self, took: Duration) {
+        self.calls.add(took);
+    }
+
+    pub(crate) fn calls(&self) -> CallTime {
+        self.calls
+    }
+
+    /// Whether it consists of lanes that wait for their next try, and there are any.
+    pub(crate) fn back_off(&self) -> bool {
+        !self.is_empty()
+            && self.all.iter().all(|(_, lane)| matches!(lane.state, State::BackingOff(_)))
+    }
 
     /// The job of a lane is settled. Returns whether the owner has something to do here.
     #[inline]

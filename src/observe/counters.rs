@@ -22,20 +22,43 @@ pub(crate) enum Outcome {
 }
 
 /// The counts of one partition at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct PartitionCounts {
     pub(crate) attempts: u64,
     pub(crate) pushed: u64,
     pub(crate) refused: u64,
     pub(crate) taken: u64,
     pub(crate) settled: u64,
+    pub(crate) calls: CallTime,
+    /// All that is taken and not settled waits for its next try, and there is something.
+    pub(crate) backs_off: bool,
+}
+
+/// The time that calls took which have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct CallTime {
+    pub(crate) total: Duration,
+    /// The sum of the squares, in square seconds.
+    pub(crate) squares: f64,
+}
+
+impl CallTime {
+    #[inline]
+    pub(crate) fn add(&mut self, took: Duration) {
+        self.total += took;
+        self.squares += took.as_secs_f64() * took.as_secs_f64();
+    }
 }
 
 /// A call into a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Calling {
-    /// For a type, by its number: no name is looked up on the path of a batch.
-    Type(usize),
+    /// With a batch of a partition, for a type by its number: no name is looked up on the path of a
+    /// batch.
+    Batch {
+        number: usize,
+        partition: usize,
+    },
     Named(Arc<str>),
 }
 

@@ -6,7 +6,8 @@ mod stats;
 mod throttle;
 
 pub(crate) use counters::{
-    Calling, HandlerTally, Outcome, PartitionCounts, STUCK_AFTER, ThreadFigures, ThreadTally,
+    CallTime, Calling, HandlerTally, Outcome, PartitionCounts, STUCK_AFTER, ThreadFigures,
+    ThreadTally,
 };
 pub use stats::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 pub(crate) use throttle::{Due, Others, Throttle};

@@ -1,6 +1,7 @@
 //! Tests of the promises through the public API, with real threads. Each promise has its modules;
 //! `regressions` has one test for each failure of the original; `model` drives random actions.
 
+mod balance;
 mod host;
 mod support;
 mod weighted;

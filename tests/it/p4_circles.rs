@@ -156,7 +156,7 @@ fn of_two_queues_that_feed_each_other_one_handler_gives_up() {
     }
 }
 
-/// A put that gives up by itself is not refused before.
+/// A put that gives up at its deadline is not refused before.
 #[test]
 fn a_put_with_a_deadline_waits_for_it() {
     let (lines, laters): (_, [Later; 2]) = (Lines::default(), Default::default());

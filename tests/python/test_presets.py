@@ -20,7 +20,7 @@ from batchqueue import (
 
 BLOCKING, IF_POSSIBLE = BufferStrategy.BLOCKING, BufferStrategy.IF_POSSIBLE
 ONE, ADAPTIVE = PartitionPolicy.fixed(1), PartitionPolicy.adaptive()
-BY_THROUGHPUT = DrainBalancer.throughput_weighted()
+BY_LOAD = DrainBalancer.load_weighted()
 HALF_OF_CORES = ThreadPolicy.cpu_cores(0.5)
 HANDLERS = [presets.l1_aggregation, presets.l2_persistence, presets.top_n]
 
@@ -56,7 +56,7 @@ FIXED, CORES = ThreadPolicy.fixed, ThreadPolicy.cpu_cores
 TABLE = {
     "l1_aggregation": (
         presets.l1_aggregation(),
-        own(CORES(1.0), ADAPTIVE, 20_000, IF_POSSIBLE, 1, 50, BY_THROUGHPUT),
+        own(CORES(1.0), ADAPTIVE, 20_000, IF_POSSIBLE, 1, 50, BY_LOAD),
     ),
     "l2_persistence": (
         presets.l2_persistence(),
@@ -67,7 +67,7 @@ TABLE = {
             BLOCKING,
             1,
             50,
-            BY_THROUGHPUT,
+            BY_LOAD,
         ),
     ),
     "top_n": (presets.top_n(), own(FIXED(1), ADAPTIVE, 1_000, BLOCKING, 10, 100, None)),
@@ -122,7 +122,7 @@ GIVEN = {
     "buffer_size": 5,
     "min_idle_ms": 2,
     "max_idle_ms": 3,
-    "balancer": DrainBalancer.cost_weighted(),
+    "balancer": DrainBalancer.throughput_weighted(),
     "rebalance_interval_ms": 7,
     "consumer": send,
     "consumer_factory": HandlerConsumer,

@@ -21,7 +21,7 @@ _ONE_THREAD = ThreadPolicy.fixed(1)
 _ALL_CORES = ThreadPolicy.cpu_cores(1.0)
 _QUARTER_OF_CORES = ThreadPolicy.cpu_cores_with_base(1, 0.25)
 _ADAPTIVE = PartitionPolicy.adaptive()
-_BY_THROUGHPUT = DrainBalancer.throughput_weighted()
+_BY_LOAD = DrainBalancer.load_weighted()
 
 
 def l1_aggregation(
@@ -32,7 +32,7 @@ def l1_aggregation(
     strategy: BufferStrategy = BufferStrategy.IF_POSSIBLE,
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
-    balancer: DrainBalancer | None = _BY_THROUGHPUT,
+    balancer: DrainBalancer | bool | None = _BY_LOAD,
     rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L1AggregateWorker`s, with one drain thread per core.
@@ -60,7 +60,7 @@ def l2_persistence(
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
-    balancer: DrainBalancer | None = _BY_THROUGHPUT,
+    balancer: DrainBalancer | bool | None = _BY_LOAD,
     rebalance_interval_ms: float = 1_000,
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L2PersistenceWorker`s.

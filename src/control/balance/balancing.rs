@@ -47,7 +47,7 @@ impl Balancing {
     pub(crate) fn new(balancer: DrainBalancer) -> Self {
         Self {
             balancer,
-            meter: Mutex::new(Meter::default()),
+            meter: Mutex::new(Meter::new()),
             figures: Mutex::new(BalanceFigures { rebalances: 0, moves: 0, load_ratio: 1.0 }),
             oversized_log: Throttle::new(),
             refused_log: Throttle::new(),

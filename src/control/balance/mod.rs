@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `meter` | the demand on each partition, and its cost |
+//! | `meter` | the load of each partition: demand, or busy time |
 //! | `strategy` | [`DrainBalancer`]: whether to plan now; the entry to the pure functions below |
 //! | `sticky` | repair the current owners, or reassign from scratch where repair falls short |
 //! | `repair` | moves and swaps between the most and the least loaded thread |

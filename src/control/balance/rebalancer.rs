@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
 use crate::control::balance::balancing::Balancing;
-use crate::control::balance::meter::{Evidence, Meter};
+use crate::control::balance::meter::{Evidence, Measure, Meter};
 use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
 use crate::control::log_helper::Line;
 use crate::control::thread_slots::ThreadSlot;
@@ -104,11 +104,14 @@ impl<T: Item> Shared<T> {
         lines: &mut Vec<Line>,
     ) -> Option<Decision> {
         let threads = self.threads.len();
-        let mut reading = meter.read(&self.route);
-        if balancing.balancer.is_cost_weighted() {
-            reading.weigh_by_cost(&self.route, self.config.selector);
-        }
-        let load = reading.load();
+        let by_load = balancing.balancer.is_load_weighted();
+        let measure = if by_load { Measure::Busy } else { Measure::Attempts };
+        let calls = || {
+            let running = self.threads.iter().filter(|slot| slot.has_run());
+            running.filter_map(|slot| slot.tally.counts().calling).collect()
+        };
+        let reading = meter.read(&self.route, measure, calls);
+        let load = reading.load().to_vec();
         // The wanted owners: a partition in a handoff counts for its new owner, and one that a
         // spare thread serves for the thread that gets it back.
         let owner = self.planned_owners(load.len());

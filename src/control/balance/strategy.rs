@@ -33,7 +33,7 @@ impl DrainBalancer {
     ) -> Result<Option<Vec<usize>>, String> {
         let load = usable(load);
         match self {
-            Self::ThroughputWeighted { skip_ratio } | Self::CostWeighted { skip_ratio } => {
+            Self::LoadWeighted { skip_ratio } | Self::ThroughputWeighted { skip_ratio } => {
                 Ok(weighted(&load, owner, threads, *skip_ratio))
             }
             Self::Custom(assign) => {

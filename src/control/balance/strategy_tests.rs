@@ -152,8 +152,8 @@ fn a_skip_ratio_below_one_or_for_a_custom_balancer_is_rejected_with_a_remedy() {
     assert!(
         custom.with_skip_ratio(2.0).unwrap_err().to_string().contains("return None from assign")
     );
-    let cost = DrainBalancer::cost_weighted().with_skip_ratio(2.0).unwrap();
-    assert_eq!(cost, DrainBalancer::CostWeighted { skip_ratio: 2.0 });
+    let load = DrainBalancer::load_weighted().with_skip_ratio(2.0).unwrap();
+    assert_eq!(load, DrainBalancer::LoadWeighted { skip_ratio: 2.0 });
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn balancers_compare_and_print_what_they_are() {
         DrainBalancer::custom(custom.clone()).clone()
     );
     assert_ne!(DrainBalancer::custom(custom.clone()), DrainBalancer::custom(other));
-    assert_ne!(throughput(), DrainBalancer::cost_weighted());
+    assert_ne!(throughput(), DrainBalancer::load_weighted());
     assert_ne!(throughput(), never_skipping());
-    assert!(DrainBalancer::cost_weighted().is_cost_weighted() && !throughput().is_cost_weighted());
+    assert!(DrainBalancer::load_weighted().is_load_weighted() && !throughput().is_load_weighted());
     assert_eq!(format!("{:?}", throughput()), "ThroughputWeighted { skip_ratio: 1.15 }");
     assert_eq!(format!("{:?}", DrainBalancer::custom(custom)), "Custom(..)");
 }

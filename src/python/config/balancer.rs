@@ -27,7 +27,7 @@ impl BalancerSettings {
                 let assign = Arc::new(PyAssign(GuardedRef::new(function)));
                 return Ok((DrainBalancer::custom(assign.clone()), Some(assign)));
             }
-            ("cost_weighted", _) => DrainBalancer::cost_weighted().with_skip_ratio(self.skip_ratio),
+            ("load_weighted", _) => DrainBalancer::load_weighted().with_skip_ratio(self.skip_ratio),
             _ => DrainBalancer::throughput_weighted().with_skip_ratio(self.skip_ratio),
         };
         Ok((balancer?, None))

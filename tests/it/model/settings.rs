@@ -111,7 +111,7 @@ impl Settings {
         let balancer = match random.below(6) {
             0 => None,
             1 => Some(DrainBalancer::throughput_weighted().with_skip_ratio(1.0).unwrap()),
-            2 => Some(DrainBalancer::cost_weighted()),
+            2 => Some(DrainBalancer::load_weighted()),
             _ => Some(DrainBalancer::custom(Arc::new(Restless(Mutex::new(Random::new(
                 random.next(),
             )))))),

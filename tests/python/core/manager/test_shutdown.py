@@ -246,7 +246,7 @@ def test_shutdown_all_ends_pools_balancers_and_removed_handlers(manager):
     pool = {"shared_scheduler": ("manager", ThreadPolicy.fixed(1)), "max_idle_ms": 60_000}
     manager.create("store", BatchQueueConfig(**pool)).add_handler(int, last)
     balanced = config(
-        threads=2, partitions=4, balancer=DrainBalancer.cost_weighted(), rebalance_interval_ms=1
+        threads=2, partitions=4, balancer=DrainBalancer.load_weighted(), rebalance_interval_ms=1
     )
     manager.create("middle", balanced).add_handler(int, manager.get("store").produce_many)
     manager.create("first", BatchQueueConfig(**pool)).add_handler(

@@ -54,7 +54,7 @@ def junk(load, owner, threads):
 BALANCERS = [
     None,
     DrainBalancer.throughput_weighted(1.0),
-    DrainBalancer.cost_weighted(1.01),
+    DrainBalancer.load_weighted(1.01),
     DrainBalancer.custom(rotate),
     DrainBalancer.custom(junk),
 ]
