@@ -3,6 +3,8 @@
 //! Everything here changes under the partition's `lanes` lock, which is held over a few statements
 //! and never over a handler.
 
+mod choked;
+
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
@@ -10,11 +12,11 @@ use slab::Slab;
 
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
-use crate::flow::lane::{CHOKE_AFTER, Job, Lane, State};
+use crate::flow::lane::{Job, Lane, State};
 use crate::item::{Item, TypeKey};
 use crate::observe::CallTime;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Deadline, Duration, Instant};
+use crate::sync::{Deadline, Duration};
 
 /// What the lanes of a partition wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,39 +301,6 @@ impl<T> Lanes<T> {
             self.unchoke_empty(index);
         }
         job
-    }
-
-    // ---- choke
-
-    /// Chokes the lanes whose job has waited for long, and calls `each` with their types.
-    pub(super) fn choke(&mut self, now: Instant, mut each: impl FnMut(TypeKey)) {
-        for (_, lane) in &mut self.all {
-            let held = lane.held();
-            if held > 0 && !lane.is_choked && lane.has_waited(CHOKE_AFTER, now) {
-                lane.is_choked = true;
-                self.choked += held;
-                each(lane.key);
-            }
-        }
-    }
-
-    /// What a choked lane held is in hand.
-    #[cold]
-    fn unchoke_empty(&mut self, index: usize) {
-        let lane = &mut self.all[index];
-        if lane.held() == 0 {
-            lane.is_choked = false;
-            self.unchoked.push(lane.key);
-        }
-    }
-
-    #[inline]
-    pub(super) fn has_unchoked(&self) -> bool {
-        !self.unchoked.is_empty()
-    }
-
-    pub(super) fn take_unchoked(&mut self) -> Vec<TypeKey> {
-        std::mem::take(&mut self.unchoked)
     }
 
     // ---- settle
