@@ -33,6 +33,8 @@ pub(crate) enum Rule {
     Choke,
     /// P4: producers of a type that is choked no more are notified.
     NotifyUnchoked,
+    /// P4: a thread that is about to call a slow handler leaves its partitions to the others.
+    LeaveForSlowCall,
     /// P4: of handlers that would wait for each other for ever, one gives up.
     CheckWaits,
     /// P4: a flush waits for the oldest lane.

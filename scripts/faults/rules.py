@@ -161,6 +161,9 @@ RULES: dict[str, list[str]] = {
         "it:p4_choke::a_producer_that_waits_has_the_room_of_a_type_that_hangs",
         "py:core/event_loop/test_producers.py -k room_of_a_class_that_hangs",
     ],
+    "LeaveForSlowCall": [
+        "unit:control::supervisor_tests::a_thread_that_calls_a_slow_handler_leaves_its_partitions_before"
+    ],
     "CheckWaits": ["it:p4_circles::a_handler_that_shuts_its_feeder_down_returns"],
     "NotifyUnchoked": ["loom:flow::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait"],
     "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],

@@ -74,7 +74,8 @@ impl Supervision {
     pub(crate) fn new(config: &Config, threads: &ThreadSlots) -> Self {
         // loom has no clock, and so no ticks.
         let is_on = threads.most() > 1 && !cfg!(loom) && !rule_off(Rule::TakeOver);
-        let threads = vec![SeenThread::default(); threads.most()];
+        let seen = |thread| SeenThread { is_running: thread < threads.len(), ..Default::default() };
+        let threads: Vec<_> = (0..threads.most()).map(seen).collect();
         let tick = config.takeover_after;
         // A queue that needs no visits never asks for them.
         let first = if is_on { Visits::None } else { Visits::Ticks };

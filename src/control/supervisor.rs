@@ -4,7 +4,8 @@
 //! owns can move immediately. The supervisor, one thread of the process, visits each queue with
 //! several drain threads every `takeover_after` while it has turns. A thread that has made no
 //! progress since the last visit is *away*: its partitions that have something to do go to threads
-//! that are not, also while the queue closes (`take_over.rs`).
+//! that are not, also while the queue closes (`take_over.rs`). A thread that is about to call a
+//! handler whose last call was slow is away from then on, and sees to this itself.
 //!
 //! A queue that has had no turn for a second is visited no more; its next turn asks for visits
 //! again. The supervisor calls no user code, so that no queue can hold it up.
@@ -147,13 +148,13 @@ impl<T: Item> Shared<T> {
             let is_awake = thread.is_running && !slot.waker.is_asleep();
             // One that was woken since the last tick may wait for the interpreter, or for a core.
             let was_awake = std::mem::replace(&mut thread.is_awake, is_awake);
-            thread.is_away =
-                was_awake && is_awake && (turns, cycles) == (thread.turns, thread.cycles);
+            let stays = was_awake && is_awake && (turns, cycles) == (thread.turns, thread.cycles);
+            thread.is_away = stays || slot.in_slow_call();
             (thread.turns, thread.cycles) = (turns, cycles);
             thread.here_ticks = if thread.is_away { 0 } else { thread.here_ticks + 1 };
             thread.lost *= usize::from(thread.is_away);
             let since = if thread.is_away { away_for(slot) } else { Duration::ZERO };
-            thread.is_long = since > SLOW_CALL;
+            thread.is_long = since > SLOW_CALL || slot.in_slow_call();
             slot.set_reach(match thread.is_away {
                 false => Reach::Here,
                 true if since > LOST_AFTER => Reach::Lost,

@@ -83,3 +83,51 @@ fn a_queue_without_turns_is_visited_no_more_even_if_it_has_idle_handlers() {
     }
     queue.shutdown(None);
 }
+
+/// Before the call: its thread had another partition with an item.
+#[test]
+fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
+    const HOLD: TypeKey = TypeKey(16);
+    const SLOW: TypeKey = TypeKey(32);
+    const QUICK: TypeKey = TypeKey(48);
+    let threads = ThreadPolicy::fixed(2).unwrap();
+    let partitions = PartitionPolicy::fixed(6).unwrap();
+    let config = Config { threads, partitions, ..Config::default() };
+    let queue = Arc::new(BatchQueue::builder("q", config).start().unwrap());
+    let (release, has_left) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(false)));
+    let hold = {
+        let release = release.clone();
+        HandlerRef::new(move |_: &mut Batch<Number>| drop(release.lock()))
+    };
+    let slow = {
+        let (queue, has_left) = (Arc::downgrade(&queue), has_left.clone());
+        HandlerRef::new(move |_: &mut Batch<Number>| {
+            let owner = queue.upgrade().map(|queue| queue.shared.route.owner(4).load().wanted());
+            *has_left.lock() |= owner == Some(1);
+        })
+    };
+    let quick = HandlerRef::new(|_: &mut Batch<Number>| ());
+    // Partitions 0, 2 and 4 are those of the first thread.
+    for (number, handler) in
+        [hold, quick.clone(), slow.clone(), quick.clone(), quick.clone()].into_iter().enumerate()
+    {
+        let key = [HOLD, TypeKey(64), SLOW, TypeKey(80), QUICK][number];
+        queue.add_handler(key, handler).unwrap();
+    }
+    // A visit at the wrong moment leaves it to the next one, so there are several rounds.
+    for round in 1..=20 {
+        let held = release.lock();
+        queue.produce(Number(HOLD)).unwrap();
+        wait_until(|| queue.stats().in_flight == 1);
+        slow.desk.note_slow(true);
+        queue.produce(Number(SLOW)).unwrap();
+        queue.produce(Number(QUICK)).unwrap();
+        drop(held);
+        wait_until(|| queue.stats().consumed == 3 * round);
+        if *has_left.lock() {
+            break;
+        }
+    }
+    assert!(*has_left.lock());
+    assert_eq!(queue.shutdown(None), 0);
+}

@@ -2,10 +2,13 @@
 
 use crate::control::ownership::Owner;
 use crate::control::scheduler::dedicated;
+use crate::control::slow_calls::SLOW_CALL;
 use crate::control::supervision::{Loan, QUIET, Seen, SeenThread};
+use crate::control::thread_slots::ThreadSlot;
 use crate::flow::gate::Access;
 use crate::flow::partition::{Partition, Signal};
 use crate::item::Item;
+use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Arc, Duration, Ordering, fence};
 
@@ -13,7 +16,35 @@ use crate::sync::{Arc, Duration, Ordering, fence};
 const SURPLUS: Duration =
     if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(10) };
 
+/// While it lives, a drain thread is in a call that will take long.
+pub(crate) struct SlowCall<'a>(&'a ThreadSlot);
+
+impl Drop for SlowCall<'_> {
+    fn drop(&mut self) {
+        self.0.set_in_slow_call(false);
+    }
+}
+
 impl<T: Item> Shared<T> {
+    /// Called by a drain thread that is about to call a slow handler: others take over now what it
+    /// would serve, instead of after a tick.
+    #[cold]
+    pub(crate) fn begin_slow_call(self: &Arc<Self>, thread: usize) -> SlowCall<'_> {
+        let slot = &self.threads[thread];
+        slot.set_in_slow_call(true);
+        // During a visit, this is left to the next one.
+        if self.supervision.is_on
+            && self.supervision.tick <= SLOW_CALL
+            && !rule_off(Rule::LeaveForSlowCall)
+            && let Some(mut seen) = self.supervision.seen.try_lock()
+        {
+            let thread = &mut seen.threads[thread];
+            (thread.is_away, thread.is_long, thread.here_ticks) = (true, true, 0);
+            self.take_over(&mut seen);
+        }
+        SlowCall(slot)
+    }
+
     /// Moves what threads that are away would serve to the others.
     pub(super) fn take_over(self: &Arc<Self>, seen: &mut Seen) {
         // A caller that registers may hold the lock for long; the next tick comes soon.

@@ -7,6 +7,7 @@
 //! | `cycles`, `cpu_ns`, `longest_handoff_ns` | drain thread `i`, by plain stores | statistics |
 //! | `progress` | drain thread `i` | control side, supervisor |
 //! | `reach`, `has_run`, `is_dismissed` | supervisor | drain threads; statistics |
+//! | `in_slow_call` | drain thread `i` | supervisor |
 //! | `is_running` | see `control/spares.rs` | all threads |
 
 use std::ops::Index;
@@ -44,6 +45,8 @@ pub(crate) struct ThreadSlot {
     is_dismissed: AtomicBool,
     /// A [`Reach`].
     reach: AtomicU8,
+    /// Whether it is in a call that was expected to be slow.
+    in_slow_call: AtomicBool,
 }
 
 /// How the supervisor last found a thread.
@@ -87,6 +90,7 @@ impl ThreadSlot {
             has_run: AtomicBool::new(is_running),
             is_dismissed: AtomicBool::new(false),
             reach: AtomicU8::new(Reach::Here as u8),
+            in_slow_call: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +141,12 @@ impl ThreadSlot {
         self.reach.load(Ordering::Relaxed) == Reach::Lost as u8
     }
 
+    /// Whether the thread is in a call that was expected to be slow.
+    pub(crate) fn in_slow_call(&self) -> bool {
+        // Relaxed: a hint, ordered by nothing.
+        self.in_slow_call.load(Ordering::Relaxed)
+    }
+
     /// Called by the supervisor.
     pub(crate) fn set_reach(&self, reach: Reach) {
         // Relaxed: as in `is_away`.
@@ -180,6 +190,11 @@ impl ThreadSlot {
     }
 
     // ---- called by the drain thread itself ------------------------------------------------------
+
+    pub(crate) fn set_in_slow_call(&self, is_in: bool) {
+        // Relaxed: as in `in_slow_call`.
+        self.in_slow_call.store(is_in, Ordering::Relaxed);
+    }
 
     /// Before the thread checks that it owns the partition; it fences in between.
     #[inline]

@@ -15,7 +15,7 @@ use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Outcome, ThreadTally};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Deadline, Duration, Instant, time_since};
+use crate::sync::{Arc, Deadline, Duration, Instant, time_since};
 use crate::thread_context::HandlerScope;
 
 /// How long a thread that has a desk serves the jobs of others there while its own partitions have
@@ -52,7 +52,7 @@ pub(crate) struct InHand<T> {
 
 /// Calls handlers on behalf of one drain thread.
 pub(crate) struct Caller<'a, T: Item> {
-    pub(crate) shared: &'a Shared<T>,
+    pub(crate) shared: &'a Arc<Shared<T>>,
     pub(crate) thread: usize,
     pub(crate) tally: &'a ThreadTally,
     /// Lines to log after the thread has left the host: a logging handler may be slow, or produce
@@ -182,6 +182,7 @@ impl<T: Item> Caller<'_, T> {
     ) -> Option<(Result<(), Failure>, Duration)> {
         let (handler, name) = (target.handler(), &target.registered.name);
         let _compensation = self.shared.compensate_for(handler);
+        let _slow = handler.desk.is_slow().then(|| self.shared.begin_slow_call(self.thread));
         let start = Instant::now();
         let (number, partition) = (target.registered.number, job.place.partition);
         if !self.tally.begin_call(Calling::Batch { number, partition }, start) {

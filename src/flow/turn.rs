@@ -76,7 +76,7 @@ impl<T: Item> DrainTask<T> {
         round
     }
 
-    fn call(&mut self, shared: &Shared<T>, in_hand: InHand<T>, round: &mut Round) {
+    fn call(&mut self, shared: &Arc<Shared<T>>, in_hand: InHand<T>, round: &mut Round) {
         let (thread, last_served, timers) = (self.index, self.last_served, &self.timers);
         let has_work = || {
             timers.is_due()
