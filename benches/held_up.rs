@@ -2,8 +2,8 @@
 //! gain by taking over.
 //!
 //! *Static* is the same queue with a `takeover_after` of an hour: partitions stay with their
-//! threads, also during long calls. Handlers wait instead of computing, so the figures hardly depend
-//! on the number of cores. Run with `cargo bench --bench held_up`; it takes a minute and a half.
+//! threads, also during long calls. Handlers wait instead of computing, so the figures hardly
+//! depend on the number of cores. Run with `cargo bench --bench held_up`; it takes a minute.
 
 mod workload;
 

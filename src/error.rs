@@ -23,16 +23,19 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
     Full(T),
     /// The queue is shut down.
     Closed(T),
-    /// The partition stayed full until the deadline.
+    /// The partition stayed full until the deadline, or kept its room for other types.
     TimedOut {
         /// What was not put in.
         item: T,
         /// The full partition.
         partition: usize,
-        /// Items in it, which is also its limit.
+        /// Its limit in items.
         buffer_size: usize,
+        /// Whether it kept its room for other types, because the handler of this one is slow, fails
+        /// or hangs.
+        is_choked: bool,
     },
-    /// A handler would wait for ever: for space that only its own thread can make, or another
+    /// A handler would wait for ever: for space that only its own thread can make, or for another
     /// handler that waits for it.
     Reentrant {
         /// What was not put in.
@@ -68,6 +71,12 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
                 "the partition is full: raise buffer_size or use BufferStrategy::Blocking",
             ),
             Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
+            Self::TimedOut { partition, is_choked: true, .. } => write!(
+                f,
+                "partition {partition} kept its room for other types until the timeout, because \
+                 the handler of this one is slow, fails or hangs: give its type a separate \
+                 partition, or use BufferStrategy.IF_POSSIBLE"
+            ),
             Self::TimedOut { partition, buffer_size, .. } => write!(
                 f,
                 "partition {partition} stayed full ({buffer_size}/{buffer_size}) until the \

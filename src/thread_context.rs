@@ -2,9 +2,9 @@
 //!
 //! Queues and desks are identified by their addresses: nothing here keeps them alive.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use crate::sync::{Arc, thread_local};
+use crate::sync::{Arc, AtomicBool, thread_local};
 
 thread_local! {
     // Not `const`: loom's twin has no such form.
@@ -15,6 +15,10 @@ thread_local! {
     #[allow(clippy::missing_const_for_thread_local)]
     /// The desk that this drain thread holds, as an address; 0: none.
     static HOLDS: Cell<usize> = Cell::new(0);
+
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// If this thread acts as a drain thread: whether the call has ended that it acts in.
+    static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
 
 /// While it lives, this thread drains a queue.
@@ -61,6 +65,11 @@ pub(crate) fn held_desk() -> Option<usize> {
     Some(HOLDS.with(Cell::get)).filter(|&desk| desk != 0)
 }
 
+/// On a thread that acts as a drain thread, a flag that is set when the call ends which it acts in.
+pub(crate) fn call_has_ended() -> Option<Arc<AtomicBool>> {
+    CALL_HAS_ENDED.with(|ended| ended.borrow().clone())
+}
+
 /// Whether the calling thread is a drain thread of any queue.
 pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
@@ -68,29 +77,39 @@ pub(crate) fn on_drain_thread() -> bool {
 
 /// The context of a drain thread, for the thread that does its handler's work while it waits.
 #[cfg(feature = "python")]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ThreadContext {
     drains: usize,
     holds: usize,
+    call_has_ended: Option<Arc<AtomicBool>>,
 }
 
 #[cfg(feature = "python")]
 impl ThreadContext {
-    pub(crate) fn of_this_thread() -> Self {
-        Self { drains: DRAINS.with(Cell::get), holds: HOLDS.with(Cell::get) }
+    /// That of a drain thread, which is inside a handler. `call_has_ended` is set when it returns.
+    pub(crate) fn of_call(call_has_ended: Arc<AtomicBool>) -> Self {
+        Self { call_has_ended: Some(call_has_ended), ..Self::of_this_thread() }
     }
 
-    /// While the result lives, the calling thread acts as that drain thread, which must be inside
-    /// its handler.
-    pub(crate) fn assume(self) -> AssumedContext {
+    fn of_this_thread() -> Self {
+        Self {
+            drains: DRAINS.with(Cell::get),
+            holds: HOLDS.with(Cell::get),
+            call_has_ended: call_has_ended(),
+        }
+    }
+
+    /// While the result lives, the calling thread acts as that drain thread.
+    pub(crate) fn assume(&self) -> AssumedContext {
         let before = Self::of_this_thread();
         self.set();
         AssumedContext(before)
     }
 
-    fn set(self) {
+    fn set(&self) {
         DRAINS.with(|drains| drains.set(self.drains));
         HOLDS.with(|holds| holds.set(self.holds));
+        CALL_HAS_ENDED.with(|ended| ended.borrow_mut().clone_from(&self.call_has_ended));
     }
 }
 

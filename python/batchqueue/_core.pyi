@@ -212,6 +212,19 @@ class PendingItem:
 
     It is refused when the caller gives it up, at the latest when this object is destroyed.
     """
+    def begin_wait(self, /, call: "HandlerCall | None") -> None:
+        """
+        Wait without a deadline from now on: if the call is a handler's and the wait can never end,
+        it may be given up.
+
+        Args:
+            call: The handler call that the caller belongs to.
+        """
+    @property
+    def is_given_up(self, /) -> bool:
+        """
+        Whether the wait is given up: the next attempt raises the error.
+        """
     @property
     def line(self, /) -> tuple[int, int] | None:
         """
@@ -327,7 +340,7 @@ class Queue:
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole timeout.
-            ReentrantProduceError: A handler would wait for itself, or for ever.
+            ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
     def produce_arrow(
@@ -367,7 +380,7 @@ class Queue:
                 `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
                 batches before the last that was read, and of that batch the rows of some tags,
                 which need not be its first rows.
-            ReentrantProduceError: A handler would wait for itself, or for ever.
+            ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
     def produce_many(
@@ -388,7 +401,7 @@ class Queue:
         Raises:
             ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
                 accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
-            ReentrantProduceError: A handler would wait for itself, or for ever.
+            ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
     def rebalance(self, /) -> int:

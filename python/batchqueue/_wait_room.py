@@ -7,8 +7,9 @@ waiters and none of them is called, the last check found the partition full, and
 notified of room that comes after that check.
 
 Where types share a partition, a handler that hangs may fill it with its items. After a while the
-core gives the room back to the other types, when it is asked for room: so full partitions are
-checked from time to time.
+core gives the room back to the other types, when it is asked for room; and handlers may wait for
+each other for ever, which the core finds out when it is asked. So full partitions are checked from
+time to time.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ Line = tuple[int, int]
 class Waiter:
     """A task that waits for room."""
 
-    __slots__ = ("called", "future", "pending", "timed_out", "wait_queue")
+    __slots__ = ("called", "future", "given_up", "pending", "timed_out", "wait_queue")
 
     def __init__(
         self, wait_queue: "WaitQueue", pending: _core.PendingItem, loop: asyncio.AbstractEventLoop
@@ -39,13 +40,18 @@ class Waiter:
         self.pending = pending
         self.called = False
         self.timed_out = False
+        self.given_up = False
         self.future = loop.create_future()
 
     async def turn(self) -> bool:
-        """Wait for this task's turn. Returns False if time ran out while others were before it."""
+        """Wait for this task's turn. Returns False if time ran out while others were before it.
+
+        A task whose wait is given up is not put: it has its turn immediately, to be refused.
+        """
         while True:
             await self.future
-            if self.wait_queue.first() is self:
+            if self.given_up or self.wait_queue.first() is self:
+                self.given_up = False
                 return True
             if self.timed_out:
                 return False
@@ -66,6 +72,11 @@ class Waiter:
     def time_out(self) -> None:
         """Stop waiting."""
         self.timed_out = True
+        self._wake()
+
+    def give_up(self) -> None:
+        """Refuse the item: the wait would never end."""
+        self.given_up = True
         self._wake()
 
     def leave(self) -> None:
@@ -141,12 +152,15 @@ class WaitRoom:
 
         Raises:
             ProduceTimeoutError: The deadline passed first.
+            ReentrantProduceError: The wait of a handler would never end.
         """
         waiter = timer = None
         try:
             loop = asyncio.get_running_loop()
             if deadline is not None and loop.time() >= deadline:
                 raise _timeout_error(pending)
+            if deadline is None:
+                pending.begin_wait(call)
             waiter = self._enter(pending, loop)
             if deadline is not None:
                 timer = loop.call_at(deadline, waiter.time_out)
@@ -210,6 +224,9 @@ class WaitRoom:
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         self._check_later(loop)
         for wait_queue in self.wait_queues.values():
+            for waiter in wait_queue.waiters:
+                if waiter.pending.is_given_up:
+                    waiter.give_up()
             # A task that is called checks again itself.
             if not wait_queue.called:
                 wait_queue.call_waiters()

@@ -176,7 +176,7 @@ class AsyncBatchQueue(Generic[T]):
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole timeout.
-            ReentrantProduceError: A handler would wait for itself, or for ever.
+            ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
         deadline = _deadline(timeout)
@@ -205,7 +205,7 @@ class AsyncBatchQueue(Generic[T]):
         Raises:
             ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
                 accepted items.
-            ReentrantProduceError: A handler would wait for itself, or for ever; the error has
+            ReentrantProduceError: The wait of a handler would never end; the error has
                 `accepted` too.
             QueueForkedError: The queue was made before a fork.
         """

@@ -22,7 +22,7 @@ class QueueForkedError(BatchQueueError, RuntimeError):
 
 
 class ReentrantProduceError(BatchQueueError, RuntimeError):
-    """A handler would wait for space that only its own drain thread can free, or for ever."""
+    """The wait of a handler would never end: what it waits for waits for the handler."""
 
 
 class ProduceTimeoutError(BatchQueueError, TimeoutError):

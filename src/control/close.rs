@@ -51,18 +51,15 @@ impl<T: Item> Shared<T> {
         let may_wait = !self.would_wait_for_itself() || rule_off(Rule::ShutdownFromHandlerReturns);
         if may_wait && let Ok(_compensation) = self.compensate() {
             let waiting = Waiting::begin(self.clone(), Wish::End);
-            let mut is_first = true;
             while !self.ending.running().is_empty() {
-                let circle = waiting.as_ref().and_then(|waiting| waiting.circle(is_first));
-                if let Some(circle) = circle {
+                if let Some(circle) = waiting.as_ref().and_then(Waiting::circle) {
                     let name = &self.name;
                     self.host.log(&format!(
-                        "queue {name}: a shutdown from a handler did not wait, or it would have \
-                         waited for ever: {circle}"
+                        "queue {name}: a shutdown from a handler did not wait, because it would \
+                         never have ended: {circle}"
                     ));
                     break;
                 }
-                is_first = false;
                 let over = self.ending.is_expired();
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(self.expire());

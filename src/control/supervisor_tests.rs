@@ -116,13 +116,13 @@ fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
     }
     // A visit at the wrong moment leaves it to the next one, so there are several rounds.
     for round in 1..=20 {
-        let held = release.lock();
+        let shut = release.lock();
         queue.produce(Number(HOLD)).unwrap();
         wait_until(|| queue.stats().in_flight == 1);
         slow.desk.note_slow(true);
         queue.produce(Number(SLOW)).unwrap();
         queue.produce(Number(QUICK)).unwrap();
-        drop(held);
+        drop(shut);
         wait_until(|| queue.stats().consumed == 3 * round);
         if *has_left.lock() {
             break;

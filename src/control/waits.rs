@@ -11,21 +11,25 @@
 //!
 //! What is left would never end: it is the largest set of waits each of which needs another one of
 //! the set, the usual test for deadlocks where a wish may have alternatives. Of those on a circle,
-//! one gives up: a shutdown returns without the end, or else the newest put is refused.
+//! one gives up: a shutdown returns without the end, or else the newest put is refused. Each queue
+//! is asked at another moment, so a wait gives up only if two checks in a row find it.
 //!
 //! Not recorded are waits of threads that no queue needs, and those for room with a deadline, which
-//! end anyway. A circle through locks of the user's own is not seen.
+//! end anyway. Circles through the user's own locks are not seen, nor those of partitions that do
+//! not move because `takeover_after` is long.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `table` | threads that begin, check or end such a wait | the same |
+//!
+//! Queues are asked outside the lock: the last reference to a handler may go meanwhile.
 
 use std::fmt::Write;
 
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, Duration, Forgettable, Instant, Mutex};
-use crate::thread_context::{drained_queue, held_desk};
+use crate::sync::{Arc, AtomicBool, Duration, Forgettable, Instant, Mutex, Ordering};
+use crate::thread_context::{call_has_ended, drained_queue, held_desk};
 
 /// How often a waiting handler checks whether its wait can end.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -35,8 +39,8 @@ static WAITS: Forgettable<Waits> = Forgettable::new();
 /// What a handler waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Room for so many items of a type.
-    Room { partition: usize, key: TypeKey, weight: usize },
+    /// Room for items of a type.
+    Room { partition: usize, key: TypeKey },
     /// The end of the queue.
     End,
 }
@@ -54,6 +58,17 @@ pub(crate) struct Kept {
 pub(crate) struct Stuck(Vec<Kept>);
 
 impl Stuck {
+    /// A handler that waits for several queues keeps one desk and one thread.
+    fn of(all: impl Iterator<Item = Kept>) -> Self {
+        let mut stuck = Self::default();
+        for kept in all {
+            if !stuck.0.contains(&kept) {
+                stuck.0.push(kept);
+            }
+        }
+        stuck
+    }
+
     /// How many threads of a queue are stuck.
     pub(crate) fn threads_of(&self, queue: usize) -> usize {
         self.0.iter().filter(|kept| kept.thread_of == Some(queue)).count()
@@ -76,6 +91,9 @@ pub(crate) trait Awaited: Send + Sync {
 
     /// Whether a wish needs what a waiting handler keeps.
     fn needs(&self, wish: Wish, kept: Kept) -> bool;
+
+    /// Drops a reference, which may be the last.
+    fn let_go(self: Arc<Self>);
 }
 
 #[derive(Default)]
@@ -91,99 +109,141 @@ struct Table {
     checked: Option<Instant>,
 }
 
+/// The waits of one handler call for the same.
+#[derive(Clone)]
 struct Record {
     number: u64,
     kept: Kept,
     queue: Arc<dyn Awaited>,
     wish: Wish,
-    /// Whether its thread comes back to see whether the wait is given up.
-    comes_back: bool,
+    /// Waits of the call: more than one on an event loop.
+    waits: usize,
+    /// On an event loop, whether the call has ended before its waits.
+    call_has_ended: Option<Arc<AtomicBool>>,
+    /// The last check found it on a circle.
+    was_on_circle: bool,
     /// The wait is given up, because it is on this circle.
     circle: Option<String>,
 }
 
-impl Table {
-    /// The waits that never end, by position.
-    fn stuck(&self) -> Vec<usize> {
-        let mut stuck: Vec<usize> = (0..self.records.len()).collect();
-        loop {
-            let before = stuck.len();
-            let kept = Stuck(stuck.iter().map(|&index| self.records[index].kept).collect());
-            stuck.retain(|&index| {
-                let Record { queue, wish, .. } = &self.records[index];
-                !queue.may_come_true(*wish, &kept)
-            });
-            if stuck.len() == before {
-                return stuck;
-            }
+impl Record {
+    fn is_of_ended_call(&self) -> bool {
+        // Relaxed: the flag publishes nothing else.
+        self.call_has_ended.as_ref().is_some_and(|ended| ended.load(Ordering::Relaxed))
+    }
+}
+
+/// What a check found of one wait on a circle.
+struct Found {
+    number: u64,
+    circle: String,
+    is_for_end: bool,
+}
+
+/// The waits that never end, by position.
+fn stuck(records: &[Record]) -> Vec<usize> {
+    let mut stuck: Vec<usize> =
+        (0..records.len()).filter(|&index| !records[index].is_of_ended_call()).collect();
+    loop {
+        let before = stuck.len();
+        let kept = Stuck::of(stuck.iter().map(|&index| records[index].kept));
+        stuck.retain(|&index| {
+            let Record { queue, wish, .. } = &records[index];
+            !queue.may_come_true(*wish, &kept)
+        });
+        if stuck.len() == before {
+            return stuck;
         }
     }
+}
 
-    /// Gives up a wait on a circle, if there is one: the newest of those for the end of a queue,
-    /// which ends all the same, or else the newest for room.
-    fn check(&mut self) {
-        let stuck = self.stuck();
-        let circles: Vec<_> =
-            stuck.iter().filter_map(|&start| Some((start, self.circle(start, &stuck)?))).collect();
-        // A wait that is given up already ends soon, and may free all others.
-        if circles.iter().any(|(start, _)| self.records[*start].circle.is_some()) {
-            return;
-        }
-        let may_give_up = circles.iter().filter(|(start, _)| self.records[*start].comes_back);
-        // The last of those that are equal.
-        let given_up = may_give_up.max_by_key(|(start, _)| self.records[*start].wish == Wish::End);
-        if let Some((start, circle)) = given_up {
-            let text = self.describe(circle);
-            self.records[*start].circle = Some(text);
-        }
-    }
+/// The waits that are on circles, in the order in which they began.
+fn find_circles(records: &[Record]) -> Vec<Found> {
+    let stuck = stuck(records);
+    let found = stuck.iter().filter_map(|&start| {
+        let circle = shortest_circle(records, start, &stuck)?;
+        let Record { number, wish, .. } = records[start];
+        let circle = describe(records, &circle);
+        Some(Found { number, circle, is_for_end: wish == Wish::End })
+    });
+    found.collect()
+}
 
-    /// The shortest way from a wait over those that it needs back to itself.
-    fn circle(&self, start: usize, stuck: &[usize]) -> Option<Vec<usize>> {
-        let mut ways = vec![vec![start]];
-        let mut seen = Vec::new();
-        while !ways.is_empty() {
-            let mut longer = Vec::new();
-            for way in ways {
-                let Record { queue, wish, .. } = &self.records[*way.last()?];
-                for &next in stuck {
-                    if seen.contains(&next) || !queue.needs(*wish, self.records[next].kept) {
-                        continue;
-                    }
-                    if next == start {
-                        return Some(way);
-                    }
-                    seen.push(next);
-                    longer.push(way.iter().copied().chain([next]).collect());
+/// The shortest way from a wait over those that it needs back to itself.
+fn shortest_circle(records: &[Record], start: usize, stuck: &[usize]) -> Option<Vec<usize>> {
+    let mut ways = vec![vec![start]];
+    let mut seen = Vec::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            let Record { queue, wish, .. } = &records[*way.last()?];
+            for &next in stuck {
+                if seen.contains(&next) || !queue.needs(*wish, records[next].kept) {
+                    continue;
                 }
+                if next == start {
+                    return Some(way);
+                }
+                seen.push(next);
+                longer.push(way.iter().copied().chain([next]).collect());
             }
-            ways = longer;
         }
-        None
+        ways = longer;
+    }
+    None
+}
+
+/// Each handler of a circle, and what it waits for.
+fn describe(records: &[Record], circle: &[usize]) -> String {
+    let mut text = String::new();
+    // The queue that the one before waits for is the one that needs the handler.
+    let before = circle.iter().cycle().skip(circle.len() - 1);
+    for (before, index) in before.zip(circle) {
+        let (needed_by, record) = (&records[*before].queue, &records[*index]);
+        let handler = record.kept.desk.and_then(|desk| needed_by.handler_at(desk));
+        let handler =
+            handler.map_or_else(|| "a handler".to_owned(), |name| format!("the handler of {name}"));
+        let what = match record.wish {
+            Wish::Room { partition, .. } => format!("room in partition {partition}"),
+            Wish::End => "the end".to_owned(),
+        };
+        let (of, queue) = (needed_by.name(), record.queue.name());
+        let separator = if text.is_empty() { "" } else { "; " };
+        let _ =
+            write!(text, "{separator}{handler} in queue {of} waits for {what} of queue {queue}");
+    }
+    text
+}
+
+impl Table {
+    /// Of the waits that two checks in a row found on a circle one gives up: the newest of those
+    /// for the end of a queue, which ends all the same, or else the newest for room.
+    fn give_up(&mut self, mut found: Vec<Found>) {
+        let mut is_giving_up = false;
+        for record in &mut self.records {
+            let again = found.iter().position(|found| found.number == record.number);
+            if again.is_none() {
+                record.circle = None;
+            }
+            // One that is given up ends soon, and may free all others.
+            is_giving_up |= record.circle.is_some();
+            let was_on_circle = std::mem::replace(&mut record.was_on_circle, again.is_some());
+            if let Some(again) = again.filter(|_| !was_on_circle) {
+                found.remove(again);
+            }
+        }
+        // The last of those that are equal.
+        let given_up = found.into_iter().max_by_key(|found| (found.is_for_end, found.number));
+        if let Some(given_up) = given_up.filter(|_| !is_giving_up)
+            && let Some(record) =
+                self.records.iter_mut().find(|record| record.number == given_up.number)
+        {
+            record.circle = Some(given_up.circle);
+        }
     }
 
-    /// Each handler of a circle, and what it waits for.
-    fn describe(&self, circle: &[usize]) -> String {
-        let mut text = String::new();
-        // The queue that the one before waits for is the one that needs the handler.
-        let before = circle.iter().cycle().skip(circle.len() - 1);
-        for (before, index) in before.zip(circle) {
-            let (needed_by, record) = (&self.records[*before].queue, &self.records[*index]);
-            let handler = record.kept.desk.and_then(|desk| needed_by.handler_at(desk));
-            let handler = handler
-                .map_or_else(|| "a handler".to_owned(), |name| format!("the handler of {name}"));
-            let what = match record.wish {
-                Wish::Room { partition, .. } => format!("room in partition {partition}"),
-                Wish::End => "the end".to_owned(),
-            };
-            let (of, queue) = (needed_by.name(), record.queue.name());
-            let separator = if text.is_empty() { "" } else { "; " };
-            let _ = write!(
-                text,
-                "{separator}{handler} in queue {of} waits for {what} of queue {queue}"
-            );
-        }
-        text
+    fn find(&mut self, number: u64) -> Option<usize> {
+        self.records.iter().position(|record| record.number == number)
     }
 }
 
@@ -194,40 +254,63 @@ impl Waiting {
     /// Returns `None` if the calling thread holds no desk and drains no queue.
     pub(crate) fn begin(queue: Arc<dyn Awaited>, wish: Wish) -> Option<Self> {
         let kept = Kept { desk: held_desk(), thread_of: drained_queue() };
-        // Not in loom: its locks cannot be in a static. All of this happens under one lock.
+        // Not in loom: its locks cannot be in a static. The table changes under one lock.
         let is_kept = kept.desk.is_some() || kept.thread_of.is_some();
         if !is_kept || cfg!(loom) || rule_off(Rule::CheckWaits) {
             return None;
         }
+        let call_has_ended = call_has_ended();
         let waits = WAITS.get();
         let mut table = waits.table.lock();
+        let same_call = |record: &Record| match (&record.call_has_ended, &call_has_ended) {
+            (Some(call), Some(other)) => Arc::ptr_eq(call, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let same = |record: &&mut Record| {
+            (record.kept, record.wish) == (kept, wish)
+                && Arc::ptr_eq(&record.queue, &queue)
+                && same_call(record)
+        };
+        if let Some(record) = table.records.iter_mut().find(same) {
+            record.waits += 1;
+            return Some(Self(record.number));
+        }
         table.begun += 1;
         let number = table.begun;
-        table.records.push(Record { number, kept, queue, wish, comes_back: true, circle: None });
+        table.records.push(Record {
+            number,
+            kept,
+            queue,
+            wish,
+            waits: 1,
+            call_has_ended,
+            was_on_circle: false,
+            circle: None,
+        });
         Some(Self(number))
     }
 
     /// Returns the circle if the wait is given up. Checks all waits, unless that was done within
-    /// the last [`CHECK_EVERY`] and is not `due`.
-    pub(crate) fn circle(&self, due: bool) -> Option<String> {
+    /// the last [`CHECK_EVERY`].
+    pub(crate) fn circle(&self) -> Option<String> {
         let waits = WAITS.get();
         let mut table = waits.table.lock();
         let now = Instant::now();
         let is_recent = |last: Instant| now.saturating_duration_since(last) < CHECK_EVERY;
-        if due || !table.checked.is_some_and(is_recent) {
+        if !table.checked.is_some_and(is_recent) {
             table.checked = Some(now);
-            table.check();
+            let records = table.records.clone();
+            drop(table);
+            let found = find_circles(&records);
+            for record in records {
+                record.queue.let_go();
+            }
+            table = waits.table.lock();
+            table.give_up(found);
         }
-        table.records.iter().find(|record| record.number == self.0)?.circle.clone()
-    }
-
-    /// From now on, if the wait is on a circle, another one is given up.
-    pub(crate) fn stay(&self) {
-        let waits = WAITS.get();
-        let mut table = waits.table.lock();
-        if let Some(record) = table.records.iter_mut().find(|record| record.number == self.0) {
-            record.comes_back = false;
-        }
+        let index = table.find(self.0)?;
+        table.records[index].circle.clone()
     }
 }
 
@@ -235,11 +318,12 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let waits = WAITS.get();
         let mut table = waits.table.lock();
-        let index = table.records.iter().position(|record| record.number == self.0);
-        // Dropped outside the lock, with its reference to the queue.
-        let record = index.map(|index| table.records.remove(index));
+        let Some(index) = table.find(self.0) else { return };
+        table.records[index].waits -= 1;
+        let gone = (table.records[index].waits == 0).then(|| table.records.remove(index));
         drop(table);
-        drop(record);
+        // Outside the lock. The thread that waits has another reference.
+        drop(gone);
     }
 }
 

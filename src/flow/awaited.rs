@@ -3,6 +3,7 @@
 use crate::control::waits::{Awaited, Kept, Stuck, Wish};
 use crate::flow::consumption::Consumption;
 use crate::flow::handler::HandlerRef;
+use crate::flow::lanes::LaneView;
 use crate::flow::partition::Partition;
 use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
@@ -20,70 +21,90 @@ impl<T: Item> Awaited for Shared<T> {
 
     fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool {
         match wish {
-            Wish::Room { partition, key, weight } => {
-                self.room_may_come(self.route.partition(partition), key, weight, stuck)
+            Wish::Room { partition, key } => {
+                self.room_may_come(self.route.partition(partition), key, stuck)
             }
             // Its threads return from their handlers, and close every one.
             Wish::End => {
                 self.ending.running().is_empty()
                     || self.ending.is_expired()
                     || (stuck.threads_of(self.address()) == 0
-                        && !stuck.desks().any(|desk| self.registered_at(desk).is_some()))
+                        && !stuck.desks().any(|desk| self.calls_at(desk)))
             }
         }
     }
 
     fn needs(&self, wish: Wish, kept: Kept) -> bool {
         let needs_desk = |desk| match wish {
-            Wish::Room { partition, key, .. } => {
+            Wish::Room { partition, key } => {
                 let partition = self.route.partition(partition);
-                let is_called = |key| self.is_called_at(desk, key, partition.index);
-                is_called(key) || partition.lanes.lock().keys().any(is_called)
+                let lanes = lanes_of(partition);
+                let needs = |lane: &LaneView| self.needs_desk(desk, lane, partition);
+                needs(&self.lane_of(key, &lanes)) || lanes.iter().any(needs)
             }
-            Wish::End => self.registered_at(desk).is_some(),
+            Wish::End => self.calls_at(desk),
         };
         kept.thread_of == Some(self.address()) || kept.desk.is_some_and(needs_desk)
+    }
+
+    fn let_go(self: Arc<Self>) {
+        Shared::let_go(self);
     }
 }
 
 impl<T: Item> Shared<T> {
-    fn room_may_come(
-        &self,
-        partition: &Partition<T>,
-        key: TypeKey,
-        weight: usize,
-        stuck: &Stuck,
-    ) -> bool {
-        if partition.room(key) >= weight {
+    fn room_may_come(&self, partition: &Partition<T>, key: TypeKey, stuck: &Stuck) -> bool {
+        // An item that is too heavy is cut.
+        if partition.room(key) > 0 {
             return true;
         }
         if stuck.threads_of(self.address()) >= self.threads.most() {
             return false;
         }
-        if matches!(self.consumption, Consumption::PerThread(_)) {
-            // A thread is left, and so is its consumer.
-            return true;
-        }
+        let lanes = lanes_of(partition);
         let is_stuck =
-            |key| stuck.desks().any(|desk| self.is_called_at(desk, key, partition.index));
-        if !is_stuck(key) {
+            |lane: &LaneView| stuck.desks().any(|desk| self.needs_desk(desk, lane, partition));
+        if !is_stuck(&self.lane_of(key, &lanes)) {
             return true;
         }
-        // Items of other types make room, unless its own hold up the partition.
+        if self.has_one_type(partition) || partition.is_choked(key) {
+            return false;
+        }
+        // Items of other types make room: those to be taken, or called, or choked before long.
         let counts = partition.counts();
-        let others = || partition.lanes.lock().keys().any(|other| !is_stuck(other));
-        !self.has_one_type(partition)
-            && !partition.is_choked(key)
-            && (counts.pushed > counts.taken || others())
+        let makes_room = |lane: &LaneView| {
+            lane.key != key && (!is_stuck(lane) || (lane.holds_items && !lane.is_choked))
+        };
+        counts.pushed > counts.taken || lanes.iter().any(makes_room)
     }
 
-    /// Whether items of a type in a partition go to the handler with a desk.
-    fn is_called_at(&self, desk: usize, key: TypeKey, partition: usize) -> bool {
-        let target = match self.consumption {
-            Consumption::PerThread(_) => None,
-            _ => self.target_of(key, partition, usize::MAX, 0),
+    /// The lane of a type, or what a new one would be.
+    fn lane_of(&self, key: TypeKey, lanes: &[LaneView]) -> LaneView {
+        let lane = match self.consumption {
+            Consumption::ByHandler => lanes.iter().find(|lane| lane.key == key),
+            _ => lanes.first(),
         };
+        lane.copied().unwrap_or(LaneView::new(key))
+    }
+
+    /// Whether the next call of a lane needs a desk, or the call that is running has it.
+    fn needs_desk(&self, desk: usize, lane: &LaneView, partition: &Partition<T>) -> bool {
+        if let Some(running_at) = lane.running_at {
+            return running_at == desk;
+        }
+        let consumer = match self.consumption {
+            // Any thread that is left calls its own.
+            Consumption::PerThread(_) if lane.tried_by.is_none() => return false,
+            Consumption::PerThread(_) => lane.tried_by.unwrap_or(0),
+            _ => 0,
+        };
+        let target = self.target_of(lane.key, partition.index, usize::MAX, consumer);
         target.is_some_and(|target| is_at(target.handler(), desk))
+    }
+
+    /// Whether the queue calls the handler with a desk.
+    pub(super) fn calls_at(&self, desk: usize) -> bool {
+        self.registered_at(desk).is_some()
     }
 
     /// The handlers of a type, one of which has this desk.
@@ -99,11 +120,10 @@ impl<T: Item> Shared<T> {
             Consumption::PerThread(consumers) => consumers.iter().find(|all| has(all)).cloned(),
         }
     }
+}
 
-    /// Whether the queue calls the handler with a desk.
-    pub(super) fn calls_at(&self, desk: usize) -> bool {
-        self.registered_at(desk).is_some()
-    }
+fn lanes_of<T>(partition: &Partition<T>) -> Vec<LaneView> {
+    partition.lanes.lock().views().collect()
 }
 
 fn is_at<T>(handler: &HandlerRef<T>, desk: usize) -> bool {

@@ -78,7 +78,7 @@ impl<T: Item> Shared<T> {
             for item in items.by_ref().take(PUTS) {
                 let key = item.type_key();
                 let run = runs.of(key);
-                if let Err(stop) = run.check(key) {
+                if let Err(stop) = run.check(|| key) {
                     run.count_delayed();
                     return Some((item, run.partition, stop));
                 }
@@ -96,22 +96,32 @@ impl<T: Item> Shared<T> {
         let share = items.left().div_ceil(self.route.partition_count()).min(PUTS);
         while items.left() > 0 {
             let partition = self.select(TypeKey(0));
-            let mut run = partition.run(on_drain_thread());
-            let mut stopped = None;
+            let mut held = OneRun { shared: self, run: Some(partition.run(on_drain_thread())) };
+            let Some(run) = &mut held.run else { unreachable!("until it is dropped") };
             for item in items.by_ref().take(share) {
-                if let Err(stop) = run.check(item.type_key()) {
+                if let Err(stop) = run.check(|| item.type_key()) {
                     run.count_delayed();
-                    stopped = Some((item, partition, stop));
-                    break;
+                    return Some((item, partition, stop));
                 }
                 run.put(item);
             }
-            self.wake_inside(partition, run.end());
-            if stopped.is_some() {
-                return stopped;
-            }
         }
         None
+    }
+}
+
+/// A run that is announced when it ends, even if an item's `type_key` panics. That item is lost.
+struct OneRun<'a, T: Item> {
+    shared: &'a Arc<Shared<T>>,
+    run: Option<Run<'a, T>>,
+}
+
+impl<T: Item> Drop for OneRun<'_, T> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            let partition = run.partition;
+            self.shared.wake_inside(partition, run.end());
+        }
     }
 }
 

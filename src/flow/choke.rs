@@ -17,7 +17,7 @@ impl<T: Item> Shared<T> {
     /// whether there is room to be had now.
     #[cold]
     pub(super) fn choke_held_up(&self, partition: &Partition<T>) -> bool {
-        if !self.may_choke(partition) {
+        if !self.may_choke(partition) || !partition.has_lanes() {
             return false;
         }
         let now = nanos(time_since(self.started));
@@ -29,13 +29,14 @@ impl<T: Item> Shared<T> {
         partition.choke(Instant::now())
     }
 
-    /// How long to wait for room before the next search for types to choke; `None`: for ever.
+    /// How long to wait for room before the next search for types to choke, also while there is
+    /// none: lanes that appear now may notify no producer. `None`: for ever.
     pub(super) fn choke_slice(&self, partition: &Partition<T>) -> Option<Duration> {
         self.may_choke(partition).then_some(WAIT_SLICE)
     }
 
     fn may_choke(&self, partition: &Partition<T>) -> bool {
-        !self.has_one_type(partition) && partition.has_lanes() && !rule_off(Rule::Choke)
+        !self.has_one_type(partition) && !rule_off(Rule::Choke)
     }
 }
 

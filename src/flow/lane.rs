@@ -45,8 +45,8 @@ pub(super) enum State {
     /// A ticket for it is at the desk with this address. With a deadline, it is submitted again
     /// when that has come.
     Posted(usize, Option<Deadline>),
-    /// A thread has its job in hand.
-    Running,
+    /// A thread has its job in hand, and the desk with this address; 0 without a handler.
+    Running(usize),
     BackingOff(Deadline),
 }
 

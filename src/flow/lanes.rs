@@ -4,6 +4,7 @@
 //! and never over a handler.
 
 mod choked;
+mod view;
 
 use std::collections::VecDeque;
 
@@ -17,6 +18,8 @@ use crate::item::{Item, TypeKey};
 use crate::observe::CallTime;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Deadline, Duration};
+
+pub(crate) use view::LaneView;
 
 /// What the lanes of a partition wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub(crate) struct Lanes<T> {
     settled: u64,
     /// The calls of its handlers.
     calls: CallTime,
-    /// A turn found a lane in its way, or no room to hold what it takes.
+    /// A turn found a lane in its way.
     was_stopped: bool,
 }
 
@@ -97,10 +100,6 @@ impl<T> Lanes<T> {
         } else {
             LaneUse::Calls
         }
-    }
-
-    pub(crate) fn keys(&self) -> impl Iterator<Item = TypeKey> {
-        self.all.iter().map(|(_, lane)| lane.key)
     }
 
     pub(crate) fn count_ready(&self) -> usize {
@@ -262,7 +261,7 @@ impl<T> Lanes<T> {
         let Some(lane) = self.find(key) else { return false };
         match self.all[lane].state {
             State::Ready => true,
-            State::Running => false,
+            State::Running(_) => false,
             State::Posted(..) | State::BackingOff(_) => {
                 self.make_ready(lane);
                 true
@@ -276,14 +275,20 @@ impl<T> Lanes<T> {
     }
 
     /// Takes the job of a lane in hand: what is to be tried again, or else the items of the tail,
-    /// up to `most` rounded up to a segment.
+    /// up to `most` rounded up to a segment. `desk`: the address of the handler's, or 0.
     #[inline]
-    pub(crate) fn take_job(&mut self, partition: usize, index: usize, most: usize) -> Job<T>
+    pub(crate) fn take_job(
+        &mut self,
+        partition: usize,
+        index: usize,
+        most: usize,
+        desk: usize,
+    ) -> Job<T>
     where
         T: Item,
     {
         let lane = &mut self.all[index];
-        lane.state = State::Running;
+        lane.state = State::Running(desk);
         let job = lane.failed.take().unwrap_or_else(|| {
             let batch = lane.split_tail(most);
             Job {
@@ -366,7 +371,7 @@ impl<T> Lanes<T> {
                 self.unchoked.push(lane.key);
             }
         }
-        self.all.retain(|_, lane| lane.state == State::Running);
+        self.all.retain(|_, lane| matches!(lane.state, State::Running(_)));
         self.ready.clear();
         (self.held, self.choked) = (0, 0);
         items

@@ -165,7 +165,7 @@ impl Both {
         let mut many = self.partition.run(inside);
         let (mut put, mut stopped) = (0, None);
         while put < run && stopped.is_none() {
-            match many.check(TypeKey(0)) {
+            match many.check(|| TypeKey(0)) {
                 Ok(()) => {
                     many.put(single(self.next + put as u64));
                     put += 1;

@@ -42,13 +42,21 @@ pub struct PendingItem<T: Item> {
     partition: usize,
     /// `None` once the item is settled.
     item: Option<T>,
+    /// Why the last attempt found no room.
+    stop: Stop,
     /// The wait of the handler whose task puts the item.
     wait: Option<Waiting>,
 }
 
 impl<T: Item> PendingItem<T> {
     fn new(shared: &Arc<Shared<T>>, partition: &Partition<T>, item: T) -> Self {
-        Self { shared: shared.clone(), partition: partition.index, item: Some(item), wait: None }
+        Self {
+            shared: shared.clone(),
+            partition: partition.index,
+            item: Some(item),
+            stop: Stop::Full,
+            wait: None,
+        }
     }
 
     /// The partition that the item waits for.
@@ -73,11 +81,31 @@ impl<T: Item> PendingItem<T> {
         Listening { shared: self.shared.clone(), partition: self.partition, listener }
     }
 
+    /// Called by a task of a handler that will wait without a deadline: if the wait can never end,
+    /// because other handlers wait for this one, it may be [given up](Self::is_given_up).
+    pub fn begin_wait(&mut self) {
+        if self.wait.is_none()
+            && let Some(item) = &self.item
+        {
+            self.wait = self.shared.record_wait(self.place(), item.type_key());
+        }
+    }
+
+    /// Whether the wait is given up: the next attempt refuses the item. To be called now and then.
+    pub fn is_given_up(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.circle().is_some())
+    }
+
     /// Puts the item if there is room now.
     ///
     /// # Errors
-    /// The item is still pending, or the queue is shut down.
+    /// The item is still pending, or it is refused: the queue is shut down, or the wait is given
+    /// up.
     pub fn try_again(mut self) -> Result<(), TryProduceError<T>> {
+        let circle = self.wait.as_ref().and_then(Waiting::circle);
+        if circle.is_some() {
+            return Err(self.refuse(Refusal::Reentrant(circle)));
+        }
         let Some(item) = self.item.take() else { return Ok(()) };
         let partition = self.shared.route.partition(self.partition);
         match partition.put_again(item, on_drain_thread()) {
@@ -94,7 +122,7 @@ impl<T: Item> PendingItem<T> {
 
     /// Gives up because the caller's deadline has passed.
     pub fn time_out(self) -> ProduceError<T> {
-        match self.refuse(Refusal::TimedOut, Stop::Full) {
+        match self.refuse(Refusal::TimedOut) {
             TryProduceError::Refused(refused) => refused,
             TryProduceError::Pending(_) => unreachable!("refused"),
         }
@@ -104,52 +132,28 @@ impl<T: Item> PendingItem<T> {
         self.shared.route.partition(self.partition)
     }
 
-    fn stopped(self, stop: Stop) -> Result<(), TryProduceError<T>> {
+    fn stopped(mut self, stop: Stop) -> Result<(), TryProduceError<T>> {
         if stop == Stop::Full && self.shared.choke_held_up(self.place()) {
             return self.try_again();
         }
-        if let Err(refusal) = self.shared.may_wait(self.place(), stop) {
-            return Err(self.refuse(refusal, stop));
-        }
-        Err(self.wait(stop))
+        self.stop = stop;
+        Err(match self.shared.may_wait(self.place(), stop) {
+            Ok(()) => TryProduceError::Pending(self),
+            Err(refusal) => self.refuse(refusal),
+        })
     }
 
-    fn wait(mut self, stop: Stop) -> TryProduceError<T> {
-        match self.begin_wait() {
-            Some(circle) => self.refuse(Refusal::Reentrant(Some(circle)), stop),
-            None => TryProduceError::Pending(self),
-        }
-    }
-
-    /// Returns the circle that the wait would close. Later ones are ended by other waits: a task
-    /// does not come back to check.
-    fn begin_wait(&mut self) -> Option<String> {
-        if self.wait.is_some() {
-            return None;
-        }
-        let key = self.item.as_ref()?.type_key();
-        let wait = self.shared.record_wait(self.place(), key, 1)?;
-        let circle = wait.circle(true);
-        wait.stay();
-        self.wait = Some(wait);
-        circle
-    }
-
-    fn refuse(
-        mut self,
-        refusal: Refusal<std::convert::Infallible>,
-        stop: Stop,
-    ) -> TryProduceError<T> {
+    fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> TryProduceError<T> {
         let Some(item) = self.item.take() else { unreachable!("settled by a call that takes it") };
-        let refusal = self.shared.refuse(&item, refusal, stop, self.place());
-        TryProduceError::Refused(refusal.with(item, self.place()))
+        let refusal = self.shared.refuse(&item, refusal, self.stop, self.place());
+        TryProduceError::Refused(refusal.with(item, self.stop, self.place()))
     }
 }
 
 impl<T: Item> Drop for PendingItem<T> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            self.shared.refuse(&item, Refusal::<()>::TimedOut, Stop::Full, self.place());
+            self.shared.refuse(&item, Refusal::<()>::TimedOut, self.stop, self.place());
         }
     }
 }
@@ -206,7 +210,8 @@ impl<T: Item> Shared<T> {
         let line = self.line(partition, item.type_key());
         if is_awaited(line) && !self.would_wait_for_itself() {
             partition.begin_delayed();
-            return Err(PendingItem::new(self, partition, item).wait(Stop::Full));
+            let pending = PendingItem::new(self, partition, item);
+            return Err(TryProduceError::Pending(pending));
         }
         match partition.put(item, on_drain_thread) {
             Ok(signal) => {

@@ -53,7 +53,9 @@ impl<T: Item> Shared<T> {
                 let wanted = &Wanted { partition, key: item.type_key(), weight: 1 };
                 if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait)
                 {
-                    return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
+                    return Err(self
+                        .refuse(&item, refusal, stop, partition)
+                        .with(item, stop, partition));
                 }
             }
             match partition.put_again(item, inside_pool) {
@@ -81,7 +83,7 @@ impl<T: Item> Shared<T> {
             let why = match (&refusal, stop) {
                 (Refusal::Closed, _) => "the queue is shut down".to_owned(),
                 (_, Stop::Choked) => format!(
-                    "their handler is slow, fails or hangs, and partition {index} keeps its room \
+                    "their handler is slow, failing or hung, so partition {index} keeps its room \
                      for other types"
                 ),
                 _ => format!(
@@ -162,7 +164,7 @@ impl<T: Item> Shared<T> {
             let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant(None)) };
             wait.compensation = worker;
             if deadline.is_none() {
-                wait.recorded = self.record_wait(partition, key, weight);
+                wait.recorded = self.record_wait(partition, key);
             }
         } else if let Some(circle) = wait.circle() {
             return Err(Refusal::Reentrant(Some(circle)));
@@ -183,14 +185,13 @@ impl<T: Item> Shared<T> {
         self: &Arc<Self>,
         partition: &Partition<T>,
         key: TypeKey,
-        weight: usize,
     ) -> Option<Waiting> {
-        Waiting::begin(self.clone(), Wish::Room { partition: partition.index, key, weight })
+        Waiting::begin(self.clone(), Wish::Room { partition: partition.index, key })
     }
 }
 
-/// What a producer holds for the whole of its wait: a worker that were returned after each slice
-/// might not be available again.
+/// What a producer holds for the whole of its wait: a worker returned after each slice might not
+/// be available again.
 #[derive(Default)]
 pub(super) struct ProducerWait {
     has_begun: bool,
@@ -205,7 +206,7 @@ impl ProducerWait {
     }
 
     fn circle(&self) -> Option<String> {
-        self.recorded.as_ref().and_then(|waiting| waiting.circle(false))
+        self.recorded.as_ref().and_then(Waiting::circle)
     }
 }
 
@@ -228,12 +229,20 @@ pub(super) enum Refusal<E> {
 }
 
 impl<E> Refusal<E> {
-    pub(super) fn with<T, U>(self, item: U, partition: &Partition<T>) -> ProduceError<U, E> {
+    pub(super) fn with<T, U>(
+        self,
+        item: U,
+        stop: Stop,
+        partition: &Partition<T>,
+    ) -> ProduceError<U, E> {
         let (partition, buffer_size) = (partition.index, partition.buffer_size);
         match self {
             Self::Full => ProduceError::Full(item),
             Self::Closed => ProduceError::Closed(item),
-            Self::TimedOut => ProduceError::TimedOut { item, partition, buffer_size },
+            Self::TimedOut => {
+                let is_choked = stop == Stop::Choked;
+                ProduceError::TimedOut { item, partition, buffer_size, is_choked }
+            }
             Self::Reentrant(circle) => {
                 ProduceError::Reentrant { item, partition, buffer_size, circle }
             }

@@ -195,7 +195,7 @@ mod loom_tests {
                 let partition = partition.clone();
                 thread::spawn(move || {
                     let mut lanes = partition.lanes.lock();
-                    let job = lanes.take_job(0, lane, 1);
+                    let job = lanes.take_job(0, lane, 1, 0);
                     partition.make_room(&mut lanes, false);
                     drop(lanes);
                     job.items

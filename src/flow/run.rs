@@ -52,14 +52,14 @@ pub(crate) struct Run<'a, T> {
 impl<T> Run<'_, T> {
     /// Checks whether the next put will succeed, and if not, why.
     #[inline]
-    pub(crate) fn check(&mut self, key: TypeKey) -> Result<(), Stop> {
+    pub(crate) fn check(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
         if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly(key) }
     }
 
     #[inline(never)]
-    fn check_slowly(&mut self, key: TypeKey) -> Result<(), Stop> {
+    fn check_slowly(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
         self.partition.seal_full(&mut self.gate);
-        self.partition.check(&mut self.gate, || key, self.inside_pool)?;
+        self.partition.check(&mut self.gate, key, self.inside_pool)?;
         if self.gate.has_choked {
             // The next item may be of another type.
             return Ok(());

@@ -10,8 +10,8 @@ pub trait Listener: Send + Sync {
     /// The partition has room again, or accepts nothing more: a caller that found it full must
     /// check again. May be called spuriously.
     ///
-    /// Called by drain threads and by the thread that closes the queue, under a lock of the
-    /// partition: it must neither wait nor call the queue.
+    /// Called by drain threads, by the thread that closes the queue, and by threads that find the
+    /// partition full, under a lock of the partition: it must neither wait nor call the queue.
     fn hear(&self, partition: usize);
 }
 

@@ -208,7 +208,7 @@ impl<T: Item> DrainTask<T> {
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
             let Some(target) = shared.target_of(key, partition, known_before, thread) else {
-                let job = lanes.take_job(partition, lane, most);
+                let job = lanes.take_job(partition, lane, most, 0);
                 return Some(InHand { target: None, job, key });
             };
             let place = JobPlace { partition, lane };
@@ -223,7 +223,7 @@ impl<T: Item> DrainTask<T> {
             };
             match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
                 Submitted::Entered => {
-                    let job = lanes.take_job(partition, lane, most);
+                    let job = lanes.take_job(partition, lane, most, desk.address());
                     return Some(InHand { target: Some(target), job, key });
                 }
                 Submitted::Posted(until) => lanes.post(lane, desk.address(), until),

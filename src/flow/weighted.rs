@@ -48,7 +48,9 @@ impl<T: Item> Shared<T> {
             }
             let wanted = &Wanted { partition, key: item.type_key(), weight: least };
             if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait) {
-                return Err(self.refuse(&item, refusal, stop, partition).with(item, partition));
+                return Err(self
+                    .refuse(&item, refusal, stop, partition)
+                    .with(item, stop, partition));
             }
         }
     }

@@ -130,7 +130,7 @@ impl Queue {
     ///
     /// Raises:
     ///     ProduceTimeoutError: The partition stayed full for the whole timeout.
-    ///     ReentrantProduceError: A handler would wait for itself, or for ever.
+    ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (item, *, timeout=None))]
     fn produce(&self, item: Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
@@ -158,7 +158,7 @@ impl Queue {
     /// Raises:
     ///     ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
     ///         accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
-    ///     ReentrantProduceError: A handler would wait for itself, or for ever.
+    ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (items, *, timeout=None))]
     fn produce_many(
@@ -214,7 +214,7 @@ impl Queue {
     ///         `KeyboardInterrupt`, has the number of accepted rows in `accepted`: the rows of all
     ///         batches before the last that was read, and of that batch the rows of some tags,
     ///         which need not be its first rows.
-    ///     ReentrantProduceError: A handler would wait for itself, or for ever.
+    ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (batch, *, type_column, timeout=None))]
     fn produce_arrow(

@@ -67,7 +67,7 @@ fn a_call_that_is_running_counts_up_to_now() {
     queue.add_handler(key(1), Collector::default().handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
-    assert_eq!(queue.rebalance(), 0, "one call is no evidence");
+    assert_eq!(queue.rebalance(), 0, "one call proves nothing");
     let stats = queue.stats();
     assert!((stats.rebalances, stats.load_ratio) == (1, f64::INFINITY), "{stats:?}");
     release.open();

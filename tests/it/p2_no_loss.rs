@@ -125,7 +125,12 @@ fn a_put_that_times_out_is_refused() {
     let refused = queue.produce_with(sent(0, 0, 2), None, soon, &mut Wait);
     assert_eq!(
         refused,
-        Err(ProduceError::TimedOut { item: sent(0, 0, 2), partition: 0, buffer_size: 1 })
+        Err(ProduceError::TimedOut {
+            item: sent(0, 0, 2),
+            partition: 0,
+            buffer_size: 1,
+            is_choked: false,
+        })
     );
     release.open();
     shut_down(&queue);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use batchqueue::{Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, ProduceError, Wait};
 
 use crate::support::{
-    Collector, Lines, Sent, assert_conserved, config, key, sent, shut_down, wait_until,
+    Collector, Lines, Sent, assert_conserved, config, holding, key, sent, shut_down, wait_until,
 };
 
 type Queue = Arc<BatchQueue<Sent>>;
@@ -74,8 +74,8 @@ fn a_handler_that_shuts_its_feeder_down_returns() {
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
         assert_eq!((feeder.stats().failed, queue.stats().failed), (0, 0));
         assert!(lines.any(
-            "queue feeder: a shutdown from a handler did not wait, or it would have waited for \
-             ever: the handler of type 16 in queue fed waits for the end of queue feeder; the \
+            "queue feeder: a shutdown from a handler did not wait, because it would never have \
+             ended: the handler of type 16 in queue fed waits for the end of queue feeder; the \
              handler of type 16 in queue feeder waits for room in partition 0 of queue fed"
         ));
     }
@@ -227,4 +227,56 @@ fn a_chain_of_full_queues_is_not_a_circle() {
     }
     assert_eq!(seen.items().len(), 600);
     assert!(queues.iter().all(|queue| queue.stats().failed == 0));
+}
+
+/// A partition with items of two types, of which the put's is stuck and the other one hangs: the
+/// other one is choked before long, which makes room.
+#[test]
+fn a_put_waits_for_the_room_of_another_type_that_is_choked() {
+    let (lines, laters): (_, [Later; 2]) = (Lines::default(), Default::default());
+    let partitions = PartitionPolicy::fixed(2).unwrap();
+    let threads = config(2).threads;
+    let shared = Config { partitions, threads, spare_threads: Some(2), ..small(2) };
+    let queue = named("shared", shared, &lines, &laters[0]);
+    let other = named("other", small(2), &lines, &laters[1]);
+    let (begun, outcome) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+
+    // Type 0 waits for the end of the other queue; type 2 shares its partition, and hangs.
+    let (waits_for, entered) = (laters[1].clone(), begun.clone());
+    let wait = move |batch: &mut Batch<Sent>| {
+        if batch.drain().all(|item| item.number == 0) {
+            entered.fetch_add(1, SeqCst);
+            get(&waits_for).shutdown(None);
+        }
+    };
+    queue.add_handler(key(0), HandlerRef::new(wait)).unwrap();
+    queue.add_handler(key(1), Collector::default().handler()).unwrap();
+    let (hold, inside, release) = holding();
+    queue.add_handler(key(2), hold).unwrap();
+    assert_eq!(queue.stats().partitions[0].types, [key(0), key(2)]);
+
+    // The other queue's handler puts an item of type 0 when the partition is full of type 2.
+    let (target, result, go) = (laters[0].clone(), outcome.clone(), begun.clone());
+    let put = move |batch: &mut Batch<Sent>| {
+        drop(batch.drain());
+        wait_until("the other handler", || go.load(SeqCst) == 2);
+        let put = get(&target).produce(sent(0, 0, 1));
+        *result.lock().unwrap() = Some(put.is_ok());
+    };
+    other.add_handler(key(0), HandlerRef::new(put)).unwrap();
+
+    other.produce(sent(0, 0, 0)).unwrap();
+    queue.produce(sent(2, 0, 0)).unwrap();
+    inside.wait();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the wait for the end", || begun.load(SeqCst) == 1);
+    queue.produce(sent(2, 0, 1)).unwrap();
+    queue.produce(sent(2, 0, 2)).unwrap();
+    begun.fetch_add(1, SeqCst);
+    wait_until("the put", || outcome.lock().unwrap().is_some());
+    release.open();
+    shut_down(&queue);
+    assert_eq!(*outcome.lock().unwrap(), Some(true));
+    wait_until("the end", || other.has_ended());
+    assert!(!lines.any("did not wait"));
 }

@@ -52,7 +52,7 @@ fn loom_stale_ticket_while_its_lane_is_posted_again() {
             lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
             lanes.add_segment(lane, vec![Number(ONE, 2)], 1);
             lanes.next_ready();
-            drop(lanes.take_job(0, lane, 1));
+            drop(lanes.take_job(0, lane, 1, 0));
             lane
         });
         let place = JobPlace { partition: 0, lane };

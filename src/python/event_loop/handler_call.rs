@@ -1,6 +1,7 @@
 //! `HandlerCall`: carries a drain thread's call into a handler to the event loop, where the
 //! coroutine of the handler runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
@@ -14,7 +15,7 @@ use crate::thread_context::{AssumedContext, ThreadContext};
 pub(crate) struct HandlerCall {
     context: ThreadContext,
     /// Set by the drain thread before it continues, or by the coroutine when it ends.
-    ended: AtomicBool,
+    ended: Arc<AtomicBool>,
 }
 
 impl HandlerCall {
@@ -30,7 +31,8 @@ impl HandlerCall {
     /// Begin a call: on the drain thread, inside the handler.
     #[new]
     fn new() -> Self {
-        Self { context: ThreadContext::of_this_thread(), ended: AtomicBool::new(false) }
+        let ended = Arc::new(AtomicBool::new(false));
+        Self { context: ThreadContext::of_call(ended.clone()), ended }
     }
 
     /// Whether the drain thread still waits.

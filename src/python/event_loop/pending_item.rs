@@ -81,6 +81,31 @@ impl PyPendingItem {
         line.map(|line| (line.partition, line.key.0))
     }
 
+    /// Wait without a deadline from now on: if the call is a handler's and the wait can never end,
+    /// it may be given up.
+    ///
+    /// Args:
+    ///     call: The handler call that the caller belongs to.
+    #[pyo3(signature = (call: "HandlerCall | None"))]
+    fn begin_wait(&self, call: Option<&HandlerCall>) -> PyResult<()> {
+        let _assumed = HandlerCall::assume(call);
+        let mut item = self.take()?;
+        if let Some(item) = &mut item {
+            item.begin_wait();
+        }
+        *self.item.lock() = item;
+        Ok(())
+    }
+
+    /// Whether the wait is given up: the next attempt raises the error.
+    #[getter]
+    fn is_given_up(&self) -> PyResult<bool> {
+        let item = self.take()?;
+        let is_given_up = item.as_ref().is_some_and(PendingItem::is_given_up);
+        *self.item.lock() = item;
+        Ok(is_given_up)
+    }
+
     /// Try to enqueue the item.
     ///
     /// Args:

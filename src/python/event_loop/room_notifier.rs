@@ -1,5 +1,6 @@
 //! `RoomNotifier`: notifies an event loop of room through a file descriptor that the loop watches.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -35,17 +36,32 @@ impl Listener for Notifications {
     }
 }
 
+/// A partition with tasks that wait for room.
+struct Watched {
+    types: HashSet<TypeKey>,
+    _listening: Listening<PyItem>,
+}
+
 /// A line, as Python has it: the partition, and a number for the type.
 pub(super) fn line_of((partition, key): (usize, usize)) -> Line {
     Line { partition, key: TypeKey(key) }
+}
+
+fn lines(listening: &HashMap<usize, Watched>) -> impl Iterator<Item = Line> {
+    let of_partition = |(&partition, watched): (&usize, &Watched)| {
+        let types: Vec<TypeKey> = watched.types.iter().copied().collect();
+        types.into_iter().map(move |key| Line { partition, key })
+    };
+    listening.iter().flat_map(of_partition)
 }
 
 /// The lines of one queue that tasks of one event loop wait in.
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct RoomNotifier {
     notifications: Arc<Notifications>,
-    /// Taken out, and leaked, only by the destructor in a forked child.
-    listening: Mutex<HashMap<Line, Listening<PyItem>>>,
+    /// By partition, with the types that are awaited there. Taken out, and leaked, only by the
+    /// destructor in a forked child.
+    listening: Mutex<HashMap<usize, Watched>>,
     generation: u32,
 }
 
@@ -57,14 +73,17 @@ impl RoomNotifier {
         turn_at: Option<(usize, usize)>,
         line: Line,
     ) -> bool {
-        turn_at.map(line_of) != Some(line)
-            && notifier.is_some_and(|notifier| notifier.listening.lock().contains_key(&line))
+        let is_watched = |notifier: &Self| {
+            let listening = notifier.listening.lock();
+            listening.get(&line.partition).is_some_and(|watched| watched.types.contains(&line.key))
+        };
+        turn_at.map(line_of) != Some(line) && notifier.is_some_and(is_watched)
     }
 
     /// Whether such tasks wait in any line.
     pub(super) fn is_any_awaited(notifier: Option<&Self>, turn_at: Option<(usize, usize)>) -> bool {
-        let others = |line: &Line| Some(*line) != turn_at.map(line_of);
-        notifier.is_some_and(|notifier| notifier.listening.lock().keys().any(others))
+        let is_other = |line: Line| Some(line) != turn_at.map(line_of);
+        notifier.is_some_and(|notifier| lines(&notifier.listening.lock()).any(is_other))
     }
 
     fn is_of_parent(&self) -> bool {
@@ -94,17 +113,36 @@ impl RoomNotifier {
         let Some((line, listening)) = pending.listen(self.notifications.clone())? else {
             return Ok(());
         };
-        // Bound first, so that the previous value is dropped after the lock is released.
-        let before = self.listening.lock().insert(line, listening);
-        drop(before);
+        let mut all = self.listening.lock();
+        let more = match all.entry(line.partition) {
+            Entry::Occupied(mut watched) => {
+                watched.get_mut().types.insert(line.key);
+                Some(listening)
+            }
+            Entry::Vacant(free) => {
+                let types = HashSet::from([line.key]);
+                free.insert(Watched { types, _listening: listening });
+                None
+            }
+        };
+        // After the lock is released.
+        drop(all);
+        drop(more);
         Ok(())
     }
 
     /// Stop watching a line.
     fn unwatch(&self, line: (usize, usize)) {
         if !self.is_of_parent() {
-            let listening = self.listening.lock().remove(&line_of(line));
-            drop(listening);
+            let (line, mut all) = (line_of(line), self.listening.lock());
+            let is_last = all.get_mut(&line.partition).is_some_and(|watched| {
+                watched.types.remove(&line.key);
+                watched.types.is_empty()
+            });
+            let gone = if is_last { all.remove(&line.partition) } else { None };
+            // After the lock is released.
+            drop(all);
+            drop(gone);
         }
     }
 
@@ -120,8 +158,8 @@ impl RoomNotifier {
         // After the bytes: a later notification finds the set empty, and writes one more.
         let partitions = std::mem::take(&mut *self.notifications.partitions.lock());
         let listening = self.listening.lock();
-        let lines = listening.keys().filter(|line| partitions.contains(&line.partition));
-        lines.map(|line| (line.partition, line.key.0)).collect()
+        let notified = lines(&listening).filter(|line| partitions.contains(&line.partition));
+        notified.map(|line| (line.partition, line.key.0)).collect()
     }
 }
 

@@ -81,6 +81,7 @@ class ScriptedQueue:
 
 class ScriptedPendingItem:
     line = (0, 0)
+    is_given_up = False
 
     def __init__(self, queue, name, answers):
         self.queue, self.name, self.answers = queue, name, answers
@@ -88,6 +89,9 @@ class ScriptedPendingItem:
     def try_again(self, call):
         self.queue.tries.append(self.name)
         return self.answers.pop(0)
+
+    def begin_wait(self, call):
+        pass
 
     def refuse(self):
         pass
