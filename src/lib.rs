@@ -31,11 +31,12 @@
 //!   type; also through retries and while partitions move.
 //! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
 //!   close; balancing works while all drain threads are busy; a batch that backs off, or waits for
-//!   its handler, holds up its own lane only; a handler that hangs holds up its own items only, if
-//!   there is another drain thread or may be a spare one.
+//!   its handler, holds up its own lane only, also where it fills a partition that it shares; a
+//!   handler that hangs holds up its own items only, if there is another drain thread or may be a
+//!   spare one; handlers that would wait for each other for ever do not.
 //! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
 //!   `max_batch_items` in the hand of each drain thread, plus a job that failed after producers had
-//!   refilled its room.
+//!   refilled its room, plus one buffer for each type that is held up in a partition it shares.
 //! * **P6 handoff**: a partition has its new owner immediately; a call of its handler that is under
 //!   way does not delay the move. No thread waits for the move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
