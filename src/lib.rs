@@ -93,11 +93,11 @@ pub use config::{
 };
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::desk::Desk;
+pub use flow::handler::host::{Host, NoHost};
 pub use flow::handler::{Batch, Drain, Failure, Handler, HandlerRef};
-pub use flow::host::{Host, NoHost};
+pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};
-pub use flow::pending::{Line, Listening, PendingItem, TryProduceError};
-pub use flow::space::Listener;
+pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
 pub use item::{HandledType, Item, TypeKey};
 pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
 pub use queue::BatchQueue;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::control::balance::Balancing;
-use crate::flow::consumption::Consumption;
+use crate::flow::handler::consumption::Consumption;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Stats};
 use crate::shared::Shared;

@@ -1,6 +1,6 @@
 //! A reference to a queue that keeps nothing alive.
 
-use crate::flow::gate::Access;
+use crate::flow::partition::gate::Access;
 use crate::flow::pause::Pause;
 use crate::item::Item;
 use crate::shared::Shared;

@@ -28,7 +28,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
         "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
         "loom:flow::host_loom_tests::loom_put_while_a_sleep_times_out",
-        "loom:flow::bulk::loom_tests::loom_many_while_the_owner_goes_to_sleep",
+        "loom:flow::produce::many::loom_tests::loom_many_while_the_owner_goes_to_sleep",
     ],
     "KeepPressure": [
         "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
@@ -36,18 +36,20 @@ RULES: dict[str, list[str]] = {
     ],
     "NotifyBehindWeighted": ["it:weighted::a_producer_waiting_behind_one_weighted_item_is_woken"],
     "SmallerPieces": ["it:weighted::lighter_producers_do_not_starve_a_weighted_item"],
-    "TryNextGate": ["loom:flow::bulk::loom_tests::loom_two_producers_of_many_meet_at_two_gates"],
+    "TryNextGate": [
+        "loom:flow::produce::many::loom_tests::loom_two_producers_of_many_meet_at_two_gates"
+    ],
     "PutFence": [
         "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
         "loom:flow::loom_tests::loom_pressure_while_the_owner_goes_to_rest",
-        "loom:flow::bulk::loom_tests::loom_many_while_the_owner_goes_to_sleep",
+        "loom:flow::produce::many::loom_tests::loom_many_while_the_owner_goes_to_sleep",
     ],
     "RouteAfterTake": [
         "loom:flow::loom_tests::loom_put_while_the_owner_goes_to_sleep",
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
-        "loom:flow::call::loom_tests::loom_unknown_type_while_the_owner_takes",
+        "loom:flow::desk::call::loom_tests::loom_unknown_type_while_the_owner_takes",
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],
@@ -58,14 +60,16 @@ RULES: dict[str, list[str]] = {
     "NotifyWaiting": [
         "loom:flow::loom_tests::loom_space_while_a_producer_goes_to_wait",
         "loom:flow::host_loom_tests::loom_attached_producer_waits_for_space",
-        "loom:flow::bulk::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
-        "loom:flow::pending::loom_tests::loom_space_while_a_loop_begins_to_listen",
+        "loom:flow::produce::many::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
+        "loom:flow::produce::pending::loom_tests::loom_space_while_a_loop_begins_to_listen",
         "py:core/event_loop/test_producers.py -k room",
     ],
-    "ListenFence": ["loom:flow::pending::loom_tests::loom_space_while_a_loop_begins_to_listen"],
+    "ListenFence": [
+        "loom:flow::produce::pending::loom_tests::loom_space_while_a_loop_begins_to_listen"
+    ],
     "NotifyClosed": [
         "loom:control::loom_tests::loom_close_while_a_producer_waits",
-        "loom:flow::pending::loom_tests::loom_close_while_a_loop_listens",
+        "loom:flow::produce::pending::loom_tests::loom_close_while_a_loop_listens",
         "it:p4_live::a_close_wakes_waiting_producers",
         "it:regressions::r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers",
     ],
@@ -165,7 +169,9 @@ RULES: dict[str, list[str]] = {
         "unit:control::supervisor_tests::a_thread_that_calls_a_slow_handler_leaves_its_partitions_before"
     ],
     "CheckWaits": ["it:p4_circles::a_handler_that_shuts_its_feeder_down_returns"],
-    "NotifyUnchoked": ["loom:flow::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait"],
+    "NotifyUnchoked": [
+        "loom:flow::partition::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait"
+    ],
     "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],
     "CompletedBehindLanes": ["loom:flow::loom_tests::loom_flush_while_the_cycle_ends"],
     "FinishWithoutLanes": [

@@ -2,8 +2,8 @@
 
 use crate::control::balance::control_thread;
 use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
-use crate::flow::gate::Access;
 use crate::flow::partition::Partition;
+use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};

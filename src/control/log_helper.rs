@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::control::helpers::spawn_helper;
-use crate::flow::host::Host;
+use crate::flow::handler::host::Host;
 use crate::item::Item;
 use crate::sync::{Arc, Mutex};
 

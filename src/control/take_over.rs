@@ -5,7 +5,7 @@ use crate::control::scheduler::dedicated;
 use crate::control::slow_calls::SLOW_CALL;
 use crate::control::supervision::{Loan, QUIET, Seen, SeenThread};
 use crate::control::thread_slots::ThreadSlot;
-use crate::flow::gate::Access;
+use crate::flow::partition::gate::Access;
 use crate::flow::partition::{Partition, Signal};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};

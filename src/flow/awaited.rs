@@ -1,9 +1,9 @@
 //! What a queue needs for room in a partition, and for its end: see `control/waits.rs`.
 
 use crate::control::waits::{Awaited, Kept, Stuck, Wish};
-use crate::flow::consumption::Consumption;
+use crate::flow::desk::lanes::LaneView;
 use crate::flow::handler::HandlerRef;
-use crate::flow::lanes::LaneView;
+use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};

@@ -9,6 +9,11 @@
 //! | `is_slow` | the thread inside, after a call | threads that submit |
 //! | all of `DeskState` | threads that submit, release or look, under the lock | the same |
 
+mod after_call;
+pub(crate) mod call;
+pub(crate) mod lane;
+pub(crate) mod lanes;
+
 use std::collections::VecDeque;
 
 use crate::rules::{Rule, rule_off};

@@ -1,9 +1,13 @@
 //! Handlers and their batches.
 
+pub(crate) mod consumption;
+pub(crate) mod dispatch_log;
+pub(crate) mod host;
+
 use std::fmt;
 
 use crate::flow::desk::Desk;
-use crate::flow::segment::Segments;
+use crate::flow::partition::segment::Segments;
 use crate::item::{Item, weight_of};
 use crate::sync::Arc;
 

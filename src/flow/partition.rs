@@ -22,14 +22,28 @@
 //!
 //! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
 //! in the hand of a thread. `pushed - released` items, those queued and those held, count against
-//! the bound; `room.rs` has it.
+//! the bound; `partition/room.rs` has it.
 
-use crate::flow::gate::{Access, ChokedTypes, Gate};
-use crate::flow::lanes::{LaneUse, Lanes};
-use crate::flow::ready::ReadyBit;
-use crate::flow::segment_pool::SegmentPool;
-use crate::flow::slow_counts::{Attempt, SlowCounts};
-use crate::flow::space::Space;
+mod counts;
+pub(crate) mod gate;
+pub(crate) mod ready;
+mod room;
+pub(super) mod run;
+pub(crate) mod segment;
+pub(crate) mod segment_pool;
+pub(crate) mod slow_counts;
+pub(crate) mod space;
+pub(crate) mod take;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod weighted;
+
+use crate::flow::desk::lanes::{LaneUse, Lanes};
+use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
+use crate::flow::partition::ready::ReadyBit;
+use crate::flow::partition::segment_pool::SegmentPool;
+use crate::flow::partition::slow_counts::{Attempt, SlowCounts};
+use crate::flow::partition::space::Space;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
@@ -52,7 +66,7 @@ pub(crate) enum Signal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Full,
-    /// The item's type is choked here: see `room.rs`.
+    /// The item's type is choked here: see `partition/room.rs`.
     Choked,
     Closed,
 }
@@ -60,26 +74,26 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Partition<T> {
-    pub(super) gate: QuickMutex<Gate<T>>,
-    pub(super) drain_side: DrainSide,
+    gate: QuickMutex<Gate<T>>,
+    drain_side: DrainSide,
     /// Locked before the gate.
     pub(crate) lanes: QuickMutex<Lanes<T>>,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
     /// Created with the first full segment: most partitions of a queue with many types never fill
     /// one.
-    pub(super) sealed: OnceLock<SegmentChannel<Vec<T>>>,
-    pub(super) ready: ReadyBit,
-    pub(super) space: Space,
+    sealed: OnceLock<SegmentChannel<Vec<T>>>,
+    ready: ReadyBit,
+    space: Space,
     /// Locked last of all.
-    pub(super) choked: QuickMutex<ChokedTypes>,
+    choked: QuickMutex<ChokedTypes>,
     /// When a put that finds the partition full may next search for lanes to choke, relative to the
     /// queue's start.
-    pub(super) choke_after_ns: AtomicU64,
-    pub(super) slow: SlowCounts,
+    choke_after_ns: AtomicU64,
+    slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
     /// Whether the partition has ever held an item that weighs more than 1.
-    pub(super) has_weighted: AtomicBool,
+    has_weighted: AtomicBool,
     /// Whether the known handlers of its types need no host: their thread then takes from here
     /// outside the host.
     host_free: AtomicBool,
@@ -91,15 +105,15 @@ pub(crate) struct Partition<T> {
 /// What the thread inside writes, in a separate cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct DrainSide {
-    pub(super) taken: AtomicU64,
-    pub(super) released: AtomicU64,
+struct DrainSide {
+    taken: AtomicU64,
+    released: AtomicU64,
     /// A [`LaneUse`].
-    pub(super) lane_use: AtomicU8,
-    pub(super) finished: AtomicBool,
+    lane_use: AtomicU8,
+    finished: AtomicBool,
     /// Received segments that `gate.sealed` still counts.
-    pub(super) received: AtomicU32,
-    pub(super) revoked_at_ns: AtomicU64,
+    received: AtomicU32,
+    revoked_at_ns: AtomicU64,
 }
 
 impl<T> Partition<T> {
@@ -173,7 +187,7 @@ impl<T> Partition<T> {
     // ---- queued items
 
     /// Whether nothing is queued, exactly.
-    pub(super) fn is_empty(&self, gate: &mut Gate<T>) -> bool {
+    fn is_empty(&self, gate: &mut Gate<T>) -> bool {
         // The two are in one cache line, and a put that finds nothing queued makes a plan.
         self.refresh_released(gate);
         gate.pushed() == self.taken()
@@ -186,14 +200,14 @@ impl<T> Partition<T> {
     }
 
     #[inline]
-    pub(super) fn append(&self, gate: &mut Gate<T>, item: T) {
+    fn append(&self, gate: &mut Gate<T>, item: T) {
         gate.open.push(item);
         self.seal_full(gate);
     }
 
     /// Called after a put, so that the open segment is never full.
     #[inline]
-    pub(super) fn seal_full(&self, gate: &mut Gate<T>) {
+    fn seal_full(&self, gate: &mut Gate<T>) {
         if gate.open.len() >= usize::from(gate.segment_size) {
             self.seal(gate);
         }
@@ -220,7 +234,7 @@ impl<T> Partition<T> {
     /// Called under the gate after `put` items were put: sets the ready bit on the transition from
     /// empty to non-empty.
     #[inline]
-    pub(super) fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
+    fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
         if put == 0 {
             return Signal::Nothing;
         }

@@ -1,10 +1,15 @@
-//! Produce: one item, with or without waiting. Bulk produce is in `bulk.rs`.
+//! Produce: one item, with or without waiting. Bulk produce is in `produce/many.rs`.
+
+mod choke;
+pub(crate) mod many;
+pub(crate) mod pending;
+mod weighted;
 
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
 use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::error::ProduceError;
-use crate::flow::dispatch_log::Problem;
+use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::{Item, TypeKey};
@@ -38,7 +43,7 @@ impl<T: Item> Shared<T> {
 
     /// Continues after a first attempt that did not succeed.
     #[cold]
-    pub(super) fn produce_slowly<P: Pause>(
+    fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
         partition: &Partition<T>,
         mut item: T,
@@ -69,7 +74,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// Counts a refused item, and logs it at most once per type and minute.
-    pub(super) fn refuse<E>(
+    fn refuse<E>(
         &self,
         item: &T,
         refusal: Refusal<E>,
@@ -103,7 +108,7 @@ impl<T: Item> Shared<T> {
     }
 
     #[inline]
-    pub(super) fn select(&self, key: TypeKey) -> &Partition<T> {
+    fn select(&self, key: TypeKey) -> &Partition<T> {
         match self.config.selector {
             Selector::ByType => self.route.partition_for(key),
             _ if rule_off(Rule::SpreadForConsumers) => self.route.partition_for(key),
@@ -116,7 +121,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// The partition that a caller chose.
-    pub(super) fn chosen_partition(&self, index: usize) -> &Partition<T> {
+    fn chosen_partition(&self, index: usize) -> &Partition<T> {
         let partition = self.route.partition(index);
         if self.config.selector == Selector::ByType {
             partition.mix();
@@ -126,7 +131,7 @@ impl<T: Item> Shared<T> {
 
     /// Called when a partition did not accept the item: checks whether to wait for room, by the
     /// queue's strategy and because it can help.
-    pub(super) fn may_wait<E>(
+    fn may_wait<E>(
         self: &Arc<Self>,
         partition: &Partition<T>,
         stop: Stop,
@@ -147,7 +152,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// Like [`may_wait`](Self::may_wait), and then waits for room.
-    pub(super) fn wait_or_refuse<P: Pause>(
+    fn wait_or_refuse<P: Pause>(
         self: &Arc<Self>,
         wanted: &Wanted<'_, T>,
         stop: Stop,
@@ -181,11 +186,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// If the calling thread is in a handler, its wait for room may never end.
-    pub(super) fn record_wait(
-        self: &Arc<Self>,
-        partition: &Partition<T>,
-        key: TypeKey,
-    ) -> Option<Waiting> {
+    fn record_wait(self: &Arc<Self>, partition: &Partition<T>, key: TypeKey) -> Option<Waiting> {
         Waiting::begin(self.clone(), Wish::Room { partition: partition.index, key })
     }
 }
@@ -193,7 +194,7 @@ impl<T: Item> Shared<T> {
 /// What a producer holds for the whole of its wait: a worker returned after each slice might not
 /// be available again.
 #[derive(Default)]
-pub(super) struct ProducerWait {
+struct ProducerWait {
     has_begun: bool,
     compensation: Option<Compensation>,
     recorded: Option<Waiting>,
@@ -211,14 +212,14 @@ impl ProducerWait {
 }
 
 /// The room that a producer waits for.
-pub(super) struct Wanted<'a, T> {
-    pub(super) partition: &'a Partition<T>,
-    pub(super) key: TypeKey,
-    pub(super) weight: usize,
+struct Wanted<'a, T> {
+    partition: &'a Partition<T>,
+    key: TypeKey,
+    weight: usize,
 }
 
 /// Why an item was not put, without the item.
-pub(super) enum Refusal<E> {
+enum Refusal<E> {
     Full,
     Closed,
     TimedOut,
@@ -229,12 +230,7 @@ pub(super) enum Refusal<E> {
 }
 
 impl<E> Refusal<E> {
-    pub(super) fn with<T, U>(
-        self,
-        item: U,
-        stop: Stop,
-        partition: &Partition<T>,
-    ) -> ProduceError<U, E> {
+    fn with<T, U>(self, item: U, stop: Stop, partition: &Partition<T>) -> ProduceError<U, E> {
         let (partition, buffer_size) = (partition.index, partition.buffer_size);
         match self {
             Self::Full => ProduceError::Full(item),

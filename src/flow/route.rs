@@ -13,6 +13,8 @@
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `idle_handlers` | the same | drain threads after an empty cycle |
 
+pub(crate) mod type_table;
+
 use std::fmt;
 
 use crate::config::{Config, Selector};
@@ -20,10 +22,10 @@ use crate::control::ownership::OwnerWord;
 use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
-use crate::flow::ready::{BITS, ReadyBit, ReadyWord, new_word};
-use crate::flow::segment::segment_size;
-use crate::flow::segment_pool::SegmentPool;
-use crate::flow::type_table::{TypeEntry, TypeTable};
+use crate::flow::partition::ready::{BITS, ReadyBit, ReadyWord, new_word};
+use crate::flow::partition::segment::segment_size;
+use crate::flow::partition::segment_pool::SegmentPool;
+use crate::flow::route::type_table::{TypeEntry, TypeTable};
 use crate::item::TypeKey;
 use crate::observe::HandlerTally;
 use crate::rules::{Rule, rule_off};

@@ -1,16 +1,22 @@
 //! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
 //! with at most one job in hand. No handler runs inside a partition.
 
-use crate::flow::call::{Caller, InHand, Round};
-use crate::flow::consumption::Consumption;
+pub(crate) mod cycle;
+pub(crate) mod idle_policy;
+mod side_calls;
+mod sleep;
+mod timers;
+
+use crate::flow::desk::call::{Caller, InHand, Round};
+use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{JobPlace, Recall, Submitted};
-use crate::flow::drain::{DrainTask, is_host_free, to_take};
-use crate::flow::lanes::Lanes;
+use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
+use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment_pool::KEPT_CAPACITY;
+use crate::flow::partition::take::TakenItems;
 use crate::flow::route::Target;
-use crate::flow::segment::Segments;
-use crate::flow::segment_pool::KEPT_CAPACITY;
-use crate::flow::take::TakenItems;
+use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
 use crate::item::{Item, TypeKey, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;

@@ -7,7 +7,7 @@ use crate::control::agenda::{Agenda, Duty};
 use crate::control::balance::Balancing;
 use crate::control::helpers::spawn_helper;
 use crate::control::log_helper::Line;
-use crate::flow::gate::Access;
+use crate::flow::partition::gate::Access;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;

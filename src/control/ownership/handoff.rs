@@ -11,8 +11,8 @@
 //! No thread waits for another. A turn takes microseconds, so a move does, too.
 
 use crate::control::ownership::Owner;
-use crate::flow::gate::Access;
 use crate::flow::partition::Signal;
+use crate::flow::partition::gate::Access;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};

@@ -4,7 +4,7 @@ use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::Sleeper;
 use crate::control::scheduler::running::CountOut;
 use crate::error::ConfigError;
-use crate::flow::drain::{Cycle, DrainTask};
+use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::{Arc, JoinHandle, spawn};

@@ -8,7 +8,7 @@ use std::io;
 
 use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
-use crate::flow::drain::{Cycle, DrainTask};
+use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper, share: A
 }
 
 /// How the workers of a pool run: like the queue's own drain threads.
-pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::host::Host<T>>) -> Live {
+pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::handler::host::Host<T>>) -> Live {
     Arc::new(move |body| host.live(body))
 }
 

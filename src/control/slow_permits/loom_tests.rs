@@ -7,8 +7,8 @@ use crate::BatchQueue;
 use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::{Reach, ThreadSlots};
-use crate::flow::consumption::Consumption;
-use crate::flow::host::NoHost;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::host::NoHost;
 use crate::sync::{Arc, Duration};
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
 

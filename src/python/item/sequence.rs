@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use super::py_item::PyItem;
-use crate::flow::bulk::Source;
+use crate::flow::produce::many::Source;
 use crate::python::errors::refused;
 use crate::python::interpreter::InterpreterPause;
 use crate::{BatchQueue, Line, TryProduceError};

@@ -3,8 +3,8 @@
 //! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
 //! hangs would fill a partition that it shares, and stop the others there. So it is *choked*: a put
 //! that finds the partition full searches for lanes whose job has waited for
-//! [`CHOKE_AFTER`](super::lane::CHOKE_AFTER). What they hold counts no more, which makes room for
-//! the other types; their own puts find no room until the lane holds nothing.
+//! [`CHOKE_AFTER`](crate::flow::desk::lane::CHOKE_AFTER). What they hold counts no more, which
+//! makes room for the other types; their own puts find no room until the lane holds nothing.
 //!
 //! ```text
 //!              the partition is full, and the lane's job has waited for long
@@ -16,12 +16,13 @@
 //! So a type adds one more buffer at most while it is choked. A lane changes state under the lock
 //! of the lanes; producers see it under the gate.
 
-use crate::flow::gate::{Access, Gate};
-use crate::flow::lanes::Lanes;
+use crate::flow::desk::lanes::Lanes;
+use crate::flow::partition::gate::{Access, Gate};
+use crate::flow::partition::space::Listener;
 use crate::flow::partition::{Partition, Stop};
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Duration, Instant, Ordering};
+use crate::sync::{Arc, Duration, Instant, Ordering};
 
 impl<T> Partition<T> {
     /// Checks whether a put may proceed: first the access, then the type, then the bound.
@@ -48,7 +49,7 @@ impl<T> Partition<T> {
         Ok(())
     }
 
-    pub(super) fn is_choked(&self, key: TypeKey) -> bool {
+    pub(in crate::flow) fn is_choked(&self, key: TypeKey) -> bool {
         self.choked.lock().contains(&key)
     }
 
@@ -72,6 +73,16 @@ impl<T> Partition<T> {
                 }
             }
         });
+    }
+
+    /// Notifies `listener` of room from now on; see [`Space::listen`](super::space::Space::listen).
+    pub(crate) fn listen(&self, listener: Arc<dyn Listener>) {
+        self.space.listen(listener, self.index);
+    }
+
+    /// Stops notifying `listener`.
+    pub(crate) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
+        self.space.stop_listening(listener);
     }
 
     /// The number of items of a type that there is room for. Once the partition is closed this is
@@ -126,9 +137,21 @@ impl<T> Partition<T> {
 
     // ---- choked types
 
+    /// Whether a search for types to choke is due at `now`; the next one is `pause` later. Both
+    /// are relative to the queue's start.
+    pub(crate) fn begin_search(&self, now: Duration, pause: Duration) -> bool {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: two threads that search both find the same.
+        let is_due = nanos(now) >= self.choke_after_ns.load(Ordering::Relaxed);
+        if is_due {
+            self.choke_after_ns.store(nanos(now + pause), Ordering::Relaxed);
+        }
+        is_due
+    }
+
     /// Chokes the types whose jobs have waited for long. Returns whether there is one that was not
     /// choked before.
-    pub(super) fn choke(&self, now: Instant) -> bool {
+    pub(in crate::flow) fn choke(&self, now: Instant) -> bool {
         let mut lanes = self.lanes.lock();
         let mut choked = Vec::new();
         lanes.choke(now, |key| choked.push(key));
@@ -167,9 +190,9 @@ impl<T> Partition<T> {
 mod loom_tests {
     use loom::thread;
 
+    use crate::flow::partition::ready::{ReadyBit, new_word};
+    use crate::flow::partition::segment_pool::SegmentPool;
     use crate::flow::partition::{Partition, Stop};
-    use crate::flow::ready::{ReadyBit, new_word};
-    use crate::flow::segment_pool::SegmentPool;
     use crate::sync::{Arc, Instant};
     use crate::testing::loom::{Number, ONE, TWO, model};
 

@@ -15,11 +15,11 @@ use std::fmt;
 
 use crate::control::waits::Waiting;
 use crate::error::ProduceError;
-use crate::flow::bulk::Source;
-use crate::flow::consumption::Consumption;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::partition::space::Listener;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
-use crate::flow::space::Listener;
+use crate::flow::produce::many::Source;
 use crate::item::{Item, TypeKey};
 use crate::shared::Shared;
 use crate::sync::Arc;
@@ -77,7 +77,7 @@ impl<T: Item> PendingItem<T> {
     /// Notifies `listener` of room in the partition from now on. Room may have appeared before:
     /// check again, or retry, after this call.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
-        self.place().space.listen(listener.clone(), self.partition);
+        self.place().listen(listener.clone());
         Listening { shared: self.shared.clone(), partition: self.partition, listener }
     }
 
@@ -183,7 +183,7 @@ pub struct Listening<T: Item> {
 
 impl<T: Item> Drop for Listening<T> {
     fn drop(&mut self) {
-        self.shared.route.partition(self.partition).space.stop_listening(&self.listener);
+        self.shared.route.partition(self.partition).stop_listening(&self.listener);
     }
 }
 
@@ -253,7 +253,7 @@ mod loom_tests {
 
     use super::TryProduceError;
     use crate::config::Config;
-    use crate::flow::space::Listener;
+    use crate::flow::partition::space::Listener;
     use crate::sync::{Arc, Condvar, Mutex, wait_for};
     use crate::testing::latch::Latch;
     use crate::testing::loom::{Number, ONE, Seen, config, model};

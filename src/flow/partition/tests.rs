@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
-use crate::flow::gate::Access;
-use crate::flow::lanes::Lanes;
+use crate::flow::desk::lanes::Lanes;
+use crate::flow::partition::gate::Access;
+use crate::flow::partition::ready::{ReadyBit, new_word};
+use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment::segment_size;
+use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool};
+use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
-use crate::flow::ready::{ReadyBit, new_word};
-use crate::flow::segment::Segments;
-use crate::flow::segment::segment_size;
-use crate::flow::segment_pool::{SegmentCache, SegmentPool};
-use crate::flow::slow_counts::Attempt;
 use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
 

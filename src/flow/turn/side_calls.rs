@@ -1,11 +1,11 @@
 //! Handler calls that carry no items: `on_idle` after an empty cycle, and `on_close` once, after
 //! the last batch.
 
-use crate::flow::call::call;
-use crate::flow::consumption::Consumption;
-use crate::flow::dispatch_log::SideCall;
-use crate::flow::drain::DrainTask;
+use crate::flow::desk::call::call;
 use crate::flow::handler::HandlerRef;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::dispatch_log::SideCall;
+use crate::flow::turn::cycle::DrainTask;
 use crate::item::Item;
 use crate::observe::Calling;
 use crate::rules::{Rule, rule_off};

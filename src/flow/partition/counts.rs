@@ -1,9 +1,9 @@
 //! The counts of a partition: what producers attempted and put, and what its drain thread took and
 //! completed.
 
-use crate::flow::gate::Gate;
 use crate::flow::partition::Partition;
-use crate::flow::slow_counts::Attempt;
+use crate::flow::partition::gate::Gate;
+use crate::flow::partition::slow_counts::Attempt;
 use crate::observe::PartitionCounts;
 use crate::rules::{Rule, rule_off};
 

@@ -2,9 +2,9 @@
 //! 10 of `control/ownership/README.md`).
 
 use crate::control::scheduler::{SleepAttempt, SleepKind};
-use crate::flow::drain::{Cycle, DrainTask};
-use crate::flow::idle_policy::after_empty_cycle;
 use crate::flow::partition::Partition;
+use crate::flow::turn::cycle::{Cycle, DrainTask};
+use crate::flow::turn::idle_policy::after_empty_cycle;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;

@@ -152,8 +152,8 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::flow::ready::{ReadyBit, new_word};
-    use crate::flow::segment_pool::SegmentPool;
+    use crate::flow::partition::ready::{ReadyBit, new_word};
+    use crate::flow::partition::segment_pool::SegmentPool;
     use crate::testing::loom::model;
 
     /// Growth while a producer looks up types: the entries that it finds are complete, also in a
@@ -195,8 +195,8 @@ mod loom_tests {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::flow::ready::{ReadyBit, new_word};
-    use crate::flow::segment_pool::SegmentPool;
+    use crate::flow::partition::ready::{ReadyBit, new_word};
+    use crate::flow::partition::segment_pool::SegmentPool;
     use proptest::prelude::*;
 
     fn partition(index: usize) -> Arc<Partition<u64>> {

@@ -2,10 +2,10 @@
 //! the desk.
 
 use crate::config::Selector;
-use crate::flow::consumption::Consumption;
+use crate::flow::desk::lane::Job;
+use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
-use crate::flow::lane::Job;
-use crate::flow::lanes::Lanes;
+use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey};
@@ -142,7 +142,7 @@ impl<T: Item> Shared<T> {
     /// drain thread, which searches for work before it sleeps.
     pub(crate) fn call_owner(&self, partition: &Partition<T>, awake: Option<usize>) {
         if !rule_off(Rule::ResultBit) {
-            partition.ready.set();
+            partition.set_ready();
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`, and with that of a mover in
         // `announce_owner`.

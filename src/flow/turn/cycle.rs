@@ -12,13 +12,13 @@ use crate::config::Selector;
 use crate::control::scheduler::Sleeper;
 use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlot;
-use crate::flow::call::Round;
-use crate::flow::consumption::Consumption;
-use crate::flow::idle_policy::after_thin_cycle;
-use crate::flow::ready::ready_after;
-use crate::flow::segment::Segments;
-use crate::flow::segment_pool::SegmentCache;
-use crate::flow::timers::Timers;
+use crate::flow::desk::call::Round;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::partition::ready::ready_after;
+use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment_pool::SegmentCache;
+use crate::flow::turn::idle_policy::after_thin_cycle;
+use crate::flow::turn::timers::Timers;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -197,7 +197,7 @@ impl<T: Item> DrainTask<T> {
         while let Some(partition) = self.timers.pop_due() {
             // Another thread that owns it by now has its own timer.
             if self.shared.owns(self.index, partition) {
-                self.shared.route.partition(partition).ready.set();
+                self.shared.route.partition(partition).set_ready();
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Lanes whose items do not count against the bound; see `room.rs`.
+//! Lanes whose items do not count against the bound; see `partition/room.rs`.
 
 use super::Lanes;
-use crate::flow::lane::CHOKE_AFTER;
+use crate::flow::desk::lane::CHOKE_AFTER;
 use crate::item::TypeKey;
 use crate::sync::Instant;
 

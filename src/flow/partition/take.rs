@@ -2,10 +2,10 @@
 //!
 //! Only the thread inside calls these functions, under the lock of the lanes.
 
-use crate::flow::gate::Access;
 use crate::flow::partition::Partition;
-use crate::flow::segment::Segments;
-use crate::flow::segment_pool::{KEPT_CAPACITY, SegmentCache};
+use crate::flow::partition::gate::Access;
+use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment_pool::{KEPT_CAPACITY, SegmentCache};
 use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};

@@ -72,7 +72,7 @@ pub(super) struct Lane<T> {
     marks: SmallVec<[(usize, u64); 1]>,
     /// When a put that found the partition full first saw this job.
     waits_since: Option<Instant>,
-    /// Whether what it holds does not count against the bound: see `room.rs`.
+    /// Whether what it holds does not count against the bound: see `partition/room.rs`.
     pub(super) is_choked: bool,
 }
 

@@ -1,8 +1,8 @@
 //! A run: consecutive puts into one partition while its gate is held.
 
-use crate::flow::gate::Gate;
+use crate::flow::partition::gate::Gate;
+use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
-use crate::flow::slow_counts::Attempt;
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
@@ -39,7 +39,7 @@ impl<T> Partition<T> {
 
 /// Consecutive puts while the gate is held. They are announced at its [`end`](Self::end).
 pub(crate) struct Run<'a, T> {
-    pub(super) partition: &'a Partition<T>,
+    pub(in crate::flow) partition: &'a Partition<T>,
     gate: QuickGuard<'a, Gate<T>>,
     inside_pool: bool,
     was_empty: bool,

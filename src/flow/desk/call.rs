@@ -4,13 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::control::slow_calls::SLOW_CALL;
-use crate::flow::consumption::Consumption;
+use crate::flow::desk::lane::Job;
 use crate::flow::desk::{Desk, JobPlace};
-use crate::flow::dispatch_log::Problem;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::{Batch, Failure};
-use crate::flow::lane::Job;
+use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
-use crate::flow::segment_pool::SegmentCache;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Outcome, ThreadTally};
 use crate::rules::{Rule, rule_off};
@@ -27,13 +27,13 @@ const MOST_SERVED: usize = if cfg!(loom) { 2 } else { usize::MAX };
 
 /// What the turns of one cycle did.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Round {
+pub(in crate::flow) struct Round {
     /// Calls of handlers.
-    pub(super) calls: usize,
+    pub(in crate::flow) calls: usize,
     /// Items taken.
-    pub(super) taken: usize,
+    pub(in crate::flow) taken: usize,
     /// Items of the jobs that were called.
-    pub(super) called: usize,
+    pub(in crate::flow) called: usize,
 }
 
 impl Round {
@@ -67,7 +67,7 @@ pub(crate) struct Caller<'a, T: Item> {
 impl<T: Item> Caller<'_, T> {
     /// Calls the handler of a job; then serves the jobs that were posted at its desk meanwhile, for
     /// a limited time if this thread has other work. Adds the calls to `round`.
-    pub(super) fn call_all(
+    pub(in crate::flow) fn call_all(
         &mut self,
         in_hand: InHand<T>,
         round: &mut Round,

@@ -1,7 +1,7 @@
 //! Lanes as a check of waits sees them; see `awaited.rs`.
 
 use super::Lanes;
-use crate::flow::lane::State;
+use crate::flow::desk::lane::State;
 use crate::item::TypeKey;
 
 /// One lane at one moment.

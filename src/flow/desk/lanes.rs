@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::flow::desk::JobPlace;
+use crate::flow::desk::lane::{Job, Lane, State};
 use crate::flow::handler::Batch;
-use crate::flow::lane::{Job, Lane, State};
 use crate::item::{Item, TypeKey};
 use crate::observe::CallTime;
 use crate::rules::{Rule, rule_off};

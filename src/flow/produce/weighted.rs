@@ -3,14 +3,14 @@
 
 use crate::config::BufferStrategy;
 use crate::error::ProduceError;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::Stop;
+use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::pause::Pause;
 use crate::flow::produce::{ProducerWait, Wanted};
-use crate::flow::slow_counts::Attempt;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
@@ -53,48 +53,5 @@ impl<T: Item> Shared<T> {
                     .with(item, stop, partition));
             }
         }
-    }
-}
-
-impl<T: Item> Partition<T> {
-    /// Puts an item by its weight. Returns what does not fit: the whole item, unless there is room
-    /// for a piece of at least `least`.
-    pub(crate) fn put_weighted(
-        &self,
-        item: T,
-        least: usize,
-        attempt: Attempt,
-        inside_pool: bool,
-    ) -> (Signal, Option<(T, Stop)>) {
-        let mut gate = self.gate.lock();
-        let checked = self.check(&mut gate, || item.type_key(), inside_pool);
-        if let Err(stop @ (Stop::Closed | Stop::Choked)) = checked {
-            self.count_slow(attempt, item.weight(), 0);
-            return (Signal::Nothing, Some((item, stop)));
-        }
-        let was_empty = self.is_empty(&mut gate);
-        let (room, weight) =
-            ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
-        let (put, rest) = if weight <= room || rule_off(Rule::Bound) {
-            (Some(item), None)
-        } else if room >= least.max(1) {
-            let (put, rest) = item.cut(room);
-            (Some(put), Some(rest))
-        } else {
-            (None, Some(item))
-        };
-        let weight = put.as_ref().map_or(0, Item::weight);
-        if let Some(put) = put {
-            // Relaxed: under the gate.
-            self.has_weighted.store(true, Ordering::Relaxed);
-            // The segment's length counts the item as one.
-            gate.before_open += weight as u64 - 1;
-            self.append(&mut gate, put);
-        }
-        match attempt {
-            Attempt::New => self.count_slow(attempt, rest.as_ref().map_or(0, Item::weight), 0),
-            Attempt::Again => self.count_slow(attempt, 0, weight),
-        }
-        (self.announce(&mut gate, was_empty, weight), rest.map(|rest| (rest, Stop::Full)))
     }
 }

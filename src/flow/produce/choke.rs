@@ -1,10 +1,10 @@
-//! When a full partition is searched for types to choke; see `room.rs`.
+//! When a full partition is searched for types to choke; see `partition/room.rs`.
 
 use crate::flow::partition::Partition;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Duration, Instant, Ordering, time_since};
+use crate::sync::{Duration, Instant, time_since};
 
 /// How often a full partition is searched for such types.
 const SEARCH_EVERY: Duration = Duration::from_millis(10);
@@ -20,13 +20,8 @@ impl<T: Item> Shared<T> {
         if !self.may_choke(partition) || !partition.has_lanes() {
             return false;
         }
-        let now = nanos(time_since(self.started));
-        // Relaxed: two threads that search both find the same.
-        if now < partition.choke_after_ns.load(Ordering::Relaxed) {
-            return false;
-        }
-        partition.choke_after_ns.store(now + nanos(SEARCH_EVERY), Ordering::Relaxed);
-        partition.choke(Instant::now())
+        partition.begin_search(time_since(self.started), SEARCH_EVERY)
+            && partition.choke(Instant::now())
     }
 
     /// How long to wait for room before the next search for types to choke, also while there is
@@ -38,8 +33,4 @@ impl<T: Item> Shared<T> {
     fn may_choke(&self, partition: &Partition<T>) -> bool {
         !self.has_one_type(partition) && !rule_off(Rule::Choke)
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

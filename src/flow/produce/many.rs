@@ -7,9 +7,9 @@
 
 use crate::config::Selector;
 use crate::error::ProduceError;
+use crate::flow::partition::run::Run;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::pause::Pause;
-use crate::flow::run::Run;
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
