@@ -79,9 +79,7 @@ RULES: dict[str, list[str]] = {
         "it:p2_no_loss::refused_items_are_counted_and_returned",
     ],
     "FinalCheck": [
-        "loom:control::loom_tests::loom_close_while_a_take_stops_at_its_budget",
-        "it:p9_clean_ends::a_shutdown_delivers_a_backlog",
-        "it:regressions::r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers",
+        "unit:flow::partition::tests::a_closed_partition_is_finished_only_when_it_is_empty"
     ],
     "Bound": [
         "it:p5_bounded::exactly_buffer_size_items_fit",

@@ -273,3 +273,17 @@ proptest! {
         }
     }
 }
+
+/// A turn that takes nothing may find no lanes, and items that an earlier one left at its budget.
+#[test]
+fn a_closed_partition_is_finished_only_when_it_is_empty() {
+    let mut both = Both::new(12, 3);
+    assert!((0..7).all(|_| both.put(false)));
+    both.partition.restrict(Access::Closed);
+    assert!(!both.partition.finish());
+    both.take(3);
+    assert!(!both.partition.finish());
+    both.take(usize::MAX);
+    assert!(both.partition.finish());
+    assert!(!both.partition.finish(), "once");
+}
