@@ -242,6 +242,7 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
         figures = " | ".join(f"{value / 1e6:.1f}" for value in (middle, min(values), max(values)))
         yield f"| {workload} | {LABELS[name]} | {figures} | {len(values)} | {ratio} |"
     yield ""
+    yield from spread(results)
     for workload in dict.fromkeys(workload for workload, _ in by_pair):
         yield note(
             f"*{workload}*: {WORKLOADS[workload]}; no-op handlers, producers wait while a "
@@ -264,6 +265,34 @@ def report(results: list[dict], about: dict) -> Iterator[str]:
         f"Other processes kept {busy['median']:.0%} of the cores busy before the runs "
         f"(at most {busy['max']:.0%})."
     )
+
+
+def spread(results: list[dict]) -> Iterator[str]:
+    """Yield a table of what may explain slow rounds, of the contenders that count it."""
+    counted: dict[tuple[str, str], list[dict]] = {}
+    for line in results:
+        if "sleeps" in line:
+            counted.setdefault((line["workload"], line["contender"]), []).append(line)
+    if not counted:
+        return
+    yield note(
+        "The slowest and the quickest round: how often the drain threads slept and were preempted, "
+        "and how long a cache line took just before from one core to another and back. If the host "
+        "of a virtual machine moves its cores apart, each exchange between threads costs more."
+    )
+    yield ""
+    yield "| workload | contender | max ÷ min | sleeps | preemptions | exchange, ns |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for (workload, name), lines in counted.items():
+        lines.sort(key=lambda line: line["items_per_second"])
+        slowest, quickest = lines[0], lines[-1]
+        ratio = quickest["items_per_second"] / slowest["items_per_second"]
+        pairs = " | ".join(
+            f"{slowest[key]:g} / {quickest[key]:g}"
+            for key in ("sleeps", "preemptions", "exchange_ns")
+        )
+        yield f"| {workload} | {LABELS[name]} | {ratio:.2f} | {pairs} |"
+    yield ""
 
 
 def note(text: str) -> str:

@@ -12,11 +12,13 @@
 //! | `workload` | producers, drain threads, types, slots, items |
 //! | `tally` | what the handlers count, and when a round ends |
 //! | `measure` | warm-up, rounds, the clock, one JSON line per round |
+//! | `counts` | sleeps and preemptions of drain threads, the distance of the cores |
 //! | `drain` | shared by the stores: drain threads own partitions, take, group, dispatch |
 //! | `stores` | flume, kanal, crossbeam, `Mutex<Vec>` |
 //! | `ours` | `batchqueue` through its public API |
 
 mod args;
+mod counts;
 mod drain;
 mod measure;
 mod ours;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::counts::{self, Switches};
 use crate::tally::{Metric, Tally};
 use crate::workload::Workload;
 
@@ -43,7 +44,9 @@ pub fn run<C: Contender>(args: &Args) -> Result<(), String> {
             round();
         }
         for number in 0..args.rounds {
-            report(args, number, round());
+            let (exchange_ns, before) = (counts::exchange_ns(), counts::threads());
+            let took = round();
+            report(args, number, took, counts::since(&before), exchange_ns);
         }
     }
     let contender = Arc::get_mut(&mut contender).ok_or("a producer is still running")?;
@@ -93,13 +96,16 @@ fn one_round<C: Contender>(
     began.map_or(Duration::ZERO, |began| began.elapsed())
 }
 
-fn report(args: &Args, round: usize, took: Duration) {
+fn report(args: &Args, round: usize, took: Duration, switches: Switches, exchange_ns: f64) {
     let (contender, workload, items) = (&args.contender, args.workload.name, args.items);
     let seconds = took.as_secs_f64();
+    let Switches { voluntary, involuntary } = switches;
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = items as f64 / seconds;
     println!(
         "{{\"workload\": \"{workload}\", \"contender\": \"{contender}\", \"round\": {round}, \
-         \"items\": {items}, \"seconds\": {seconds:.6}, \"items_per_second\": {rate:.0}}}"
+         \"items\": {items}, \"seconds\": {seconds:.6}, \"items_per_second\": {rate:.0}, \
+         \"sleeps\": {voluntary}, \"preemptions\": {involuntary}, \
+         \"exchange_ns\": {exchange_ns:.0}}}"
     );
 }
