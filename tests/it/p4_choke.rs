@@ -164,7 +164,8 @@ fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     for number in 0..1_000 {
         assert!(put(&queue, sent(HEALTHY, 0, number), Selector::ByType));
     }
-    wait_until("the healthy type", || healthy.items().len() == 1_000);
+    wait_until("the healthy type", || queue.stats().consumed == 1_000);
+    assert_eq!(healthy.items().len(), 1_000);
     assert_eq!(queue.stats().total_used(), 7 * BUFFER as u64 / 4);
     queue.shutdown(Some(Instant::now()));
     let stats = queue.stats();

@@ -74,7 +74,8 @@ fn a_type_that_backs_off_holds_up_no_other_in_any_mode() {
                 put(sent(0, 0, number + 1));
                 put(sent(1, 0, number));
             }
-            wait_until("the healthy type", || healthy.items().len() == 1_000);
+            wait_until("the healthy type", || queue.stats().consumed == 1_000);
+            assert_eq!(healthy.items().len(), 1_000);
             let stats = queue.stats();
             assert_eq!((stats.consumed, stats.queued + stats.in_flight), (1_000, 1_001));
             assert!(stats.stuck_handlers.is_empty(), "a batch that waits is inside no handler");

@@ -176,6 +176,8 @@ fn moves_of_saturated_partitions_complete_and_refuse_nothing() {
         wait_until("all to continue", || queue.stats().consumed > handled + 100);
     }
     stop.store(true, SeqCst);
+    // A handler that has not seen the mark puts one more item in.
+    wait_until("the last items", || queue.stats().total_used() == 0);
     shut_down(&queue);
     let stats = queue.stats();
     assert_eq!((stats.refused, stats.failed, stats.moves), (0, 0, 80));

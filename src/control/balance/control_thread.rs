@@ -38,7 +38,8 @@ impl Duty for Balance {
 
 impl<T: Item> Balanced for Shared<T> {
     fn balance(self: Arc<Self>) -> Option<Duration> {
-        let is_saturated = || self.threads.iter().all(|slot| slot.tally.counts().calling.is_some());
+        let is_saturated =
+            || self.threads.permanent().all(|slot| slot.tally.counts().calling.is_some());
         let interval = self.balance_interval();
         if rule_off(Rule::RebalanceWhenSaturated) && is_saturated() {
             return interval;
