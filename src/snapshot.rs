@@ -43,8 +43,8 @@ impl<T: Item> Shared<T> {
         stats.taken_over = self.supervision.taken_over();
         let now = Instant::now();
         // Threads first: what is counted as handled here is counted as produced below.
-        for slot in self.threads.iter().filter(|slot| slot.has_run()) {
-            stats.add_thread(&slot.figures(), now, |calling| self.name_of(calling));
+        for (index, slot) in self.threads.iter().enumerate().filter(|(_, slot)| slot.has_run()) {
+            stats.add_thread(index, &slot.figures(), now, |calling| self.name_of(calling));
         }
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
         for type_route in route.types() {

@@ -81,10 +81,10 @@ impl Stats {
         }
     }
 
-    /// Adds the next drain thread; `now` decides whether it is stuck, and `name_of` names the
-    /// handler.
+    /// Adds a drain thread; `now` decides whether it is stuck, and `name_of` names the handler.
     pub(crate) fn add_thread(
         &mut self,
+        index: usize,
         figures: &ThreadFigures,
         now: Instant,
         name_of: impl FnOnce(&Calling) -> String,
@@ -99,8 +99,9 @@ impl Stats {
             self.stuck_handlers.push(name_of(calling));
         }
         self.longest_handoff = self.longest_handoff.max(*longest_handoff);
+        self.add_unread_threads(index);
         self.drain_threads.push(DrainThreadStats {
-            index: self.drain_threads.len(),
+            index,
             items: counts.consumed + counts.failed + counts.unhandled,
             cycles: *cycles,
             cpu: *cpu,
@@ -136,6 +137,7 @@ impl Stats {
         };
         self.queued += queued;
         self.in_flight += taken;
+        self.add_unread_threads(owner + 1);
         let unsettled = if rule_off(Rule::UsageCountsInFlight) { 0 } else { unsettled };
         self.partitions.push(PartitionStats {
             index: self.partitions.len(),
@@ -144,6 +146,15 @@ impl Stats {
             attempts: counts.attempts,
             types,
         });
+    }
+
+    /// The first `count` threads are listed. A spare one that owns a partition may have started
+    /// after the threads were read; what it has handled since belongs to the next snapshot.
+    fn add_unread_threads(&mut self, count: usize) {
+        for index in self.drain_threads.len()..count {
+            let unread = DrainThreadStats { index, items: 0, cycles: 0, cpu: Duration::ZERO };
+            self.drain_threads.push(unread);
+        }
     }
 
     /// Called after all partitions were added, which was after all threads: in flight is what was
@@ -208,4 +219,18 @@ pub struct DrainThreadStats {
     pub cycles: u64,
     /// Processor time it used, handlers included, up to its last empty cycle or its end.
     pub cpu: Duration,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_partition_is_among_the_threads_of_the_snapshot() {
+        let mut stats = Stats::new(8, 0, Duration::ZERO);
+        stats.add_partition(PartitionCounts::default(), 2, Vec::new(), false);
+        stats.add_partition(PartitionCounts::default(), 1, Vec::new(), false);
+        let threads: Vec<_> = stats.drain_threads.iter().map(|thread| thread.index).collect();
+        assert_eq!(threads, [0, 1, 2]);
+    }
 }
