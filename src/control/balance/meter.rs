@@ -8,6 +8,7 @@ use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 use crate::item::Item;
 use crate::observe::Calling;
+use crate::rules::{Rule, rule_off};
 use crate::sync::{Duration, Instant};
 
 /// After this many consecutive runs without enough evidence, the baseline moves anyway: slow
@@ -30,15 +31,15 @@ pub(super) enum Measure {
 
 /// The counts of a partition at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sample {
-    attempts: u64,
-    accepted: u64,
-    settled: u64,
+pub(super) struct Sample {
+    pub(super) attempts: u64,
+    pub(super) accepted: u64,
+    pub(super) settled: u64,
     /// The time in handlers, in seconds, and the sum of its squares over the calls. A call that is
     /// running counts with its time so far.
-    busy: f64,
-    squares: f64,
-    backs_off: bool,
+    pub(super) busy: f64,
+    pub(super) squares: f64,
+    pub(super) backs_off: bool,
 }
 
 impl Sample {
@@ -54,7 +55,7 @@ impl Sample {
         }
     }
 
-    fn add_call(&mut self, took: Duration) {
+    pub(super) fn add_call(&mut self, took: Duration) {
         self.busy += took.as_secs_f64();
         self.squares += took.as_secs_f64() * took.as_secs_f64();
     }
@@ -83,6 +84,7 @@ pub(super) struct Reading {
     variance: Vec<f64>,
     /// A thread with less load has nothing that is worth a move.
     least: f64,
+    at: Instant,
 }
 
 impl Reading {
@@ -96,7 +98,7 @@ impl Reading {
     /// Attempts are counts, so their variance is about their number (Poisson). Busy time is a sum
     /// over calls at random times (compound Poisson), whose variance is about the sum of the
     /// squares: long calls need many, quick ones few.
-    pub(super) fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
+    fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
         const DEVIATIONS: f64 = 3.0;
         /// If chance explains differences of at most this share of the largest load, it cannot hide
         /// one that would be worth a move.
@@ -118,7 +120,7 @@ impl Reading {
 
 /// What a reading shows about the threads' loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evidence {
+enum Evidence {
     /// The threads differ by more than chance explains.
     Uneven,
     Even,
@@ -165,6 +167,16 @@ impl Meter {
                 sample.add_call(since.elapsed());
             }
         }
+        self.reading(samples, measure, Instant::now())
+    }
+
+    /// The same for counts that were read at `now`.
+    pub(super) fn reading(
+        &mut self,
+        samples: Vec<Sample>,
+        measure: Measure,
+        now: Instant,
+    ) -> Reading {
         self.baseline.resize(samples.len(), Sample::default());
         let loads = samples.iter().zip(&self.baseline);
         let (load, variance) = match measure {
@@ -176,9 +188,11 @@ impl Meter {
         };
         let least = match measure {
             Measure::Attempts => 0.0,
-            Measure::Busy => LEAST_BUSY * self.baseline_at.elapsed().as_secs_f64(),
+            Measure::Busy => {
+                LEAST_BUSY * now.saturating_duration_since(self.baseline_at).as_secs_f64()
+            }
         };
-        Reading { samples, load, variance, least }
+        Reading { samples, load, variance, least, at: now }
     }
 
     /// The share of the time since the last call of this function that each thread has spent in
@@ -200,13 +214,25 @@ impl Meter {
     /// Moves the baseline to this reading.
     pub(super) fn advance(&mut self, reading: Reading) {
         self.baseline = reading.samples;
-        self.baseline_at = Instant::now();
+        self.baseline_at = reading.at;
         self.kept_runs = 0;
+    }
+
+    /// Whether the loads are worth a plan. Without enough evidence the baseline stays, so that the
+    /// next reading has more.
+    pub(super) fn weigh(&mut self, reading: Reading, owner: &[usize], threads: usize) -> bool {
+        let evidence = reading.evidence(owner, threads);
+        if evidence == Evidence::TooLittle && !rule_off(Rule::IgnoreNoise) {
+            self.keep(reading);
+        } else {
+            self.advance(reading);
+        }
+        evidence == Evidence::Uneven || rule_off(Rule::IgnoreNoise)
     }
 
     /// Keeps the baseline, because the reading held too little evidence, unless the baseline is too
     /// old.
-    pub(super) fn keep(&mut self, reading: Reading) {
+    fn keep(&mut self, reading: Reading) {
         self.kept_runs += 1;
         if self.kept_runs >= MAX_KEPT_RUNS {
             self.advance(reading);
@@ -222,7 +248,7 @@ mod tests {
 
     fn reading(load: &[f64], variance: &[f64], least: f64) -> Reading {
         let (load, variance) = (load.to_vec(), variance.to_vec());
-        Reading { samples: Vec::new(), load, variance, least }
+        Reading { samples: Vec::new(), load, variance, least, at: Instant::now() }
     }
 
     #[test]

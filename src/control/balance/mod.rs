@@ -10,6 +10,7 @@
 //! | `rank` | partitions ordered by load, and bounds that no plan can beat |
 //! | `plan` | compare, validate and weigh plans |
 //! | `rebalancer` | one run for one queue: read, plan, move, log |
+//! | `simulation` | tests: what all this does to the work that gets done, minute after minute |
 //! | `control_thread` | the one thread per process that runs all balancers |
 
 mod balancing;
@@ -20,6 +21,8 @@ mod plan;
 mod rank;
 mod rebalancer;
 mod repair;
+#[cfg(all(test, not(loom)))]
+mod simulation;
 mod sticky;
 mod strategy;
 #[cfg(all(test, not(loom)))]

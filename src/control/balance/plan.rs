@@ -1,5 +1,12 @@
 //! Compares, validates and weighs plans. A plan is the wanted thread of each partition.
 
+/// A thread that spends this share of its time in calls has none left for further partitions, if
+/// another spends less than [`IDLE`]. What it was asked for may look little: others may have taken
+/// its partitions over.
+const SATURATED: f64 = 0.95;
+
+const IDLE: f64 = 0.8;
+
 /// The move of one partition to another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Move {
@@ -85,10 +92,47 @@ pub(super) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
     thread_loads.iter().fold((first, first), ordered)
 }
 
+/// Plans for the available threads only. The partitions of the others stay.
+pub(super) fn plan_around(
+    away: &[bool],
+    load: &[f64],
+    owner: &[usize],
+    plan: impl FnOnce(&[f64], &[usize], usize) -> Result<Option<Vec<usize>>, String>,
+) -> Result<Option<Vec<usize>>, String> {
+    if !away.contains(&true) {
+        return plan(load, owner, away.len());
+    }
+    let available: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
+    let movable: Vec<usize> =
+        (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
+    let position = |thread: usize| available.iter().position(|&other| other == thread).unwrap_or(0);
+    let loads: Vec<f64> = movable.iter().map(|&partition| load[partition]).collect();
+    let owners: Vec<usize> = movable.iter().map(|&partition| position(owner[partition])).collect();
+    let Some(partial) = plan(&loads, &owners, available.len())? else { return Ok(None) };
+    let mut whole = owner.to_vec();
+    for (&partition, thread) in movable.iter().zip(partial) {
+        whole[partition] = available[thread];
+    }
+    Ok(Some(whole))
+}
+
+/// Leaves a partition where it is that would go to a thread which is away, or has no time left.
+/// `busy`: the share of the time that each thread spends in calls.
+pub(super) fn hold_back(plan: &mut [usize], owner: &[usize], away: &[bool], busy: &[f64]) {
+    let has_idle = busy.iter().any(|share| *share < IDLE);
+    let is_full = |thread: usize| has_idle && busy[thread] >= SATURATED;
+    for (thread, owner) in plan.iter_mut().zip(owner) {
+        if away[*thread] || is_full(*thread) {
+            *thread = *owner;
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::float_cmp)]
 mod tests {
     use super::*;
+    use crate::config::DrainBalancer;
 
     #[test]
     fn moves_are_the_differences_in_order() {
@@ -166,5 +210,33 @@ mod tests {
         for (load, threads, partition) in cases {
             assert_eq!(oversized(load, threads), partition, "{load:?} on {threads} threads");
         }
+    }
+
+    #[test]
+    fn a_thread_that_is_away_neither_gains_nor_loses_partitions() {
+        let balancer = DrainBalancer::throughput_weighted();
+        let plan =
+            |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);
+        let (load, owner) = ([9.0, 9.0, 9.0, 9.0, 1.0, 0.0], [1, 1, 1, 1, 2, 0]);
+        let planned = plan_around(&[true, false, false], &load, &owner, plan).unwrap().unwrap();
+        assert_eq!(planned[5], 0);
+        assert!(planned[..5].iter().all(|&thread| thread != 0), "{planned:?}");
+        assert_eq!(planned[..4].iter().filter(|&&thread| thread == 2).count(), 2, "{planned:?}");
+        assert_eq!(plan_around(&[true, true, false], &load, &owner, plan), Ok(None));
+    }
+
+    #[test]
+    fn a_busy_thread_gets_no_partition_while_another_has_time() {
+        let held_back = |away: [bool; 2], busy: &[f64]| {
+            let mut plan = vec![1, 1, 0];
+            hold_back(&mut plan, &[0, 1, 1], &away, busy);
+            plan
+        };
+        let here = [false; 2];
+        assert_eq!(held_back(here, &[0.5, 0.96]), [0, 1, 0]);
+        assert_eq!(held_back(here, &[0.5, 0.94]), [1, 1, 0]);
+        assert_eq!(held_back(here, &[0.85, 0.96]), [1, 1, 0], "both have little time");
+        assert_eq!(held_back(here, &[]), [1, 1, 0]);
+        assert_eq!(held_back([true, false], &[]), [1, 1, 1]);
     }
 }

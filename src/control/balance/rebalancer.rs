@@ -5,25 +5,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::config::Selector;
 use crate::control::balance::balancing::Balancing;
-use crate::control::balance::meter::{Evidence, Measure, Meter};
-use crate::control::balance::plan::{load_ratio, moves, oversized, spread, thread_loads};
+use crate::control::balance::meter::{Measure, Meter};
+use crate::control::balance::plan::{
+    hold_back, load_ratio, moves, oversized, plan_around, spread, thread_loads,
+};
 use crate::control::log_helper::Line;
 use crate::control::thread_slots::ThreadSlot;
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, thread_local};
 
 /// A partition is logged as oversized if it exceeds a thread's fair share by this factor.
 const OVERSIZED_BY: f64 = 1.05;
-
-/// A thread that spends this share of its time in calls has none left for further partitions, if
-/// another spends less than [`IDLE`]. What it was asked for may look little: others may have taken
-/// its partitions over.
-const SATURATED: f64 = 0.95;
-
-const IDLE: f64 = 0.8;
 
 thread_local! {
     #[allow(clippy::missing_const_for_thread_local)] // loom's macro has no const form
@@ -123,29 +117,18 @@ impl<T: Item> Shared<T> {
         let away = self.threads_away();
         let busy = self.threads.permanent().map(ThreadSlot::busy).collect();
         let busy = meter.busy_shares(busy, Instant::now());
-        let has_idle = busy.iter().any(|share| *share < IDLE);
-        let plan = if balancing.balancer.is_custom() {
+        let is_custom = balancing.balancer.is_custom();
+        let plan = if is_custom {
             meter.advance(reading);
             self.plan_custom(balancing, &load, &owner)
+        } else if meter.weigh(reading, &owner, threads) {
+            self.report_oversized(balancing, &load, lines);
+            let plan = |load: &[f64], owner: &[usize], threads| {
+                balancing.balancer.plan(load, owner, threads)
+            };
+            plan_around(&away, &load, &owner, plan)
         } else {
-            match reading.evidence(&owner, threads) {
-                Evidence::TooLittle if !rule_off(Rule::IgnoreNoise) => {
-                    meter.keep(reading);
-                    return None;
-                }
-                Evidence::Even if !rule_off(Rule::IgnoreNoise) => {
-                    meter.advance(reading);
-                    return None;
-                }
-                _ => {
-                    meter.advance(reading);
-                    self.report_oversized(balancing, &load, lines);
-                    let plan = |load: &[f64], owner: &[usize], threads| {
-                        balancing.balancer.plan(load, owner, threads)
-                    };
-                    plan_around(&away, &load, &owner, plan)
-                }
-            }
+            return None;
         };
         let mut plan = match plan {
             Ok(plan) => plan?,
@@ -159,14 +142,7 @@ impl<T: Item> Shared<T> {
                 return None;
             }
         };
-        let is_full = |thread: usize| {
-            has_idle && busy[thread] >= SATURATED && !balancing.balancer.is_custom()
-        };
-        for (partition, thread) in plan.iter_mut().enumerate() {
-            if away[*thread] || is_full(*thread) {
-                *thread = owner[partition];
-            }
-        }
+        hold_back(&mut plan, &owner, &away, if is_custom { &[] } else { &busy });
         Some(Decision { plan, load, owner })
     }
 
@@ -229,48 +205,5 @@ impl<T: Item> Shared<T> {
             share * 100.0,
             fair * 100.0
         )));
-    }
-}
-
-/// Plans for the available threads only. The partitions of the others stay.
-fn plan_around(
-    away: &[bool],
-    load: &[f64],
-    owner: &[usize],
-    plan: impl FnOnce(&[f64], &[usize], usize) -> Result<Option<Vec<usize>>, String>,
-) -> Result<Option<Vec<usize>>, String> {
-    if !away.contains(&true) {
-        return plan(load, owner, away.len());
-    }
-    let available: Vec<usize> = (0..away.len()).filter(|&thread| !away[thread]).collect();
-    let movable: Vec<usize> =
-        (0..owner.len()).filter(|&partition| !away[owner[partition]]).collect();
-    let position = |thread: usize| available.iter().position(|&other| other == thread).unwrap_or(0);
-    let loads: Vec<f64> = movable.iter().map(|&partition| load[partition]).collect();
-    let owners: Vec<usize> = movable.iter().map(|&partition| position(owner[partition])).collect();
-    let Some(partial) = plan(&loads, &owners, available.len())? else { return Ok(None) };
-    let mut whole = owner.to_vec();
-    for (&partition, thread) in movable.iter().zip(partial) {
-        whole[partition] = available[thread];
-    }
-    Ok(Some(whole))
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::config::DrainBalancer;
-
-    #[test]
-    fn a_thread_that_is_away_neither_gains_nor_loses_partitions() {
-        let balancer = DrainBalancer::throughput_weighted();
-        let plan =
-            |load: &[f64], owner: &[usize], threads: usize| balancer.plan(load, owner, threads);
-        let (load, owner) = ([9.0, 9.0, 9.0, 9.0, 1.0, 0.0], [1, 1, 1, 1, 2, 0]);
-        let planned = plan_around(&[true, false, false], &load, &owner, plan).unwrap().unwrap();
-        assert_eq!(planned[5], 0);
-        assert!(planned[..5].iter().all(|&thread| thread != 0), "{planned:?}");
-        assert_eq!(planned[..4].iter().filter(|&&thread| thread == 2).count(), 2, "{planned:?}");
-        assert_eq!(plan_around(&[true, true, false], &load, &owner, plan), Ok(None));
     }
 }

@@ -49,9 +49,25 @@ pub(super) fn loads(partitions: impl Into<SizeRange>) -> impl Strategy<Value = V
 }
 
 /// A linear congruential generator (Knuth, MMIX).
-struct Lcg(u64);
+pub(super) struct Lcg(u64);
 
 impl Lcg {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A count with this mean (Knuth's product of uniform numbers; for means of a few units).
+    pub(super) fn poisson(&mut self, mean: f64) -> u64 {
+        let (least, mut product, mut count) = ((-mean).exp(), 1.0, 0);
+        loop {
+            product *= f64::from(self.below(1_000_001)) / 1e6;
+            if product <= least {
+                return count;
+            }
+            count += 1;
+        }
+    }
+
     fn below(&mut self, limit: u32) -> u32 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
