@@ -31,8 +31,6 @@ pub(crate) enum Rule {
     HeldCounts,
     /// P4: a type that is held up does not take the room of others in its partition.
     Choke,
-    /// P4: producers of a type that is choked no more are notified.
-    NotifyUnchoked,
     /// P4: a thread that is about to call a slow handler leaves its partitions to the others.
     LeaveForSlowCall,
     /// P4: of handlers that would wait for each other for ever, one gives up.

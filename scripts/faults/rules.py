@@ -58,6 +58,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "NotifyWaiting": [
+        "loom:flow::partition::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait",
         "loom:flow::loom_tests::loom_space_while_a_producer_goes_to_wait",
         "loom:flow::host_loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::produce::many::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
@@ -167,9 +168,6 @@ RULES: dict[str, list[str]] = {
         "unit:control::supervisor_tests::a_thread_that_calls_a_slow_handler_leaves_its_partitions_before"
     ],
     "CheckWaits": ["it:p4_circles::a_handler_that_shuts_its_feeder_down_returns"],
-    "NotifyUnchoked": [
-        "loom:flow::partition::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait"
-    ],
     "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],
     "CompletedBehindLanes": ["loom:flow::loom_tests::loom_flush_while_the_cycle_ends"],
     "FinishWithoutLanes": [

@@ -113,7 +113,8 @@ impl<T> Partition<T> {
     }
 
     /// After a change of the lanes, under their lock: what was taken and is not held makes room for
-    /// producers. Those that may wait for it are notified.
+    /// producers, which are notified if they may wait for it. They may wherever a lane is choked no
+    /// more, because it held something before.
     #[inline]
     pub(crate) fn make_room(&self, lanes: &mut Lanes<T>, may_be_awaited: bool) {
         self.store_released(lanes.counted());
@@ -178,11 +179,6 @@ impl<T> Partition<T> {
             choked.remove(&key);
         }
         gate.has_choked = !choked.is_empty();
-        drop(choked);
-        drop(gate);
-        if !rule_off(Rule::NotifyUnchoked) {
-            self.space.notify_waiting();
-        }
     }
 }
 
@@ -219,7 +215,7 @@ mod loom_tests {
                 thread::spawn(move || {
                     let mut lanes = partition.lanes.lock();
                     let job = lanes.take_job(0, lane, 1, 0);
-                    partition.make_room(&mut lanes, false);
+                    partition.make_room(&mut lanes, true);
                     drop(lanes);
                     job.items
                 })
