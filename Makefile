@@ -15,6 +15,7 @@ CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 STRESS_ARGS ?=
 FAULTS_ARGS ?=
+LOOM_TESTS := loom states::
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
@@ -46,7 +47,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom loom-full test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -66,9 +67,14 @@ test-all: require-python require-toolchain ## every case of every matrix, slow t
 test-rust: require-python require-toolchain ## unit, integration and documentation tests of the core
 	cargo test --locked $(WATCHED) --features arrow
 
-loom: require-python require-toolchain ## the protocols in loom's scheduler, every interleaving within the bounds
+loom: require-python require-toolchain ## the protocols in loom's scheduler and in a model of their states, within the bounds
 	RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=$${BATCHQUEUE_TEST_DEADLINE_S:-600} \
-		cargo test --locked $(WATCHED) --lib --profile local --target-dir $(TARGET)/loom loom
+		cargo test --locked $(WATCHED) --lib --profile local --target-dir $(TARGET)/loom -- $(LOOM_TESTS)
+
+states: export BATCHQUEUE_STATES := 4000000
+states: export BATCHQUEUE_TEST_DEADLINE_S := 3600
+states: LOOM_TESTS := states:: --nocapture
+states: loom ## all states of that model; two minutes, 4 GB
 
 loom-full: export BATCHQUEUE_LOOM_FULL := 1
 loom-full: export LOOM_MAX_DURATION := 600

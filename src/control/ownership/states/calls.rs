@@ -1,0 +1,292 @@
+//! The steps of a drain thread in and after a call.
+
+use super::drain::Each;
+use super::positions::At;
+use super::state::{InHand, Index, LaneState, State};
+use super::world::{Step, World};
+use crate::rules::Rule;
+
+impl World {
+    pub fn call_steps(&self, state: &State, thread: Index, each: Each<'_>) {
+        let at = usize::from(thread);
+        let me = &state.threads[at];
+        let mut next = state.clone();
+        let (of, kind) =
+            me.in_hand.map_or((0, 0), |job| (usize::from(job.partition), usize::from(job.kind)));
+        let number = Index::try_from(of).expect("few partitions");
+        let step = |what| Step("thread", thread, what, number);
+        match me.at {
+            At::BeginCall => {
+                if me.is_cut_off {
+                    next.threads[at].at = At::EndJob;
+                } else {
+                    self.check_order(&mut next, of, kind);
+                    next.threads[at].at = At::Call;
+                }
+                each(step("calls for"), next);
+            }
+            At::Call => {
+                let in_hand = me.in_hand.expect("a call has a job");
+                if !self.may_return(in_hand) {
+                    return;
+                }
+                let lane = next.partitions[of].lanes[kind].as_mut().expect("its job runs");
+                lane.tries += 1;
+                let fails = lane.tries <= self.failures[kind];
+                next.threads[at].in_hand = Some(InHand { fails, ..in_hand });
+                next.threads[at].at = if fails { At::EndJob } else { At::Settle };
+                each(step(if fails { "has failed for" } else { "returns for" }), next);
+            }
+            At::Settle => {
+                self.settle(&mut next, thread, of, kind);
+                each(step("counts the items of"), next);
+            }
+            At::EndJob => {
+                if state.partitions[of].is_locked {
+                    return;
+                }
+                self.end_job(&mut next, thread, of, kind);
+                each(step("ends its job of"), next);
+            }
+            At::SetBit => {
+                self.set_bit(&mut next, of);
+                next.threads[at].at = At::WakeInside;
+                each(step("sets the bit of"), next);
+            }
+            At::WakeInside => {
+                let inside = state.partitions[of].owner.inside();
+                if inside != thread && !self.is_off(Rule::ResultWake) {
+                    next.wake(inside);
+                }
+                self.end_call(&mut next, thread);
+                each(step("wakes who is inside"), next);
+            }
+            At::Release => self.release(state, thread, each),
+            At::Recall | At::RecallBit | At::RecallWake => self.recall(next, thread, each),
+            At::Serve | At::ServeBit | At::ServeWake => self.serve(next, thread, each),
+            other => unreachable!("{other:?} does not belong to a call"),
+        }
+    }
+
+    /// Each item of a type comes after all earlier ones of its partition.
+    fn check_order(&self, state: &mut State, of: usize, kind: usize) {
+        let partition = &state.partitions[of];
+        let lane = partition.lanes[kind].as_ref().expect("its job runs");
+        let same = |&(_, put): &(u8, &Index)| self.has_consumers || usize::from(*put) == kind;
+        let mut unsettled = (0..).zip(&partition.put).filter(same).map(|(at, _)| at);
+        let mut unsettled = unsettled.by_ref().filter(|&at| !partition.is_settled(at));
+        if lane.job.iter().any(|item| unsettled.next() != Some(item.position)) {
+            state.break_promise("a handler got items out of order, or again");
+        }
+    }
+
+    fn settle(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
+        let me = &mut state.threads[usize::from(thread)];
+        me.at = At::EndJob;
+        let counts = !me.is_cut_off || self.is_off(Rule::CutOff);
+        let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
+        if counts {
+            let items: Vec<u8> = lane.job.iter().map(|item| item.position).collect();
+            for position in items {
+                if state.partitions[of].is_settled(position) {
+                    state.break_promise("an item was handled twice");
+                }
+                state.partitions[of].settled |= 1 << position;
+                state.counted += 1;
+            }
+        }
+    }
+
+    fn end_job(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
+        let at = usize::from(thread);
+        let in_hand = state.threads[at].in_hand.expect("a job ends");
+        let is_expired = state.is_expired;
+        let partition = &mut state.partitions[of];
+        let lane = partition.lanes[kind].as_mut().expect("its job runs");
+        let retries = in_hand.fails && !is_expired;
+        if retries {
+            lane.state = LaneState::BackingOff { is_due: false };
+            lane.tried_by = self.has_consumers.then_some(thread);
+            if self.is_off(Rule::FailedToHead) {
+                let job = std::mem::take(&mut lane.job);
+                lane.tail.extend(job);
+                lane.job = lane.tail.drain(..1).collect();
+            }
+            // No producer is notified: there is less room than before.
+            let counted = Index::try_from(partition.counted()).expect("few items");
+            partition.released = if self.is_off(Rule::HeldCounts) {
+                partition.taken
+            } else {
+                partition.taken - counted
+            };
+        } else {
+            lane.job.clear();
+            lane.state = LaneState::Ready;
+            if lane.tail.is_empty() {
+                partition.lanes[kind] = None;
+            }
+        }
+        let was_stopped = !retries
+            && std::mem::take(&mut partition.was_stopped)
+            && !self.is_off(Rule::StoppedTake);
+        let calls_owner = retries || was_stopped || partition.first_ready().is_some();
+        if calls_owner {
+            state.threads[at].at = At::SetBit;
+        } else {
+            self.end_call(state, thread);
+        }
+    }
+
+    fn set_bit(&self, state: &mut State, of: usize) {
+        if !self.is_off(Rule::ResultBit) {
+            state.partitions[of].is_ready = true;
+        }
+    }
+
+    /// The lane has been seen to: the desk is next.
+    fn end_call(&self, state: &mut State, thread: Index) {
+        let me = &mut state.threads[usize::from(thread)];
+        if let Some(desk) = me.in_hand.take().and_then(|in_hand| in_hand.desk) {
+            me.desk = desk;
+            me.at = At::Release;
+        } else {
+            self.continue_without_desk(state, thread);
+        }
+    }
+
+    /// After the call, with no desk: the other lanes of the partition, or a search.
+    fn continue_without_desk(&self, state: &mut State, thread: Index) {
+        if !self.is_off(Rule::NotifyFlush) {
+            state.notify_flush();
+        }
+        let me = &mut state.threads[usize::from(thread)];
+        me.at = if me.left == 0 { At::Search } else { At::Enter };
+        me.left = me.left.saturating_sub(1);
+        me.only_submits = me.at == At::Enter;
+    }
+
+    fn release(&self, state: &State, thread: Index, each: Each<'_>) {
+        let at = usize::from(thread);
+        let number = state.threads[at].desk;
+        let desk = usize::from(number);
+        let mut next = state.clone();
+        if self.is_off(Rule::TicketsAtRelease) {
+            next.desks[desk].is_held = false;
+            self.continue_without_desk(&mut next, thread);
+            return each(Step("thread", thread, "forgets the tickets at desk", number), next);
+        }
+        let was_watched = std::mem::take(&mut next.desks[desk].is_watched);
+        if was_watched {
+            next.wake_all();
+        }
+        if !was_watched && let Some(&first) = state.desks[desk].tickets.first() {
+            let mut next = next.clone();
+            next.desks[desk].tickets.remove(0);
+            next.threads[at].recalls = [first].into_iter().collect();
+            next.threads[at].at = At::Serve;
+            if !self.is_off(Rule::NotifyFlush) {
+                next.notify_flush();
+            }
+            each(Step("thread", thread, "serves the next at desk", number), next);
+        }
+        next.desks[desk].is_held = false;
+        next.threads[at].recalls = std::mem::take(&mut next.desks[desk].tickets);
+        if next.threads[at].recalls.is_empty() {
+            self.continue_without_desk(&mut next, thread);
+        } else {
+            next.threads[at].at = At::Recall;
+        }
+        each(Step("thread", thread, "frees desk", number), next);
+    }
+
+    /// Submits the jobs of a desk again that was freed.
+    fn recall(&self, mut next: State, thread: Index, each: Each<'_>) {
+        let at = usize::from(thread);
+        let (partition, kind) = next.threads[at].recalls[0];
+        let (of, desk) = (usize::from(partition), next.threads[at].desk);
+        let mut is_over = false;
+        match next.threads[at].at {
+            At::Recall => {
+                if next.partitions[of].is_locked {
+                    return;
+                }
+                let lane = next.partitions[of].lanes[usize::from(kind)].as_mut();
+                if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Posted(desk)) {
+                    lane.state = LaneState::Ready;
+                    next.threads[at].at = At::RecallBit;
+                } else {
+                    is_over = true;
+                }
+            }
+            At::RecallBit => {
+                self.set_bit(&mut next, of);
+                next.threads[at].at = At::RecallWake;
+            }
+            _ => {
+                if !self.is_off(Rule::ResultWake) {
+                    let inside = next.partitions[of].owner.inside();
+                    next.wake(inside);
+                }
+                is_over = true;
+            }
+        }
+        if is_over {
+            next.threads[at].recalls.remove(0);
+            if next.threads[at].recalls.is_empty() {
+                self.continue_without_desk(&mut next, thread);
+            } else {
+                next.threads[at].at = At::Recall;
+            }
+        }
+        each(Step("thread", thread, "recalls a job of", partition), next);
+    }
+
+    /// Takes the job of a ticket in hand, at the desk that the thread holds.
+    fn serve(&self, mut next: State, thread: Index, each: Each<'_>) {
+        let at = usize::from(thread);
+        let (partition, kind) = next.threads[at].recalls[0];
+        let (of, desk) = (usize::from(partition), next.threads[at].desk);
+        match next.threads[at].at {
+            At::Serve => {
+                if next.partitions[of].is_locked {
+                    return;
+                }
+                let lane = next.partitions[of].lanes[usize::from(kind)].as_ref();
+                let posted = lane.filter(|lane| lane.state == LaneState::Posted(desk));
+                let target = posted.map(|lane| {
+                    // A job that no consumer has tried goes to the one of this desk.
+                    let mine = if self.has_consumers { desk } else { thread };
+                    self.target(&next, usize::from(kind), lane, mine)
+                });
+                let lane = next.partitions[of].lanes[usize::from(kind)].as_mut();
+                if target == Some(Some(desk)) {
+                    self.take_job(lane.expect("it is posted"));
+                    self.make_room(&mut next, of, true);
+                    next.threads[at].in_hand =
+                        Some(InHand { partition, kind, desk: Some(desk), fails: false });
+                    next.threads[at].recalls.clear();
+                    next.threads[at].at = At::BeginCall;
+                } else if target.is_some() {
+                    lane.expect("it is posted").state = LaneState::Ready;
+                    next.threads[at].at = At::ServeBit;
+                } else {
+                    next.threads[at].recalls.clear();
+                    next.threads[at].at = At::Release;
+                }
+            }
+            At::ServeBit => {
+                self.set_bit(&mut next, of);
+                next.threads[at].at = At::ServeWake;
+            }
+            _ => {
+                if !self.is_off(Rule::ResultWake) {
+                    let inside = next.partitions[of].owner.inside();
+                    next.wake(inside);
+                }
+                next.threads[at].recalls.clear();
+                next.threads[at].at = At::Release;
+            }
+        }
+        each(Step("thread", thread, "turns to a ticket of", partition), next);
+    }
+}

@@ -1,0 +1,337 @@
+//! The steps of a drain thread: search, turn, call, sleep.
+
+use super::positions::At;
+use super::state::{InHand, Index, Item, Lane, LaneState, LaneUse, Owner, State};
+use super::world::{Hang, Step, World};
+use crate::rules::Rule;
+
+/// Receives what may come next.
+pub type Each<'a> = &'a mut dyn FnMut(Step, State);
+
+impl World {
+    pub fn thread_steps(&self, state: &State, thread: Index, each: Each<'_>) {
+        match state.threads[usize::from(thread)].at {
+            At::Search => self.search(state, thread, each),
+            At::Quiet | At::Prepare | At::SecondCheck | At::Asleep => {
+                self.sleep_steps(state, thread, each);
+            }
+            At::Enter | At::CheckOwner | At::Take | At::Submit | At::Desk(_) | At::BeforeLeave => {
+                self.turn_steps(state, thread, each);
+            }
+            At::CountDown
+            | At::WakeAll
+            | At::Leave
+            | At::ReadWord
+            | At::Assign
+            | At::StoreWord
+            | At::Announce
+            | At::Wake => self.leave_steps(state, thread, each),
+            At::Discard => self.discard(state, thread, each),
+            At::Ended => {}
+            _ => self.call_steps(state, thread, each),
+        }
+    }
+
+    fn sleep_steps(&self, state: &State, thread: Index, each: Each<'_>) {
+        let me = &state.threads[usize::from(thread)];
+        let partition = me.partition;
+        let step = |what| Step("thread", thread, what, partition);
+        let mut next = state.clone();
+        let at = usize::from(thread);
+        match me.at {
+            At::Quiet => {
+                if state.is_controlled {
+                    return;
+                }
+                if self.watch_retired(&mut next) {
+                    (next.retires, next.has_retired) = (false, true);
+                }
+                next.threads[at].at = At::Prepare;
+                each(step("reaches its quiescent point, last in"), next);
+            }
+            At::Prepare => {
+                next.threads[at].sleeps = true;
+                next.threads[at].at = At::SecondCheck;
+                each(step("announces that it sleeps, last in"), next);
+            }
+            At::SecondCheck => {
+                let stays = !self.is_off(Rule::CheckBeforeSleep)
+                    && self.has_reason_to_stay_awake(&mut next, thread);
+                let me = &mut next.threads[at];
+                if stays || !me.sleeps {
+                    me.sleeps = false;
+                    me.at = At::Search;
+                } else {
+                    me.at = At::Asleep;
+                }
+                each(step("has checked a second time, last in"), next);
+            }
+            At::Asleep => {
+                let is_due = |partition: u8| state.has_due(partition) == Some(true);
+                if (0..self.partitions).any(|each| me.timers & 1 << each != 0 && is_due(each)) {
+                    next.wake(thread);
+                    each(step("is woken by its timer, last in"), next);
+                }
+            }
+            other => unreachable!("{other:?} does not belong to a sleep"),
+        }
+    }
+
+    fn turn_steps(&self, state: &State, thread: Index, each: Each<'_>) {
+        let me = &state.threads[usize::from(thread)];
+        let partition = me.partition;
+        let step = |what| Step("thread", thread, what, partition);
+        let mut next = state.clone();
+        let at = usize::from(thread);
+        let of = usize::from(partition);
+        match me.at {
+            At::Enter => {
+                if self.is_off(Rule::InsideBeforeCheck) {
+                    let owns = self.owns(state, thread, partition);
+                    next.threads[at].at = if owns { At::CheckOwner } else { At::Search };
+                } else {
+                    next.threads[at].inside = Some(partition);
+                    next.threads[at].at = At::CheckOwner;
+                }
+                each(step("goes inside"), next);
+            }
+            At::CheckOwner => {
+                next.threads[at].inside = Some(partition);
+                if self.is_off(Rule::InsideBeforeCheck) || self.owns(state, thread, partition) {
+                    if !me.only_submits {
+                        next.partitions[of].is_ready = false;
+                    }
+                    next.threads[at].at = At::Take;
+                } else {
+                    next.threads[at].at = At::Leave;
+                }
+                each(step("has checked whether it owns"), next);
+            }
+            At::Take => {
+                if state.partitions[of].is_locked {
+                    return;
+                }
+                next.partitions[of].is_locked = true;
+                next.threads[at].may_be_awaited = state.partitions[of].held() > 0;
+                if !me.only_submits {
+                    self.take(&mut next, thread, of);
+                }
+                next.threads[at].at = At::Submit;
+                each(step("takes from"), next);
+            }
+            At::Submit => self.submit(next, thread, step("submits from"), each),
+            At::Desk(kind) => {
+                self.enter_desk(next, thread, usize::from(kind), step("is at a desk for"), each);
+            }
+            At::BeforeLeave => {
+                self.end_turn(&mut next, thread);
+                each(step("ends its turn in"), next);
+            }
+            other => unreachable!("{other:?} does not belong to a turn"),
+        }
+    }
+
+    /// After expiry: what is left in one partition after the other.
+    fn discard(&self, state: &State, thread: Index, each: Each<'_>) {
+        let mut next = state.clone();
+        let at = usize::from(thread);
+        let number = state.threads[at].partition;
+        let partition = &mut next.partitions[usize::from(number)];
+        if partition.is_locked {
+            return;
+        }
+        partition.queue.clear();
+        partition.open = 0;
+        for lane in &mut partition.lanes {
+            match lane {
+                Some(lane) if lane.state == LaneState::Running => lane.tail.clear(),
+                _ => *lane = None,
+            }
+        }
+        let is_last = number + 1 == self.partitions;
+        next.threads[at].at = if is_last { At::Ended } else { At::Discard };
+        next.threads[at].partition += 1;
+        each(Step("thread", thread, "discards what is left in", number), next);
+    }
+
+    /// The beginning of a cycle; or the search for the next partition of one, with what that knows
+    /// of the close.
+    fn search(&self, state: &State, thread: Index, each: Each<'_>) {
+        let mut next = state.clone();
+        let at = usize::from(thread);
+        let step = |what, partition| Step("thread", thread, what, partition);
+        if state.is_over() {
+            next.threads[at].at = if state.is_expired { At::Discard } else { At::Ended };
+            next.threads[at].partition = 0;
+            if !state.is_expired && state.retires {
+                (next.retires, next.has_retired) = (false, true);
+            }
+            return each(step("ends, last in", state.threads[at].partition), next);
+        }
+        next.threads[at].only_submits = false;
+        next.threads[at].left = 0;
+        if state.is_closing && !state.threads[at].saw_closing {
+            self.visits(&next, thread, each);
+        }
+        next.threads[at].saw_closing = state.is_closing;
+        for partition in 0..self.partitions {
+            if state.threads[at].timers & 1 << partition != 0
+                && let Some(true) | None = state.has_due(partition)
+            {
+                next.threads[at].timers &= !(1 << partition);
+                if state.has_due(partition).is_some() && self.owns(state, thread, partition) {
+                    next.partitions[usize::from(partition)].is_ready = true;
+                }
+            }
+        }
+        if !self.visits(&next, thread, each) {
+            next.threads[at].at = if next.retires { At::Quiet } else { At::Prepare };
+            each(step("finds nothing, last in", state.threads[at].partition), next);
+        }
+    }
+
+    /// The partitions that the thread may visit next. Returns whether there is one that it must.
+    fn visits(&self, state: &State, thread: Index, each: Each<'_>) -> bool {
+        let at = usize::from(thread);
+        let mut must_work = false;
+        for partition in 0..self.partitions {
+            let its = &state.partitions[usize::from(partition)];
+            let closes = state.threads[at].saw_closing && !its.is_finished;
+            if self.owns(state, thread, partition) && (its.is_ready || closes) {
+                must_work |= its.is_ready || its.lane_use() != LaneUse::NotedCalls;
+                let mut next = state.clone();
+                next.threads[at].partition = partition;
+                next.threads[at].at = At::Enter;
+                each(Step("thread", thread, "goes to", partition), next);
+            }
+        }
+        must_work
+    }
+
+    fn has_reason_to_stay_awake(&self, state: &mut State, thread: Index) -> bool {
+        let is_reason = |partition: Index| {
+            let its = &state.partitions[usize::from(partition)];
+            let unfinished = state.is_closing
+                && !its.is_finished
+                && its.lane_use() != LaneUse::NotedCalls
+                && its.owner == Owner::Owned(thread);
+            unfinished || its.is_ready && self.owns(state, thread, partition)
+        };
+        (0..self.partitions).any(is_reason) || state.is_over() || self.watch_retired(state)
+    }
+
+    /// Under the lock of the lanes.
+    fn take(&self, state: &mut State, thread: Index, of: usize) {
+        let me = &mut state.threads[usize::from(thread)];
+        let partition = &mut state.partitions[of];
+        for lane in partition.lanes.iter_mut().flatten() {
+            if let LaneState::BackingOff { is_due } = lane.state
+                && (is_due || me.saw_closing)
+            {
+                lane.state = LaneState::Ready;
+            }
+        }
+        if partition.has_lanes() && !self.is_mixed {
+            partition.was_stopped = true;
+            return;
+        }
+        let sealed = partition.queue.len() - usize::from(partition.open);
+        let mut count = sealed.min(self.batch.next_multiple_of(self.segment()));
+        me.may_be_awaited |= count > 0;
+        if count < self.batch {
+            count += usize::from(std::mem::take(&mut partition.open));
+        } else if !self.is_off(Rule::BudgetBit) {
+            partition.is_ready = true;
+        }
+        let run = partition.taken;
+        let items: Vec<Item> = partition.queue.drain(..count).collect();
+        for item in items {
+            let kind = if self.has_consumers { 0 } else { usize::from(item.kind) };
+            let lane = partition.lanes[kind].get_or_insert_with(Lane::new);
+            lane.tail.push(Item { run, ..item });
+            partition.taken += 1;
+        }
+    }
+
+    /// Under the lock of the lanes: the handler of the first ready lane is looked up.
+    fn submit(&self, mut next: State, thread: Index, step: Step, each: Each<'_>) {
+        let of = usize::from(next.threads[usize::from(thread)].partition);
+        let Some(kind) = next.partitions[of].first_ready() else {
+            next.threads[usize::from(thread)].at = At::BeforeLeave;
+            return each(step, next);
+        };
+        let lane = next.partitions[of].lanes[kind].as_ref().expect("it is ready");
+        let number = Index::try_from(kind).expect("few types");
+        if let Some(desk) = self.target(&next, kind, lane, thread) {
+            next.threads[usize::from(thread)].desk = desk;
+            next.threads[usize::from(thread)].at = At::Desk(number);
+        } else {
+            self.take_in_hand(&mut next, thread, of, kind, None);
+        }
+        each(step, next);
+    }
+
+    /// Under the locks of the lanes and of the desk.
+    fn enter_desk(&self, mut next: State, thread: Index, kind: usize, step: Step, each: Each<'_>) {
+        let me = &mut next.threads[usize::from(thread)];
+        let (of, number) = (usize::from(me.partition), me.desk);
+        let desk = &mut next.desks[usize::from(number)];
+        if desk.is_held && !self.is_off(Rule::HoldDesk) {
+            desk.tickets.push((me.partition, Index::try_from(kind).expect("few types")));
+            me.at = At::Submit;
+            let lane = next.partitions[of].lanes[kind].as_mut().expect("it is ready");
+            lane.state = LaneState::Posted(number);
+        } else {
+            desk.is_held = true;
+            self.take_in_hand(&mut next, thread, of, kind, Some(number));
+        }
+        each(step, next);
+    }
+
+    fn take_in_hand(
+        &self,
+        state: &mut State,
+        thread: Index,
+        of: usize,
+        kind: usize,
+        desk: Option<Index>,
+    ) {
+        let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
+        self.take_job(lane);
+        let me = &mut state.threads[usize::from(thread)];
+        let kind = Index::try_from(kind).expect("few types");
+        me.in_hand = Some(InHand { partition: me.partition, kind, desk, fails: false });
+        me.at = At::BeforeLeave;
+    }
+
+    /// Under the lock of the lanes, which ends here.
+    fn end_turn(&self, state: &mut State, thread: Index) {
+        let at = usize::from(thread);
+        let of = usize::from(state.threads[at].partition);
+        let closing = state.threads[at].saw_closing;
+        if closing && state.partitions[of].has_lanes() {
+            state.partitions[of].was_stopped = true;
+        }
+        self.make_room(state, of, state.threads[at].may_be_awaited);
+        let partition = &mut state.partitions[of];
+        let ready = partition.lanes().filter(|lane| lane.state == LaneState::Ready).count();
+        let me = &mut state.threads[at];
+        if !me.only_submits {
+            me.left = if me.in_hand.is_some() { Index::try_from(ready).unwrap_or(0) } else { 0 };
+        }
+        if partition.lanes().any(|lane| matches!(lane.state, LaneState::BackingOff { .. })) {
+            me.timers |= 1 << of;
+        }
+        let may_finish = !partition.has_lanes() || self.is_off(Rule::FinishWithoutLanes);
+        let is_empty = partition.queue.is_empty() || self.is_off(Rule::FinalCheck);
+        let finishes = closing && !partition.is_finished && may_finish && is_empty;
+        partition.is_finished |= finishes;
+        partition.is_locked = false;
+        me.at = if finishes { At::CountDown } else { At::Leave };
+    }
+
+    /// Whether the call of a thread may return.
+    pub fn may_return(&self, in_hand: InHand) -> bool {
+        !matches!(self.hang, Hang::Forever(kind) if kind == in_hand.kind)
+    }
+}

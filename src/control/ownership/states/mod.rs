@@ -1,0 +1,110 @@
+//! The protocol as a model whose states are all visited: small queues, in every order of their
+//! steps. `README.md` of the parent folder says what the steps are.
+//!
+//! What the model leaves out: it is sequentially consistent, so it has no fences (loom runs the
+//! real code without that assumption). A rest is a sleep, and pressure wakes no thread. A search
+//! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
+//! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
+//! missing; there is one queue, whose desks are reserved for no other. Waits for each other are
+//! missing as well: they all change under one lock (`control/waits.rs`).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `explore.rs` | the search |
+//! | `state.rs`, `positions.rs` | what the threads share, and where each of them is |
+//! | `world.rs` | what a queue is asked to do; the promises, and what a good end is |
+//! | `drain.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
+//! | `producers.rs`, `others.rs` | the steps of all others |
+//! | `worlds.rs` | the worlds that are searched |
+//!
+//! The tests run with those of loom, which are optimised. They stop at a limit of states; `make
+//! states` does not.
+
+mod calls;
+mod drain;
+mod explore;
+mod leave;
+mod others;
+mod positions;
+mod producers;
+mod state;
+mod world;
+mod worlds;
+
+use crate::rules::Rule;
+use explore::{Verdict, explore};
+use world::World;
+use worlds::worlds;
+
+/// The most states of a world.
+const LIMIT: usize = 50_000;
+
+/// The same for a world that needs many to break.
+const MANY: usize = 400_000;
+
+/// The limit that is asked for, which must suffice.
+fn asked_for() -> Option<usize> {
+    std::env::var("BATCHQUEUE_STATES").ok().map(|limit| limit.parse().unwrap())
+}
+
+#[test]
+fn no_order_of_steps_breaks_a_promise() {
+    for world in worlds() {
+        match explore(&world, asked_for().unwrap_or(LIMIT)) {
+            Verdict::Broken { promise, way } => {
+                panic!("{}: {promise}:\n{}", world.name, way.join("\n"))
+            }
+            Verdict::Complete(states) => println!("{}: all of {states} states", world.name),
+            Verdict::Cut(states) => {
+                assert_eq!(asked_for(), None, "{} has more than {states} states", world.name);
+                println!("{}: the first {states} states", world.name);
+            }
+        }
+    }
+}
+
+/// A rule without which nothing breaks would not be a rule.
+#[test]
+fn without_each_rule_a_promise_breaks() {
+    for (rule, name) in RULES {
+        let world = worlds().into_iter().find(|world| world.name == name);
+        let world = World { off: Some(rule), ..world.expect(name) };
+        let Verdict::Broken { promise, way } = explore(&world, MANY) else {
+            panic!("without {rule:?} nothing breaks in this world: {name}");
+        };
+        println!("without {rule:?}, {name}: {promise}, after {} steps", way.len());
+    }
+}
+
+/// The rules of the model, and for each a world that needs it. Of those that the model has no words
+/// for, some are about what it has as well: a second lane of a type, or the length of a back-off.
+const RULES: [(Rule, &str); 28] = [
+    (Rule::HoldDesk, "two threads at one desk"),
+    (Rule::TicketsAtRelease, "two threads at one desk, a close"),
+    (Rule::FailedToHead, "a close, a retry"),
+    (Rule::ResultBit, "a retry"),
+    (Rule::ResultWake, "a move"),
+    (Rule::StoppedTake, "a retry"),
+    (Rule::AssignLanes, "a move between consumers, a retry"),
+    (Rule::HeldCounts, "a retry beside another type, a small buffer"),
+    (Rule::Choke, "a choked type"),
+    (Rule::CompletedBehindLanes, "a flush"),
+    (Rule::FinishWithoutLanes, "a close, a retry"),
+    (Rule::RecallType, "a removal from two partitions"),
+    (Rule::Bound, "a retry, a small buffer"),
+    (Rule::NotifyWaiting, "producers that wait"),
+    (Rule::CheckBeforeSleep, "one thread"),
+    (Rule::BudgetBit, "batches of one item"),
+    (Rule::ClosedFlag, "a close"),
+    (Rule::NotifyClosed, "a call that hangs, a close that runs out of time"),
+    (Rule::CutOff, "a call that takes long, a close that runs out of time"),
+    (Rule::NotifyFlush, "a flush"),
+    (Rule::TakeOnlyWhenOwned, "a move"),
+    (Rule::CompareExchange, "three threads, one partition"),
+    (Rule::InsideBeforeCheck, "a move"),
+    (Rule::MoverChecksInside, "a move"),
+    (Rule::CompleteAtLeave, "a move"),
+    (Rule::WaitForRetired, "a removal"),
+    (Rule::TakeOver, "a call that hangs"),
+    (Rule::AssignWake, "a move"),
+];

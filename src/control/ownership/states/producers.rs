@@ -1,0 +1,105 @@
+//! The steps of a producer, which waits where there is no room.
+
+use super::drain::Each;
+use super::positions::ProducerAt;
+use super::state::{Index, Item, State};
+use super::world::{Step, World};
+use crate::rules::Rule;
+
+impl World {
+    pub fn producer_steps(&self, state: &State, number: usize, each: Each<'_>) {
+        let producer = &state.producers[number];
+        let Some(&(partition, kind)) = self.puts[number].get(usize::from(producer.next)) else {
+            return;
+        };
+        let of = usize::from(partition);
+        let who = Index::try_from(number).expect("few producers");
+        let step = |what| Step("producer", who, what, partition);
+        let mut next = state.clone();
+        match producer.at {
+            ProducerAt::Put => {
+                self.put(&mut next, number, of, kind);
+                each(step("puts into"), next);
+            }
+            ProducerAt::Wake => {
+                let inside = state.partitions[of].owner.inside();
+                next.wake(inside);
+                next.producers[number].next += 1;
+                next.producers[number].at = ProducerAt::Put;
+                each(step("wakes the owner of"), next);
+            }
+            ProducerAt::Register => {
+                next.producers[number].waits = true;
+                next.producers[number].is_notified = false;
+                next.producers[number].at = ProducerAt::CheckAgain;
+                each(step("registers at"), next);
+            }
+            ProducerAt::CheckAgain => {
+                let waits = self.is_full(state, of, kind) && !state.partitions[of].is_closed;
+                next.producers[number].waits = waits;
+                next.producers[number].at = if waits { ProducerAt::Wait } else { ProducerAt::Put };
+                each(step("checks again"), next);
+            }
+            ProducerAt::Wait => {
+                if producer.is_notified {
+                    next.producers[number].waits = false;
+                    next.producers[number].at = ProducerAt::Put;
+                    each(step("is notified of room in"), next);
+                } else {
+                    self.choke_steps(state, of, step("chokes a type in"), each);
+                }
+            }
+        }
+    }
+
+    /// Under the gate.
+    fn put(&self, state: &mut State, number: usize, of: usize, kind: Index) {
+        let is_full = self.is_full(state, of, kind) && !self.is_off(Rule::Bound);
+        let partition = &mut state.partitions[of];
+        let producer = &mut state.producers[number];
+        if partition.is_closed && !self.is_off(Rule::ClosedFlag) {
+            producer.next += 1;
+            return;
+        }
+        if is_full {
+            producer.at = ProducerAt::Register;
+            return;
+        }
+        let was_empty = partition.queue.is_empty();
+        let position = Index::try_from(partition.put.len()).expect("few items");
+        partition.queue.push(Item { kind, position, run: 0 });
+        partition.put.push(kind);
+        partition.open = (partition.open + 1) % Index::try_from(self.segment()).expect("few items");
+        if was_empty {
+            partition.is_ready = true;
+            producer.at = ProducerAt::Wake;
+        } else {
+            producer.next += 1;
+        }
+    }
+
+    fn is_full(&self, state: &State, of: usize, kind: Index) -> bool {
+        let partition = &state.partitions[of];
+        let used = partition.put.len() - usize::from(partition.released);
+        used >= self.bound || partition.choked[usize::from(kind)]
+    }
+
+    /// A producer that waits chokes a type whose job has waited for long.
+    fn choke_steps(&self, state: &State, of: usize, step: Step, each: Each<'_>) {
+        let partition = &state.partitions[of];
+        let used = partition.put.len() - usize::from(partition.released);
+        if !self.is_mixed || self.is_off(Rule::Choke) || partition.is_locked || used < self.bound {
+            return;
+        }
+        for kind in 0..state.partitions[of].lanes.len() {
+            let mut next = state.clone();
+            let lane = next.partitions[of].lanes[kind].as_mut();
+            let Some(lane) = lane.filter(|lane| lane.held() > 0 && !lane.is_choked) else {
+                continue;
+            };
+            lane.is_choked = true;
+            self.make_room(&mut next, of, true);
+            each(step, next);
+        }
+    }
+}

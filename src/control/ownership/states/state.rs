@@ -1,0 +1,362 @@
+//! The state of a small queue: what its threads share, and where each of them is.
+
+use smallvec::SmallVec;
+
+use super::positions::{At, CloserAt, FlusherAt, MoverAt, ProducerAt, RemoverAt};
+
+pub const PARTITIONS: usize = 2;
+pub const THREADS: usize = 3;
+pub const TYPES: usize = 2;
+
+/// A partition, a drain thread, a type, a desk: small numbers.
+pub type Index = u8;
+
+/// An item: its type, and how many were put into its partition before it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Item {
+    pub kind: Index,
+    pub position: u8,
+    /// How many items of the partition had been taken when it was taken.
+    pub run: u8,
+}
+
+pub type Items = SmallVec<[Item; 4]>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Owner {
+    Owned(Index),
+    Revoked { from: Index, to: Index },
+}
+
+impl Owner {
+    pub fn inside(self) -> Index {
+        match self {
+            Self::Owned(thread) | Self::Revoked { from: thread, .. } => thread,
+        }
+    }
+
+    pub fn wanted(self) -> Index {
+        match self {
+            Self::Owned(thread) | Self::Revoked { to: thread, .. } => thread,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LaneState {
+    Ready,
+    Posted(Index),
+    Running,
+    BackingOff { is_due: bool },
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lane {
+    pub state: LaneState,
+    /// The job that a thread has in hand, or that failed and comes before the tail.
+    pub job: Items,
+    pub tries: u8,
+    /// The thread whose consumer has tried the job, with one consumer for each thread.
+    pub tried_by: Option<Index>,
+    pub tail: Items,
+    pub is_choked: bool,
+}
+
+impl Lane {
+    pub fn new() -> Self {
+        Self {
+            state: LaneState::Ready,
+            job: Items::new(),
+            tries: 0,
+            tried_by: None,
+            tail: Items::new(),
+            is_choked: false,
+        }
+    }
+
+    pub fn held(&self) -> usize {
+        let job = if self.state == LaneState::Running { 0 } else { self.job.len() };
+        job + self.tail.len()
+    }
+
+    fn start(&self) -> Option<u8> {
+        self.job.iter().chain(&self.tail).map(|item| item.run).next()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub struct Partition {
+    pub owner: Owner,
+    pub is_ready: bool,
+    // ---- under the gate
+    pub queue: Items,
+    /// How many of the queued items are in the open segment.
+    pub open: u8,
+    pub is_closed: bool,
+    // ---- under the lock of the lanes
+    pub is_locked: bool,
+    pub lanes: [Option<Lane>; TYPES],
+    pub was_stopped: bool,
+    pub is_finished: bool,
+    pub taken: u8,
+    pub released: u8,
+    pub choked: [bool; TYPES],
+    // ---- what really happened
+    /// The types of the items that were put, in order.
+    pub put: SmallVec<[Index; 6]>,
+    /// One bit for each of them that is settled.
+    pub settled: u8,
+}
+
+/// What the lanes of a partition wait for.
+#[derive(PartialEq, Eq)]
+pub enum LaneUse {
+    Empty,
+    Calls,
+    NotedCalls,
+    Owner,
+}
+
+impl Partition {
+    pub fn new(owner: Index) -> Self {
+        Self {
+            owner: Owner::Owned(owner),
+            is_ready: false,
+            queue: Items::new(),
+            open: 0,
+            is_closed: false,
+            is_locked: false,
+            lanes: [const { None }; TYPES],
+            was_stopped: false,
+            is_finished: false,
+            taken: 0,
+            released: 0,
+            choked: [false; TYPES],
+            put: SmallVec::new(),
+            settled: 0,
+        }
+    }
+
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().flatten()
+    }
+
+    pub fn has_lanes(&self) -> bool {
+        self.lanes().next().is_some()
+    }
+
+    pub fn first_ready(&self) -> Option<usize> {
+        let is_ready =
+            |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.state == LaneState::Ready);
+        self.lanes.iter().position(is_ready)
+    }
+
+    pub fn lane_use(&self) -> LaneUse {
+        let waits_for_owner =
+            |lane: &Lane| matches!(lane.state, LaneState::Ready | LaneState::BackingOff { .. });
+        if !self.has_lanes() {
+            LaneUse::Empty
+        } else if self.lanes().any(waits_for_owner) {
+            LaneUse::Owner
+        } else if self.was_stopped {
+            LaneUse::NotedCalls
+        } else {
+            LaneUse::Calls
+        }
+    }
+
+    pub fn held(&self) -> usize {
+        self.lanes().map(Lane::held).sum()
+    }
+
+    /// The held items that count against the bound.
+    pub fn counted(&self) -> usize {
+        self.lanes().filter(|lane| !lane.is_choked).map(Lane::held).sum()
+    }
+
+    /// The position up to which all items are settled, as the queue knows it.
+    pub fn completed(&self) -> u8 {
+        self.lanes().filter_map(Lane::start).min().unwrap_or(self.taken)
+    }
+
+    /// Items that choked lanes hold.
+    pub fn choked(&self) -> usize {
+        self.held() - self.counted()
+    }
+
+    pub fn is_settled(&self, position: u8) -> bool {
+        self.settled & 1 << position != 0
+    }
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+pub struct Desk {
+    pub is_held: bool,
+    /// Partition and type.
+    pub tickets: SmallVec<[(Index, Index); 4]>,
+    pub is_watched: bool,
+}
+
+/// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct InHand {
+    pub partition: Index,
+    pub kind: Index,
+    /// `None`: its type has no handler.
+    pub desk: Option<Index>,
+    pub fails: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub struct Thread {
+    pub at: At,
+    pub partition: Index,
+    /// Published: the partition that it is inside of.
+    pub inside: Option<Index>,
+    pub sleeps: bool,
+    /// One bit for each partition with a timer.
+    pub timers: u8,
+    pub in_hand: Option<InHand>,
+    /// How many more lanes of the partition are to be submitted after the call.
+    pub left: u8,
+    /// Whether the turn only submits.
+    pub only_submits: bool,
+    /// Whether the queue was closing when the cycle began.
+    pub saw_closing: bool,
+    /// Whether producers may wait for the room that the turn makes.
+    pub may_be_awaited: bool,
+    /// The owner word that it read.
+    pub seen: Option<Owner>,
+    /// Jobs that are submitted again.
+    pub recalls: SmallVec<[(Index, Index); 4]>,
+    /// The desk of a ticket that is being served or recalled.
+    pub desk: Index,
+    /// Whether the time of a shutdown was over before its call ended.
+    pub is_cut_off: bool,
+}
+
+impl Thread {
+    pub fn new() -> Self {
+        Self {
+            at: At::Search,
+            partition: 0,
+            inside: None,
+            sleeps: false,
+            timers: 0,
+            in_hand: None,
+            left: 0,
+            only_submits: false,
+            saw_closing: false,
+            may_be_awaited: false,
+            seen: None,
+            recalls: SmallVec::new(),
+            desk: 0,
+            is_cut_off: false,
+        }
+    }
+
+    pub fn after_leave(&mut self) {
+        self.at = match self.in_hand {
+            Some(in_hand) if in_hand.desk.is_none() => At::Settle,
+            Some(_) => At::BeginCall,
+            None => At::Search,
+        };
+    }
+
+    /// Whether it is between the check of the owner and the leave.
+    pub fn works_inside(&self) -> bool {
+        matches!(self.at, At::Take | At::Submit | At::Desk(_) | At::BeforeLeave | At::CountDown)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Producer {
+    pub at: ProducerAt,
+    /// The next item of its list.
+    pub next: u8,
+    pub waits: bool,
+    pub is_notified: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub struct State {
+    pub partitions: SmallVec<[Partition; PARTITIONS]>,
+    pub threads: SmallVec<[Thread; THREADS]>,
+    pub desks: SmallVec<[Desk; THREADS]>,
+    /// The desk of each type's handler.
+    pub handlers: [Option<Index>; TYPES],
+    pub producers: SmallVec<[Producer; 2]>,
+    /// Who holds the control lock.
+    pub is_controlled: bool,
+    pub mover: MoverAt,
+    /// How many of the planned moves were made.
+    pub moves: u8,
+    pub closer: CloserAt,
+    pub is_closing: bool,
+    pub is_expired: bool,
+    pub unfinished: u8,
+    /// Items counted as settled, and as abandoned.
+    pub counted: u8,
+    pub abandoned: u8,
+    pub flusher: FlusherAt,
+    pub goals: [u8; PARTITIONS],
+    pub flush_waits: bool,
+    pub flush_is_notified: bool,
+    pub remover: RemoverAt,
+    /// A handler is retired and its retirement has not ended.
+    pub retires: bool,
+    pub has_retired: bool,
+    /// The first promise that a step broke.
+    pub broken: Option<&'static str>,
+}
+
+impl State {
+    pub fn wake(&mut self, thread: Index) {
+        let thread = &mut self.threads[usize::from(thread)];
+        thread.sleeps = false;
+        if thread.at == At::Asleep {
+            thread.at = At::Search;
+        }
+    }
+
+    pub fn wake_all(&mut self) {
+        for thread in 0..self.threads.len() {
+            self.wake(u8::try_from(thread).expect("few threads"));
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_expired || self.is_closing && self.unfinished == 0
+    }
+
+    /// Whether a lane of the partition backs off, and its time has come.
+    pub fn has_due(&self, partition: Index) -> Option<bool> {
+        let states = self.partitions[usize::from(partition)].lanes().map(|lane| lane.state);
+        states.fold(None, |due, state| match state {
+            LaneState::BackingOff { is_due } => Some(due.unwrap_or(false) || is_due),
+            _ => due,
+        })
+    }
+
+    /// Notifies the producers that wait in front of a partition.
+    pub fn notify_producers(&mut self, partition: usize, puts: &[&[(Index, Index)]]) {
+        for (producer, items) in self.producers.iter_mut().zip(puts) {
+            let waits_here = |&(at, _): &(Index, Index)| usize::from(at) == partition;
+            let is_next = items.get(usize::from(producer.next)).is_some_and(waits_here);
+            producer.is_notified |= producer.waits && is_next;
+        }
+    }
+
+    pub fn notify_flush(&mut self) {
+        if self.flush_waits {
+            self.flush_is_notified = true;
+        }
+    }
+
+    pub fn break_promise(&mut self, promise: &'static str) {
+        self.broken.get_or_insert(promise);
+    }
+}
