@@ -250,8 +250,13 @@ impl<'a> Actor<'a> {
     /// Checks what must be true of every snapshot.
     fn check_stats(&self) {
         let (stats, config) = (self.queue.stats(), &self.world.settings.config);
-        // A cycle's batch is rounded up to a segment, which is never larger than the batch.
-        let bound = config.buffer_size + 2 * config.max_batch_items;
+        // Each thread may have a batch of the partition in hand, and one may wait for its next try.
+        // A batch is rounded up to a segment, which is never larger than the batch.
+        let batches = stats.drain_threads.len() + 1;
+        let mut bound = config.buffer_size + batches * 2 * config.max_batch_items;
+        if self.world.may_choke() {
+            bound += config.buffer_size;
+        }
         if stats.partitions.iter().any(|partition| partition.used > bound as u64) {
             self.world.violation(format!("more than {bound} items in a partition: {stats:?}"));
         }

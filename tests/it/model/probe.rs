@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use batchqueue::{AddHandlerError, Batch, Failure, FlushError, Handler, HandlerRef, Wait};
 
@@ -98,7 +99,12 @@ impl Probe {
             self.act(world, &mut random);
         }
         let mood = random.below(40);
+        let takes = Duration::from_millis(random.pick(&[2, 30, 120]));
+        let is_slow = world.settings.has_slow_calls && random.once_in(60);
         *self.random.lock().unwrap() = random;
+        if is_slow {
+            std::thread::sleep(takes);
+        }
         if mood < 4 {
             (0..50).for_each(|_| std::thread::yield_now());
         }

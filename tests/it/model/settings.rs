@@ -66,6 +66,8 @@ pub struct Settings {
     pub end: End,
     /// The number of threads of a shared pool; `None` if the queue has dedicated drain threads.
     pub pool: Option<usize>,
+    /// Whether some calls take so long that other threads take over, and handlers count as slow.
+    pub has_slow_calls: bool,
 }
 
 /// Moves partitions at random; some of its plans are missing, failed or invalid.
@@ -118,10 +120,10 @@ impl Settings {
         };
         let retry = random.once_in(2).then(|| RetryPolicy {
             attempts: u32::try_from(random.within(2..5)).unwrap(),
-            backoff: Duration::from_micros(random.pick(&[0, 50, 300])),
+            backoff: Duration::from_micros(random.pick(&[0, 50, 300, 20_000])),
             ..RetryPolicy::default()
         });
-        let config = Config {
+        let mut config = Config {
             threads: ThreadPolicy::Fixed(threads),
             partitions,
             selector,
@@ -142,6 +144,9 @@ impl Settings {
             1 => Mode::ConsumerPerThread,
             _ => Mode::Handlers,
         };
+        if mode != Mode::ConsumerPerThread {
+            config.spare_threads = random.pick(&[None, None, Some(0), Some(2)]);
+        }
         let end = random.pick(&[
             End::After,
             End::After,
@@ -151,6 +156,7 @@ impl Settings {
             End::OutOfTime,
         ]);
         let pool = random.once_in(4).then(|| random.within(1..4));
-        Self { config, mode, end, pool }
+        let has_slow_calls = random.once_in(8);
+        Self { config, mode, end, pool, has_slow_calls }
     }
 }

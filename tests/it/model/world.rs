@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use batchqueue::{BatchQueue, Pause, ProduceError, Selector};
 
@@ -21,6 +21,7 @@ pub struct Ended {
 
 pub struct World {
     pub settings: Settings,
+    started: Instant,
     queue: OnceLock<Weak<BatchQueue<Sent>>>,
     pub probes: Mutex<Vec<Arc<Probe>>>,
     /// By type, in the order in which handlers received them.
@@ -38,6 +39,7 @@ impl World {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
+            started: Instant::now(),
             queue: OnceLock::new(),
             probes: Mutex::default(),
             ended: (0..KINDS).map(|_| Mutex::default()).collect(),
@@ -61,6 +63,11 @@ impl World {
 
     pub fn may_run_out_of_time(&self) -> bool {
         self.settings.end == End::OutOfTime
+    }
+
+    /// Whether a batch may have waited for so long in a full partition that its type is choked.
+    pub fn may_choke(&self) -> bool {
+        self.started.elapsed() >= Duration::from_millis(100)
     }
 
     /// Whether there is a violation, which ends the run.
