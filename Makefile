@@ -13,6 +13,10 @@ PYTEST_ARGS ?=
 PYTEST_WORKERS ?= 2
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
+NIGHTLY ?= nightly
+MIRI_TESTS ?= flow:: control::scheduler control::slow_calls control::waits observe:: sync:: \
+	--skip every_ --skip further_subjects
+THREAD_SANITIZER_TESTS ?=
 STRESS_ARGS ?=
 FAULTS_ARGS ?=
 LOOM_TESTS := loom states::
@@ -47,7 +51,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres soak soak-rust soak-python stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres soak soak-rust soak-python miri thread-sanitizer stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -107,6 +111,16 @@ soak-rust: require-toolchain ## ten million random actions on the core; fewer: m
 
 soak-python: $(VENV)/requirements $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
 	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
+
+# Both need a nightly toolchain: rustup toolchain install nightly --component miri,rust-src
+miri: ## unit tests of the core in Miri: undefined behaviour, data races; five minutes; needs nightly Rust
+	cargo +$(NIGHTLY) miri test --locked --lib --target-dir $(TARGET)/miri -- $(MIRI_TESTS)
+
+# The standard library is instrumented as well: without that, its locks would look like races.
+thread-sanitizer: ## the integration tests of the core under ThreadSanitizer; five minutes; needs nightly Rust
+	RUSTFLAGS="-Zsanitizer=thread" cargo +$(NIGHTLY) test --locked -Zbuild-std \
+		--target $$(rustc -vV | sed -n 's/^host: //p') --target-dir $(TARGET)/thread-sanitizer \
+		--test it -- --test-threads=2 $(THREAD_SANITIZER_TESTS)
 
 stress: $(VENV)/requirements $(VENV)/installed ## five minutes of everything together; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
 	$(BIN)/python tests/python/support/stress.py $(STRESS_ARGS)

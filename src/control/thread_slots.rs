@@ -267,14 +267,15 @@ impl ThreadSlot {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 fn thread_cpu_ns() -> u64 {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
 }
 
-#[cfg(loom)]
+// Miri has no such clock.
+#[cfg(any(loom, miri))]
 fn thread_cpu_ns() -> u64 {
     0
 }
