@@ -5,14 +5,48 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Batch, BatchQueue, Config, Desk, Failure, FlushError, Handler, HandlerRef, ProduceError,
-    ThreadPolicy, Wait,
+    Batch, BatchQueue, Config, Desk, Failure, FlushError, Handler, HandlerRef, Item, ProduceError,
+    ThreadPolicy, TypeKey, Wait,
 };
 
 use crate::support::{
     Collector, Latch, Sent, assert_conserved, config, holding, key, owners, sent, shut_down, start,
     steered, wait_until,
 };
+
+/// An item that knows how many others are left.
+#[derive(Debug)]
+struct Counted {
+    _left: Arc<()>,
+}
+
+impl Item for Counted {
+    fn type_key(&self) -> TypeKey {
+        key(0)
+    }
+}
+
+#[test]
+fn a_shutdown_out_of_time_drops_what_is_behind_a_handler_that_hangs() {
+    let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let latches = (entered.clone(), release.clone());
+    let config = Config { max_batch_items: 1, ..config(2) };
+    let queue = BatchQueue::builder("hung", config).start().unwrap();
+    let hang = HandlerRef::new(move |_: &mut Batch<Counted>| {
+        latches.0.open();
+        latches.1.wait();
+    });
+    queue.add_handler(key(0), hang).unwrap();
+    let left = Arc::new(());
+    for _ in 0..10 {
+        queue.produce(Counted { _left: left.clone() }).unwrap();
+    }
+    entered.wait();
+    assert_eq!(queue.shutdown(Some(Instant::now())), 10);
+    // Ours, and that of the item in hand.
+    wait_until("the other items to be dropped", || Arc::strong_count(&left) == 2);
+    release.open();
+}
 
 #[test]
 fn a_shutdown_delivers_a_backlog() {

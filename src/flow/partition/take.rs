@@ -1,6 +1,7 @@
 //! Take: the drain thread's side of a partition, which no other thread may touch.
 //!
-//! Only the thread inside calls these functions, under the lock of the lanes.
+//! Only the thread inside calls these functions, under the lock of the lanes; after expiry each
+//! thread that ends, under the same lock.
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;

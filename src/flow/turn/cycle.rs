@@ -202,11 +202,6 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Whether this thread owns a partition, or has not handed it over yet.
-    fn has(&self, partition: usize) -> bool {
-        self.shared.route.owner(partition).load().inside() == self.index
-    }
-
     // ---- the end
 
     /// Whether this is a spare thread that is not needed any more. One that is dismissed while the
@@ -246,15 +241,16 @@ impl<T: Item> DrainTask<T> {
             return;
         }
         shared.host.enter(&mut || {
+            // All partitions: the owner of one may hang, or it was on its way to a thread that has
+            // ended. No thread takes any more, and the lock of the lanes keeps two that discard
+            // apart.
             for partition in shared.route.partitions() {
-                if self.has(partition.index) {
-                    let mut abandoned = Segments::new();
-                    let mut lanes = partition.lanes.lock();
-                    partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
-                    let held = lanes.discard();
-                    drop(lanes);
-                    drop((abandoned, held));
-                }
+                let mut abandoned = Segments::new();
+                let mut lanes = partition.lanes.lock();
+                partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
+                let held = lanes.discard();
+                drop(lanes);
+                drop((abandoned, held));
             }
         });
     }
