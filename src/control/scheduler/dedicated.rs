@@ -60,11 +60,8 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     let host = shared.host.clone();
     let mut task = Some(DrainTask::new(index, shared, sleeper));
     host.live(&mut || {
-        if let Some(task) = &mut task {
-            run(task);
-        }
-        if let Some(task) = task.take_if(|task| task.is_dismissed()) {
-            return task.leave_early();
+        if let Some(dismissed) = task.take_if(run) {
+            return dismissed.leave_early();
         }
         // The queue may be dropped with its last thread: its items and handlers are dropped inside
         // their host.
@@ -72,7 +69,9 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     });
 }
 
-fn run<T: Item>(task: &mut DrainTask<T>) {
+/// Runs until the queue has ended, or the thread, which is a spare one, is dismissed: then it
+/// returns `true`.
+fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
     let _mark = DrainScope::of(task.shared());
     let _unwinding = CloseOnPanic(task.shared().clone());
     loop {
@@ -86,7 +85,9 @@ fn run<T: Item>(task: &mut DrainTask<T>) {
             }
         }
     }
-    if !task.is_dismissed() {
+    let is_dismissed = task.is_dismissed();
+    if !is_dismissed {
         task.end();
     }
+    is_dismissed
 }
