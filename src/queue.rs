@@ -118,8 +118,8 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// The handler finishes the batch that it is inside of, and then gets `on_close`, unless it
     /// serves another type of this queue. When the call returns, no thread is inside it. The last
-    /// call is made by a drain thread that is inside no handler; on a drain thread this call does
-    /// not wait for it.
+    /// call is made by a drain thread that is inside no handler, if need be by a spare one; on a
+    /// drain thread this call does not wait for it.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, None, &mut Wait) {
             Ok(removed) => removed,

@@ -49,7 +49,8 @@ impl<T: Item> Shared<T> {
         retired
     }
 
-    /// Whether a retirement can end. The caller has fenced.
+    /// Whether a retirement can end. If not, the queue hears when a thread leaves one of the
+    /// handlers. The caller has fenced.
     pub(crate) fn has_ended_retirement(self: &Arc<Self>) -> bool {
         self.retirements.are_pending()
             && self.retirements.has_quiet(|handler| self.serves(handler), &self.watcher())

@@ -68,7 +68,9 @@ impl<T: Item> Shared<T> {
             let partition = self.route.partition(partition);
             !(partition.is_slow() && self.has_one_type(partition))
         };
-        let needs_spare = held_up.iter().any(is_quick) && seen.are_all_long();
+        // A handler that no thread is inside may wait for its last call.
+        let needs_spare =
+            seen.are_all_long() && (held_up.iter().any(is_quick) || self.has_ended_retirement());
         if (needs_spare || self.needs_spare_for_slow())
             && let Some(spare) = self.start_spare()
         {

@@ -2,7 +2,7 @@
 //! never called again.
 
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use batchqueue::{
     AddHandlerError, Batch, BatchQueue, Closed, Config, Failure, Handler, HandlerRef,
@@ -59,6 +59,46 @@ impl Handler<Sent> for Life {
 
 fn flush(queue: &BatchQueue<Sent>) {
     assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+}
+
+#[test]
+fn without_a_free_thread_a_removal_ends_at_its_deadline() {
+    let queue = start(Config { spare_threads: Some(0), ..config(1) });
+    let (hold, entered, release) = holding();
+    let life = Life::default();
+    queue.add_handler(key(0), hold).unwrap();
+    queue.add_handler(key(1), life.handler()).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    let deadline = Some(Instant::now() + Duration::from_millis(200));
+    assert_eq!(queue.remove_handler_with(key(1), deadline, &mut Wait), Ok(false));
+    assert_eq!(life.events(), [0_usize; 0]);
+    release.open();
+    wait_until("the last call", || life.events() == [0]);
+    shut_down(&queue);
+}
+
+/// A spare thread makes the last call.
+#[test]
+fn a_removal_does_not_wait_for_other_handlers_that_hang() {
+    let queue = start(Config { spare_threads: Some(1), ..config(2) });
+    let hung: Vec<_> = (0..2).map(|_| holding()).collect();
+    for (kind, (handler, ..)) in hung.iter().enumerate() {
+        queue.add_handler(key(kind), handler.clone()).unwrap();
+    }
+    let life = Life::default();
+    queue.add_handler(key(2), life.handler()).unwrap();
+    for (kind, (_, entered, _)) in hung.iter().enumerate() {
+        queue.produce(sent(kind, 0, 0)).unwrap();
+        entered.wait();
+    }
+    let deadline = Some(Instant::now() + PATIENCE);
+    assert_eq!(queue.remove_handler_with(key(2), deadline, &mut Wait), Ok(true));
+    assert_eq!(life.events(), [0]);
+    for (.., release) in &hung {
+        release.open();
+    }
+    shut_down(&queue);
 }
 
 #[test]
