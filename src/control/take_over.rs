@@ -87,7 +87,7 @@ impl<T: Item> Shared<T> {
                 load[owner] -= 1;
                 seen.threads[owner].lost += 1;
                 self.supervision.count_taken_over();
-                if self.balancing.is_none() || to >= self.threads.len() {
+                if !self.is_planned_anew() || to >= self.threads.len() {
                     seen.loans.entry(partition).or_insert(Loan { from: owner, to }).to = to;
                 }
             }
@@ -140,6 +140,17 @@ impl<T: Item> Shared<T> {
         if self.route.owner(partition).load().wanted() == loan.to {
             self.move_to(control, partition, loan.from);
         }
+    }
+
+    /// Whether a balancer runs without a request, and finds a place for what was taken over.
+    fn is_planned_anew(&self) -> bool {
+        self.balancing.is_some() && !self.config.rebalance_interval.is_zero()
+    }
+
+    /// After a plan: what was taken over stays where the plan has it, unless a spare thread has it.
+    pub(crate) fn forget_loans(&self) {
+        let first_spare = self.threads.len();
+        self.supervision.seen.lock().loans.retain(|_, loan| loan.to >= first_spare);
     }
 
     /// Whether the owner of a partition has something to do in it.

@@ -11,7 +11,7 @@ use batchqueue::{
 
 use crate::support::{
     Collector, Latch, Lines, Sent, assert_conserved, config, holding, key, owners, sent, shut_down,
-    start, start_with, wait_until,
+    start, start_with, steered, wait_until,
 };
 
 const TYPES: usize = 6;
@@ -91,27 +91,47 @@ fn a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs() {
     assert_conserved(&held_up.queue.stats());
 }
 
-/// Without a balancer, which would plan anew, the partitions come back.
+fn balanced(rebalance_interval: Duration) -> Config {
+    let balancer = Some(DrainBalancer::throughput_weighted());
+    Config { balancer, rebalance_interval, ..by_type(2) }
+}
+
+/// Without a balancer that plans anew soon, the partitions come back.
 #[test]
 fn a_thread_gets_its_partitions_back_once_it_is_reachable() {
-    let held_up = held_up(by_type(2), &Lines::default());
-    let before = owners(&held_up.queue);
-    held_up.serve_healthy();
-    assert_ne!(owners(&held_up.queue), before);
-    held_up.release.open();
-    wait_until("the owners before", || owners(&held_up.queue) == before);
-    held_up.put_healthy(100);
-    shut_down(&held_up.queue);
-    assert_conserved(&held_up.queue.stats());
+    for config in [by_type(2), balanced(Duration::ZERO)] {
+        let held_up = held_up(config, &Lines::default());
+        let before = owners(&held_up.queue);
+        held_up.serve_healthy();
+        assert_ne!(owners(&held_up.queue), before);
+        held_up.release.open();
+        wait_until("the owners before", || owners(&held_up.queue) == before);
+        held_up.put_healthy(100);
+        shut_down(&held_up.queue);
+        assert_conserved(&held_up.queue.stats());
+    }
 }
 
 #[test]
 fn with_a_balancer_partitions_stay_where_they_were_taken_to() {
-    let balancer = Some(DrainBalancer::throughput_weighted());
-    let config = Config { balancer, rebalance_interval: Duration::ZERO, ..by_type(2) };
+    let held_up = held_up(balanced(Duration::from_secs(3_600)), &Lines::default());
+    held_up.serve_healthy();
+    let taken_over = owners(&held_up.queue);
+    held_up.release.open();
+    // Longer than partitions of a queue without a balancer stay away.
+    sleep(Duration::from_millis(1_500));
+    assert_eq!(owners(&held_up.queue), taken_over);
+    shut_down(&held_up.queue);
+}
+
+/// A plan that leaves partitions where they were taken to: they do not come back.
+#[test]
+fn after_a_rebalance_partitions_stay_where_the_plan_has_them() {
+    let (config, steered) = steered(by_type(2));
     let held_up = held_up(config, &Lines::default());
     held_up.serve_healthy();
     let taken_over = owners(&held_up.queue);
+    assert_eq!(steered.rebalance(&held_up.queue, &taken_over), 0);
     held_up.release.open();
     // Longer than partitions of a queue without a balancer stay away.
     sleep(Duration::from_millis(1_500));
@@ -138,8 +158,11 @@ struct AllHeldUp {
 }
 
 fn all_held_up(config: Config, threads: usize, lines: &Lines) -> AllHeldUp {
-    let (queue, healthy) = (start_with(lines, config), Collector::default());
-    let mut releases = Vec::new();
+    hold_up(start_with(lines, config), threads)
+}
+
+fn hold_up(queue: BatchQueue<Sent>, threads: usize) -> AllHeldUp {
+    let (healthy, mut releases) = (Collector::default(), Vec::new());
     for kind in 0..TYPES {
         if kind >= threads {
             queue.add_handler(key(kind), healthy.handler()).unwrap();

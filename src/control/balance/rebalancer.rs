@@ -75,6 +75,7 @@ impl<T: Item> Shared<T> {
             wanted.filter(|step| self.hand_over(&mut control, step.partition, step.to)).count()
         };
         balancing.figures.lock().moves += begun as u64;
+        self.forget_loans();
         drop(meter);
         if begun > 0 {
             let delta = |owner: &[usize]| {
