@@ -109,9 +109,12 @@ impl<T: Item> Builder<T> {
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
         let can_share = !matches!(consumption, Consumption::PerThread(_));
         let spares = self.config.spares(threads, can_share)?;
-        let (mut sleepers, wakers): (Vec<_>, Vec<_>) =
-            (0..threads + spares).map(|_| make_sleeper()).unzip();
-        let spares = Spares::new(threads, sleepers.split_off(threads));
+        let (mut sleepers, mut wakers): (Vec<_>, Vec<_>) =
+            (0..threads).map(|_| make_sleeper()).unzip();
+        // Threads that belong to the queue, also beside a pool.
+        let (spares, their_wakers): (Vec<_>, Vec<_>) = (0..spares).map(|_| sleeper()).unzip();
+        wakers.extend(their_wakers);
+        let spares = Spares::new(threads, spares);
         let pool = share.as_ref().map(|share| share.pool().clone());
         let shared = Arc::new(Shared::new(
             self.name,

@@ -264,8 +264,9 @@ pub struct Config {
     /// partitions, after this time to twice this time. Default: 20 ms.
     pub takeover_after: Duration,
     /// Drain threads that are started while all others are held up, and end when they have had
-    /// nothing to do for ten seconds. `None`: as many as threads, at most 8, and none with one
-    /// drain thread or with one consumer for each. Default: `None`.
+    /// nothing to do for ten seconds; on a shared pool, in addition to its threads. `None`: as many
+    /// as threads, at most 8, and none with one drain thread, on a shared pool, or with one
+    /// consumer for each. Default: `None`.
     pub spare_threads: Option<usize>,
 }
 
@@ -340,7 +341,7 @@ impl Config {
 
     /// The same settings for a queue whose one drain task runs on a shared pool.
     pub(crate) fn on_shared_pool(self) -> Self {
-        Self { threads: ThreadPolicy::Fixed(1), balancer: None, spare_threads: Some(0), ..self }
+        Self { threads: ThreadPolicy::Fixed(1), balancer: None, ..self }
     }
 
     /// The most spare threads of a queue with so many drain threads. `can_share`: whether any

@@ -78,9 +78,9 @@ class BatchQueueConfig(Generic[T]):
         takeover_after_ms: A drain thread that has been in one call for this long is held up: others
             take over its partitions, after this time to twice this time. Default: 20 ms.
         spare_threads: Drain threads that are started while all others are held up, and end when
-            they have had nothing to do for ten seconds. They have no effect on a shared scheduler.
-            Default: None, which means as many as drain threads, at most 8, and none with one drain
-            thread or with a consumer_factory.
+            they have had nothing to do for ten seconds. On a shared scheduler they run in addition
+            to its threads. Default: None, which means as many as drain threads, at most 8, and none
+            with one drain thread, on a shared scheduler, or with a consumer_factory.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
             until accepted items are handled. None means no limit. Default: 30 s.
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use batchqueue::{
     Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, PartitionPolicy,
-    Selector,
+    Selector, ThreadPolicy,
 };
 
 use crate::support::{
@@ -139,6 +139,31 @@ fn after_a_rebalance_partitions_stay_where_the_plan_has_them() {
     shut_down(&held_up.queue);
 }
 
+/// Its task waits for the only worker, and is inside no handler.
+#[test]
+fn a_queue_that_waits_for_its_pool_starts_no_spare_thread() {
+    let size = ThreadPolicy::fixed(1).unwrap();
+    let start = |config| {
+        BatchQueue::builder("beside", config).shared_scheduler("waiting", size).start().unwrap()
+    };
+    let config = Config { spare_threads: Some(1), min_idle: Duration::ZERO, ..by_type(1) };
+    let queue = start(config);
+    let healthy = Collector::default();
+    queue.add_handler(key(0), healthy.handler()).unwrap();
+    // Its turns are supervised from the first item on.
+    queue.produce(sent(0, 0, 0)).unwrap();
+    wait_until("the item", || healthy.items().len() == 1);
+    let neighbour = hold_up(start(by_type(1)), 1);
+    queue.produce(sent(0, 0, 1)).unwrap();
+    // Many times as long as a call that others take over from.
+    sleep(Duration::from_millis(500));
+    assert_eq!(queue.stats().drain_threads.len(), 1);
+    neighbour.release();
+    shut_down(&queue);
+    shut_down(&neighbour.queue);
+    assert_eq!(healthy.items().len(), 2);
+}
+
 #[test]
 fn a_line_names_the_handler_that_holds_its_thread_up() {
     let lines = Lines::default();
@@ -231,6 +256,21 @@ fn a_queue_of_one_thread_has_the_spare_threads_that_it_asks_for() {
     let held_up = all_held_up(config, 1, &Lines::default());
     held_up.serve_healthy();
     held_up.release();
+    shut_down(&held_up.queue);
+    assert_conserved(&held_up.queue.stats());
+}
+
+/// Its drain task occupies the only worker; the spare thread is not one of the pool.
+#[test]
+fn a_queue_on_a_shared_pool_has_the_spare_threads_that_it_asks_for() {
+    let config = Config { spare_threads: Some(1), ..by_type(1) };
+    let size = ThreadPolicy::fixed(1).unwrap();
+    let queue = BatchQueue::builder("held up", config).shared_scheduler("spares", size).start();
+    let held_up = hold_up(queue.unwrap(), 1);
+    held_up.serve_healthy();
+    assert_eq!(held_up.queue.stats().drain_threads.len(), 2);
+    held_up.release();
+    wait_until("the worker to serve them again", || owners(&held_up.queue) == [0; TYPES]);
     shut_down(&held_up.queue);
     assert_conserved(&held_up.queue.stats());
 }
