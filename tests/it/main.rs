@@ -18,6 +18,7 @@ mod p4_held_up;
 mod p4_live;
 mod p4_shared_handlers;
 mod p4_slow_handlers;
+mod p4_spare_threads;
 mod p4_take_over;
 mod p5_bounded;
 mod p6_handoff;
