@@ -149,9 +149,9 @@ impl<T: Item> Shared<T> {
             // One that was woken since the last tick may wait for the interpreter, or for a core.
             let was_awake = std::mem::replace(&mut thread.is_awake, is_awake);
             let stays = was_awake && is_awake && (turns, cycles) == (thread.turns, thread.cycles);
-            // The task of a pool may wait for a worker.
-            let may_wait = stays && self.pool.is_some();
-            let is_held_up = stays && !(may_wait && slot.tally.counts().calling.is_none());
+            // Without a call, the task of a pool may wait for a worker.
+            let is_held_up =
+                stays && (self.pool.is_none() || slot.tally.counts().calling.is_some());
             thread.is_away = is_held_up || slot.in_slow_call();
             (thread.turns, thread.cycles) = (turns, cycles);
             thread.here_ticks = if thread.is_away { 0 } else { thread.here_ticks + 1 };

@@ -71,8 +71,8 @@ struct Simulation {
     takes_over: bool,
     partitions: Vec<Partition>,
     threads: Vec<Thread>,
-    /// One producer that puts an item into each partition in turn, and waits where there is no
-    /// room: how far it is.
+    /// A producer that puts an item into each partition in turn, and waits while that is full: its
+    /// next partition.
     in_turn: Option<usize>,
     buffer: u64,
     batch: u64,

@@ -48,11 +48,9 @@ pub(super) fn line_of((partition, key): (usize, usize)) -> Line {
 }
 
 fn lines(listening: &HashMap<usize, Watched>) -> impl Iterator<Item = Line> {
-    let of_partition = |(&partition, watched): (&usize, &Watched)| {
-        let types: Vec<TypeKey> = watched.types.iter().copied().collect();
-        types.into_iter().map(move |key| Line { partition, key })
-    };
-    listening.iter().flat_map(of_partition)
+    listening.iter().flat_map(|(&partition, watched)| {
+        watched.types.iter().map(move |&key| Line { partition, key })
+    })
 }
 
 /// The lines of one queue that tasks of one event loop wait in.

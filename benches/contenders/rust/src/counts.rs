@@ -15,7 +15,7 @@ pub struct Switches {
     pub involuntary: u64,
 }
 
-/// The switches of each thread of the process, by its number. Empty where there is no `/proc`.
+/// The switches of each thread of the process, by its number. Empty on a system without `/proc`.
 pub fn threads() -> HashMap<String, Switches> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let switches = tasks.filter_map(|task| {

@@ -54,9 +54,8 @@ impl World {
                 each(step("sets the bit of"), next);
             }
             At::WakeInside => {
-                let inside = state.partitions[of].owner.inside();
-                if inside != thread && !self.is_off(Rule::ResultWake) {
-                    next.wake(inside);
+                if state.partitions[of].owner.inside() != thread {
+                    self.wake_inside(&mut next, of);
                 }
                 self.end_call(&mut next, thread);
                 each(step("wakes who is inside"), next);
@@ -137,9 +136,14 @@ impl World {
         }
     }
 
-    fn set_bit(&self, state: &mut State, of: usize) {
-        if !self.is_off(Rule::ResultBit) {
-            state.partitions[of].is_ready = true;
+    /// The owner of a partition has something to do there: first the bit, then the wake-up.
+    pub fn set_bit(&self, state: &mut State, of: usize) {
+        state.partitions[of].is_ready |= !self.is_off(Rule::ResultBit);
+    }
+
+    pub fn wake_inside(&self, state: &mut State, of: usize) {
+        if !self.is_off(Rule::ResultWake) {
+            state.wake(state.partitions[of].owner.inside());
         }
     }
 
@@ -223,10 +227,7 @@ impl World {
                 next.threads[at].at = At::RecallWake;
             }
             _ => {
-                if !self.is_off(Rule::ResultWake) {
-                    let inside = next.partitions[of].owner.inside();
-                    next.wake(inside);
-                }
+                self.wake_inside(&mut next, of);
                 is_over = true;
             }
         }
@@ -279,10 +280,7 @@ impl World {
                 next.threads[at].at = At::ServeWake;
             }
             _ => {
-                if !self.is_off(Rule::ResultWake) {
-                    let inside = next.partitions[of].owner.inside();
-                    next.wake(inside);
-                }
+                self.wake_inside(&mut next, of);
                 next.threads[at].recalls.clear();
                 next.threads[at].at = At::Release;
             }

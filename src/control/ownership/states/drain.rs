@@ -323,8 +323,8 @@ impl World {
             me.timers |= 1 << of;
         }
         let may_finish = !partition.has_lanes() || self.is_off(Rule::FinishWithoutLanes);
-        let is_empty = partition.queue.is_empty() || self.is_off(Rule::FinalCheck);
-        let finishes = closing && !partition.is_finished && may_finish && is_empty;
+        let finishes =
+            closing && !partition.is_finished && may_finish && partition.queue.is_empty();
         partition.is_finished |= finishes;
         partition.is_locked = false;
         me.at = if finishes { At::CountDown } else { At::Leave };

@@ -279,17 +279,12 @@ impl World {
                 each(step("recalls the jobs of", partition), next);
             }
             RemoverAt::Bit(partition) => {
-                if !self.is_off(Rule::ResultBit) {
-                    next.partitions[usize::from(partition)].is_ready = true;
-                }
+                self.set_bit(&mut next, usize::from(partition));
                 next.remover = RemoverAt::Wake(partition);
                 each(step("sets the bit of", partition), next);
             }
             RemoverAt::Wake(partition) => {
-                if !self.is_off(Rule::ResultWake) {
-                    let inside = state.partitions[usize::from(partition)].owner.inside();
-                    next.wake(inside);
-                }
+                self.wake_inside(&mut next, usize::from(partition));
                 next.remover = after(partition);
                 each(step("wakes who is inside of", partition), next);
             }

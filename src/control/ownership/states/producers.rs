@@ -1,4 +1,4 @@
-//! The steps of a producer, which waits where there is no room.
+//! The steps of a producer, which waits while its partition is full.
 
 use super::drain::Each;
 use super::positions::ProducerAt;
