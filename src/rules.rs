@@ -42,6 +42,8 @@ pub(crate) enum Rule {
     /// P1: a removal takes the lock of the lanes in which its handler may be looked up, and submits
     /// their waiting jobs again.
     RecallType,
+    /// P4: a batch that fails while its handler is replaced or removed does not back off.
+    RecallFailed,
     /// P3: a take receives the sealed segments before it swaps the open one out.
     SealedFirst,
     /// P5: a put compares with the bound.

@@ -144,6 +144,11 @@ RULES: dict[str, list[str]] = {
         "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",
         "it:p4_held_up::a_new_handler_gets_the_batch_that_the_old_one_failed",
     ],
+    "RecallFailed": [
+        "it:p4_held_up::a_batch_that_fails_while_its_handler_is_replaced_goes_to_the_new_one_without"
+        "_delay",
+        "it:p4_held_up::a_batch_that_fails_while_its_handler_is_removed_is_counted_without_delay",
+    ],
     "TicketsAtRelease": ["loom:flow::loom_tests::loom_two_owners_meet_at_one_handler"],
     "AppendToLane": [
         "loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",

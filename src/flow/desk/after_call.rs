@@ -7,7 +7,7 @@ use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
-use crate::flow::route::{Target, TypeHandlers};
+use crate::flow::route::{Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -116,9 +116,16 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The job of a lane failed, and is tried again when `until` has come. If the time of a
-    /// shutdown is over, it is dropped: its items were counted as abandoned.
-    pub(super) fn retry_job(&self, thread: usize, job: Job<T>, until: Deadline, took: Duration) {
+    /// The job of a lane failed at `target`, and is tried again when `until` has come. If the time
+    /// of a shutdown is over, it is dropped: its items were counted as abandoned.
+    pub(super) fn retry_job(
+        &self,
+        thread: usize,
+        job: Job<T>,
+        target: &Target<T>,
+        until: Deadline,
+        took: Duration,
+    ) {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
             lanes.note_call(took);
@@ -128,6 +135,10 @@ impl<T: Item> Shared<T> {
                 return Some(job);
             }
             lanes.retry(job, until);
+            // The thread that took the handler away meanwhile left the job to this one.
+            if !self.is_current(target) && !rule_off(Rule::RecallFailed) {
+                lanes.recall_type(target.registered.key);
+            }
             partition.make_room(lanes, false);
             None
         });
@@ -136,6 +147,14 @@ impl<T: Item> Shared<T> {
         }
         // The owner sees to it that the next try comes.
         self.call_owner(partition, Some(thread));
+    }
+
+    /// Whether the queue, or the type, still has this handler. Under the lock of the lanes of
+    /// one of its jobs: a removal takes that lock afterwards.
+    fn is_current(&self, target: &Target<T>) -> bool {
+        let Consumption::ByHandler = self.consumption else { return true };
+        let registered = self.route.find(target.registered.key).and_then(TypeRoute::registered);
+        registered.is_some_and(|registered| Arc::ptr_eq(&registered, &target.registered))
     }
 
     /// A lane has changed, and its owner has something to do in the partition. `awake`: the calling

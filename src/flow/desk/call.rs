@@ -147,7 +147,7 @@ impl<T: Item> Caller<'_, T> {
             self.tally.side_call(None);
             let until = Deadline::after(retry.delay(job.tries));
             job.tried_by = self.consumer_of(target);
-            return self.shared.retry_job(self.thread, job, until, took);
+            return self.shared.retry_job(self.thread, job, target, until, took);
         }
         let outcome = match &result {
             Err(_) if !rule_off(Rule::CountFailed) => Outcome::Failed,

@@ -104,7 +104,12 @@ impl World {
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
         if retries {
-            lane.state = LaneState::BackingOff { is_due: false };
+            let is_current = self.has_consumers || state.handlers[kind] == in_hand.desk;
+            lane.state = if is_current || self.is_off(Rule::RecallFailed) {
+                LaneState::BackingOff { is_due: false }
+            } else {
+                LaneState::Ready
+            };
             lane.tried_by = self.has_consumers.then_some(thread);
             if self.is_off(Rule::FailedToHead) {
                 let job = std::mem::take(&mut lane.job);

@@ -226,7 +226,7 @@ impl World {
         let partition = &mut state.partitions[of];
         for lane in partition.lanes.iter_mut().flatten() {
             if let LaneState::BackingOff { is_due } = lane.state
-                && (is_due || me.saw_closing)
+                && (is_due || me.saw_closing && !self.is_off(Rule::CloseEndsBackOff))
             {
                 lane.state = LaneState::Ready;
             }

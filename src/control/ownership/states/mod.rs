@@ -76,9 +76,9 @@ fn without_each_rule_a_promise_breaks() {
     }
 }
 
-/// The rules of the model, and for each a world that needs it. Of those that the model has no words
-/// for, some are about what it has as well: a second lane of a type, or the length of a back-off.
-const RULES: [(Rule, &str); 28] = [
+/// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
+/// the model cannot have a second lane of a type.
+const RULES: [(Rule, &str); 30] = [
     (Rule::HoldDesk, "two threads at one desk"),
     (Rule::TicketsAtRelease, "two threads at one desk, a close"),
     (Rule::FailedToHead, "a close, a retry"),
@@ -91,10 +91,12 @@ const RULES: [(Rule, &str); 28] = [
     (Rule::CompletedBehindLanes, "a flush"),
     (Rule::FinishWithoutLanes, "a close, a retry"),
     (Rule::RecallType, "a removal from two partitions"),
+    (Rule::RecallFailed, "a removal, a long back-off"),
     (Rule::Bound, "a retry, a small buffer"),
     (Rule::NotifyWaiting, "producers that wait"),
     (Rule::CheckBeforeSleep, "one thread"),
     (Rule::BudgetBit, "batches of one item"),
+    (Rule::CloseEndsBackOff, "a close, a retry"),
     (Rule::ClosedFlag, "a close"),
     (Rule::NotifyClosed, "a call that hangs, a close that runs out of time"),
     (Rule::CutOff, "a call that takes long, a close that runs out of time"),

@@ -310,6 +310,9 @@ impl World {
     // ---- the clock
 
     pub fn clock_steps(&self, state: &State, each: Each<'_>) {
+        if self.has_long_back_offs {
+            return;
+        }
         for partition in 0..self.partitions {
             for kind in 0..state.handlers.len() {
                 let lane = state.partitions[usize::from(partition)].lanes[kind].as_ref();

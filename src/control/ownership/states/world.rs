@@ -50,6 +50,8 @@ pub struct World {
     pub batch: usize,
     /// So many tries of each type's jobs fail.
     pub failures: [u8; TYPES],
+    /// Whether a back-off lasts longer than all else.
+    pub has_long_back_offs: bool,
     pub hang: Hang,
     /// Partition, and the thread that it goes to.
     pub moves: &'static [(Index, Index)],
@@ -75,6 +77,7 @@ impl World {
             bound: 8,
             batch: 8,
             failures: [0; TYPES],
+            has_long_back_offs: false,
             hang: Hang::No,
             moves: &[],
             flushes: false,

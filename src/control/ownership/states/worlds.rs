@@ -51,6 +51,7 @@ fn in_one_partition() -> [World; 14] {
         },
         World {
             failures: [2, 0],
+            has_long_back_offs: true,
             closes: true,
             ..World::new("a close, a retry", &[&[(0, 0), (0, 0)]])
         },
@@ -114,6 +115,7 @@ fn moves() -> [World; 12] {
         World {
             moves: &[(0, 1)],
             failures: [1, 0],
+            has_long_back_offs: true,
             closes: true,
             expires: true,
             ..two("a move, a close that runs out of time", &[&[(0, 0)]])
@@ -154,7 +156,7 @@ fn shared_handlers() -> [World; 5] {
     ]
 }
 
-fn removals() -> [World; 5] {
+fn removals() -> [World; 7] {
     [
         World { removes: Some((0, None)), ..World::new("a removal", &[&[(0, 0), (0, 0)]]) },
         World {
@@ -171,6 +173,19 @@ fn removals() -> [World; 5] {
             removes: Some((0, Some(2))),
             failures: [1, 0],
             ..World::new("a replacement, a retry", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, None)),
+            failures: [1, 0],
+            has_long_back_offs: true,
+            ..World::new("a removal, a long back-off", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, None)),
+            failures: [1, 0],
+            has_long_back_offs: true,
+            moves: &[(0, 1)],
+            ..two("a removal, a long back-off, a move", &[&[(0, 0)]])
         },
         World {
             removes: Some((0, Some(2))),
