@@ -135,6 +135,7 @@ format: require-components $(VENV)/requirements ## write the house format into a
 lint: require-components $(VENV)/requirements ## format, lint and English, changing nothing
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --target-dir $(TARGET)/loom -- -D warnings
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --locked --all-targets --features python -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

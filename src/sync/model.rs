@@ -12,6 +12,7 @@ pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 use super::{Condvar, Duration, Instant, Mutex, wait_for};
 
+#[allow(clippy::unnecessary_wraps)] // as outside the model
 pub(crate) fn spawn(
     _name: String,
     body: impl FnOnce() + Send + 'static,
@@ -34,6 +35,7 @@ impl Deadline {
         Self(limit)
     }
 
+    #[allow(clippy::unnecessary_wraps)] // as outside the model
     pub(crate) fn time_left(self) -> Option<Duration> {
         Some(self.0)
     }

@@ -59,8 +59,8 @@ impl PoolTask for Reader {
     }
 }
 
-/// Running → RunningNotified, and Idle → Queued: a message that arrives while the step ends is
-/// seen.
+/// From running to running and notified, and from idle to queued: a message that arrives while the
+/// step ends is seen.
 ///
 /// No bound: two threads.
 #[test]
