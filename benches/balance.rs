@@ -2,10 +2,12 @@
 //! that sleep 20 µs per item, once per batch, and types registered in shuffled order, so that
 //! static owners are uneven.
 //!
-//! Three runs are compared: four bare threads that sleep as long as the same number of items takes
-//! (the ideal), static owners, and `throughput_weighted` every half second. Prints items per
-//! second, the share of the ideal, and the load ratio of each interval. Run with `cargo bench
-//! --bench balance`; it takes about a minute.
+//! Four runs are compared: four bare threads that sleep as long as the same number of items takes
+//! (the ideal), static owners, `throughput_weighted` every half second, and the same with
+//! take-over, as in a queue with the default settings. Static owners mean a `takeover_after` of an
+//! hour: with calls of up to 40 ms, take-over alone evens the load out. Prints items per second,
+//! the share of the ideal, and the load ratio of each interval. Run with `cargo bench --bench
+//! balance`; it takes about a minute.
 
 mod workload;
 
@@ -23,11 +25,14 @@ const PER_ITEM: Duration = Duration::from_micros(20);
 /// when threads finish one by one, hardly matter.
 const ITEMS: usize = 2_400_000;
 const INTERVAL: Duration = Duration::from_millis(500);
+/// So that partitions stay with threads that are in a call.
+const HOUR: Duration = Duration::from_secs(3_600);
 /// About the size of the batches that the queue forms in this bench.
 const BARE_BATCH: u32 = 1_000;
 
-fn queue(balancer: Option<DrainBalancer>) -> BatchQueue<Metric> {
-    let config = Config { balancer, rebalance_interval: INTERVAL, ..headline_config() };
+fn queue(balancer: Option<DrainBalancer>, takeover_after: Duration) -> BatchQueue<Metric> {
+    let config =
+        Config { balancer, takeover_after, rebalance_interval: INTERVAL, ..headline_config() };
     let queue = BatchQueue::builder("balance", config).start().expect("a valid config");
     let mut kinds: Vec<usize> = (0..TYPES).collect();
     shuffle(&mut kinds);
@@ -57,9 +62,10 @@ fn bare_sleepers() -> f64 {
     ITEMS as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Returns items per second, the load ratio of each interval, and the number of moves.
+/// Returns items per second, the load ratio of each interval, and the numbers of moves and of
+/// partitions that were taken over.
 #[allow(clippy::cast_precision_loss)]
-fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
+fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, (u64, u64)) {
     let (queue, slots) = (Arc::new(queue), Arc::new(slots()));
     let observed = Arc::downgrade(&queue);
     let watcher = std::thread::spawn(move || {
@@ -83,21 +89,22 @@ fn run(queue: BatchQueue<Metric>) -> (f64, Vec<f64>, u64) {
     let start = produce_all(&queue, &slots, ITEMS);
     assert_eq!(queue.flush(None, &mut Wait), Ok(true));
     let rate = ITEMS as f64 / start.elapsed().as_secs_f64();
-    let moves = queue.stats().moves;
+    let stats = queue.stats();
     assert_eq!(queue.shutdown(None), 0);
-    (rate, watcher.join().expect("a watcher that does not panic"), moves)
+    let ratios = watcher.join().expect("a watcher that does not panic");
+    (rate, ratios, (stats.moves, stats.taken_over))
 }
 
 /// Runs and prints the result. Returns the share of the ideal, and the ratios of the full
 /// intervals.
-fn show(name: &str, balancer: Option<DrainBalancer>, ideal: f64) -> (f64, Vec<f64>) {
-    let (rate, mut ratios, moves) = run(queue(balancer));
+fn show(name: &str, queue: BatchQueue<Metric>, ideal: f64) -> (f64, Vec<f64>) {
+    let (rate, mut ratios, (moves, taken_over)) = run(queue);
     // The last interval is partial: the producers stop in it.
     ratios.pop();
     let shown: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
     println!(
-        "{name:<22} {rate:>9.0} items/s, {:.3} of bare, {moves} moves, items per thread, max/min \
-         of each {INTERVAL:?}: {}",
+        "{name:<22} {rate:>9.0} items/s, {:.3} of bare, {moves} moves, {taken_over} taken over, \
+         items per thread, max/min of each {INTERVAL:?}: {}",
         rate / ideal,
         shown.join(" ")
     );
@@ -111,21 +118,24 @@ fn main() {
     println!("{DRAIN_THREADS} drain threads, {ITEMS} items, {PER_ITEM:?} of sleep each");
     let ideal = bare_sleepers();
     println!("{:<22} {ideal:>9.0} items/s", "bare sleepers");
-    let (fixed, ratios) = show("static", None, ideal);
+    let (fixed, ratios) = show("static", queue(None, HOUR), ideal);
     let uneven = median(ratios);
-    let (moved, ratios) =
-        show("throughput_weighted", Some(DrainBalancer::throughput_weighted()), ideal);
+    let balancer = || Some(DrainBalancer::throughput_weighted());
+    let (moved, ratios) = show("throughput_weighted", queue(balancer(), HOUR), ideal);
     let even = ratios.into_iter().skip(2).fold(0.0, f64::max);
+    let takeover_after = Config::default().takeover_after;
+    let (both, _) = show("and take-over", queue(balancer(), takeover_after), ideal);
     Line {
         row: "1",
         workload: "headline, handlers sleep 20 µs per item",
         wanted: "static ratio at least 1.3; rebalanced: at least 0.97 of bare sleepers, ratio at \
-                 most 1.15 from the third interval",
+                 most 1.15 from the third interval; with take-over as well: at least 0.97",
     }
     .print(
-        uneven >= 1.3 && moved >= 0.97 && even <= 1.15,
+        uneven >= 1.3 && moved >= 0.97 && even <= 1.15 && both >= 0.97,
         &format!(
-            "static {fixed:.3} at ratio {uneven:.2}; rebalanced {moved:.3}, ratio at most {even:.2}"
+            "static {fixed:.3} at ratio {uneven:.2}; rebalanced {moved:.3}, ratio at most \
+             {even:.2}; with take-over {both:.3}"
         ),
     );
 }
