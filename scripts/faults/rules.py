@@ -142,12 +142,13 @@ RULES: dict[str, list[str]] = {
     ],
     "RecallType": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",
-        "it:p4_held_up::a_new_handler_gets_the_batch_that_the_old_one_failed",
+        "it:p4_replaced_handlers::a_new_handler_gets_the_batch_that_the_old_one_failed",
     ],
     "RecallFailed": [
-        "it:p4_held_up::a_batch_that_fails_while_its_handler_is_replaced_goes_to_the_new_one_without"
-        "_delay",
-        "it:p4_held_up::a_batch_that_fails_while_its_handler_is_removed_is_counted_without_delay",
+        "it:p4_replaced_handlers::"
+        "a_batch_that_fails_while_its_handler_is_replaced_goes_to_the_new_one_without_delay",
+        "it:p4_replaced_handlers::"
+        "a_batch_that_fails_while_its_handler_is_removed_is_counted_without_delay",
     ],
     "TicketsAtRelease": ["loom:flow::loom_tests::loom_two_owners_meet_at_one_handler"],
     "AppendToLane": [

@@ -16,6 +16,7 @@ mod p4_choke;
 mod p4_circles;
 mod p4_held_up;
 mod p4_live;
+mod p4_replaced_handlers;
 mod p4_shared_handlers;
 mod p4_slow_handlers;
 mod p4_spare_threads;

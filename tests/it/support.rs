@@ -1,15 +1,19 @@
 //! Items, handlers and waits shared by the tests.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
     Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, Item,
-    PartitionPolicy, Stats, ThreadPolicy, TypeKey,
+    PartitionPolicy, RetryPolicy, Stats, ThreadPolicy, TypeKey,
 };
 
 /// Far longer than any of these tests needs: a wait that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A back-off that no test waits for.
+pub const LONG: Duration = Duration::from_secs(600);
 
 /// An item, with its type, its producer and its number at that producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,12 @@ pub fn config(threads: usize) -> Config {
         max_idle: Duration::from_secs(60),
         ..Config::default()
     }
+}
+
+/// Retries without end.
+pub fn retrying(threads: usize, backoff: Duration) -> Config {
+    let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: LONG };
+    Config { retry: Some(retry), ..config(threads) }
 }
 
 pub fn start(config: Config) -> BatchQueue<Sent> {
@@ -161,6 +171,39 @@ impl Collector {
 
     pub fn handler(&self) -> HandlerRef<Sent> {
         HandlerRef::new(self.clone())
+    }
+}
+
+/// Fails while it is down; collects its items when it is up again.
+#[derive(Clone, Default)]
+pub struct Sink {
+    pub is_up: Arc<AtomicBool>,
+    pub tries: Arc<AtomicUsize>,
+    collector: Collector,
+}
+
+impl Sink {
+    pub fn handler(&self) -> HandlerRef<Sent> {
+        HandlerRef::new(self.clone())
+    }
+
+    pub fn wait_for_a_try(&self) {
+        wait_until("the first try", || self.tries.load(SeqCst) > 0);
+    }
+
+    pub fn numbers(&self) -> Vec<usize> {
+        self.collector.items().iter().map(|item| item.number).collect()
+    }
+}
+
+impl Handler<Sent> for Sink {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.tries.fetch_add(1, SeqCst);
+        if self.is_up.load(SeqCst) {
+            self.collector.consume(batch)
+        } else {
+            Err(Failure::new("down"))
+        }
     }
 }
 
