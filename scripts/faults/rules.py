@@ -63,7 +63,6 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::produce::many::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
         "loom:flow::produce::pending::loom_tests::loom_space_while_a_loop_begins_to_listen",
-        "py:core/event_loop/test_producers.py -k room",
     ],
     "ListenFence": [
         "loom:flow::produce::pending::loom_tests::loom_space_while_a_loop_begins_to_listen"
