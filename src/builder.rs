@@ -100,10 +100,12 @@ impl<T: Item> Builder<T> {
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,
             Consumers::One(consumer) => {
-                Consumption::OneConsumer(consumer_of_all_types(0, consumer))
+                Consumption::OneConsumer(consumer_of_all_types(&self.config, 0, consumer))
             }
             Consumers::PerThread(mut factory) => Consumption::PerThread(
-                (0..threads).map(|thread| consumer_of_all_types(thread, factory(thread))).collect(),
+                (0..threads)
+                    .map(|thread| consumer_of_all_types(&self.config, thread, factory(thread)))
+                    .collect(),
             ),
         };
         let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
@@ -160,6 +162,11 @@ impl<T: Item> Builder<T> {
     }
 }
 
-fn consumer_of_all_types<T>(number: usize, handler: HandlerRef<T>) -> Arc<TypeHandlers<T>> {
-    Arc::new(TypeHandlers::new(TypeKey(0), number, &handler.handler.name(), vec![handler]))
+fn consumer_of_all_types<T>(
+    config: &Config,
+    number: usize,
+    handler: HandlerRef<T>,
+) -> Arc<TypeHandlers<T>> {
+    let (name, most) = (handler.handler.name(), config.max_batch_items);
+    Arc::new(TypeHandlers::new(TypeKey(0), number, &name, vec![handler], most))
 }

@@ -11,7 +11,7 @@ pub use drain_balancer::{Assign, DrainBalancer};
 /// far beyond any use: a typing error fails with a message and does not exhaust the machine.
 const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
-const MAX_BUFFER_SIZE: usize = 100_000_000;
+pub(crate) const MAX_BUFFER_SIZE: usize = 100_000_000;
 
 /// The supervisor visits a queue that often.
 const SHORTEST_TAKEOVER: Duration = Duration::from_millis(1);
@@ -146,7 +146,7 @@ impl PartitionPolicy {
     }
 }
 
-fn within(name: &str, value: usize, limit: usize) -> Result<usize, ConfigError> {
+pub(crate) fn within(name: &str, value: usize, limit: usize) -> Result<usize, ConfigError> {
     if (1..=limit).contains(&value) {
         Ok(value)
     } else {
@@ -250,7 +250,9 @@ pub struct Config {
     /// cycles of tiny batches grow up to it while those would take more than a third of the cores.
     /// Default: 200 ms.
     pub max_idle: Duration,
-    /// Items that one drain thread takes in one cycle, rounded up to a segment. Default: 10,000.
+    /// The most items that one call of a handler gets, exactly; about as many are what one drain
+    /// thread takes in one cycle. A type may have [its own](crate::HandledType::max_batch_items).
+    /// Default: 10,000.
     pub max_batch_items: usize,
     /// How a failed batch is retried. Default: not at all.
     pub retry: Option<RetryPolicy>,

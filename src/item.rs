@@ -14,12 +14,15 @@ pub struct HandledType {
     /// Its share of a partition under
     /// [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
     pub weight: f64,
+    /// The most items that one call of its handler gets. `None`: as for the queue,
+    /// [`Config::max_batch_items`](crate::Config::max_batch_items).
+    pub max_batch_items: Option<usize>,
 }
 
 impl From<TypeKey> for HandledType {
-    /// Named after its key, with the weight 1.
+    /// Named after its key, with the weight 1 and the queue's settings.
     fn from(key: TypeKey) -> Self {
-        Self { key, name: format!("type {}", key.0), weight: 1.0 }
+        Self { key, name: format!("type {}", key.0), weight: 1.0, max_batch_items: None }
     }
 }
 
@@ -27,7 +30,7 @@ impl From<TypeKey> for HandledType {
 ///
 /// An item may stand for several, as a block of rows does: that number is its weight, and it goes
 /// in by [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by
-/// weight. A batch is then limited by the buffer's size and not by `max_batch_items`.
+/// weight, and so is the limit of a batch: an item that exceeds it is [`cut`](Self::cut).
 pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;

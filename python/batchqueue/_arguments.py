@@ -1,9 +1,35 @@
 """Checks of the arguments that both kinds of queue take."""
 
+from typing import NamedTuple
+
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError
 
 _MAX_PARTITIONS = 65_536
+_MAX_ITEMS = 100_000_000
+
+
+class HandlerOptions(NamedTuple):
+    """The settings of one type, as the core reads them."""
+
+    weight: float
+    max_batch_items: int | None
+
+
+def handler_options(*, weight: float = 1.0, max_batch_items: int | None = None) -> HandlerOptions:
+    """Return the settings of one type, or raise ConfigError for one that is out of range."""
+    if not 0 < weight < float("inf"):
+        raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
+    if max_batch_items is not None and (
+        not isinstance(max_batch_items, int)
+        or isinstance(max_batch_items, bool)
+        or not 1 <= max_batch_items <= _MAX_ITEMS
+    ):
+        raise ConfigError(
+            f"max_batch_items is {max_batch_items!r}; give 1 to {_MAX_ITEMS:_} items, or None for "
+            "the queue's"
+        )
+    return HandlerOptions(weight, max_batch_items)
 
 
 def check_name_and_config(name: object, config: object) -> None:
@@ -14,12 +40,6 @@ def check_name_and_config(name: object, config: object) -> None:
         )
     if not isinstance(config, BatchQueueConfig):
         raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
-
-
-def check_weight(weight: float) -> None:
-    """Raise ConfigError for a weight that is not a finite number above 0."""
-    if not 0 < weight < float("inf"):
-        raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
 
 
 def check_factory(factory: object, partitions: object) -> None:

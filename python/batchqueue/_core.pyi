@@ -286,7 +286,7 @@ class Queue:
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
     def _add_handlers(
-        self, /, item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = True
+        self, /, item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = True
     ) -> None:
         """
         Give a type one handler, or several, one for each of as many partitions.
@@ -294,7 +294,7 @@ class Queue:
         Args:
             item_type: The class, or the tag.
             handlers: The methods of each handler.
-            weight: Share of a partition.
+            options: The settings of the type, a `HandlerOptions`.
             wait: Whether to wait until no thread is inside a previous handler of the type.
         """
     def _close_to_outside(self, /) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
-from batchqueue._arguments import check_factory, check_name_and_config, check_weight
+from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue._loop_handlers import (
     HandlerLoops,
     current_call,
@@ -98,6 +98,7 @@ class AsyncBatchQueue(Generic[T]):
         handler: SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any],
         *,
         weight: float = 1.0,
+        max_batch_items: int | None = None,
     ) -> None:
         """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
 
@@ -110,6 +111,8 @@ class AsyncBatchQueue(Generic[T]):
                 and functions that return an awaitable, run on the current event loop; a handler
                 that is registered again moves to it.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
+            max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
+                None, as in the config of the queue.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
@@ -117,11 +120,16 @@ class AsyncBatchQueue(Generic[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
-        check_weight(weight)
-        self._queue._add_handlers(item_type, [self._methods(handler)], weight, wait=False)
+        options = handler_options(weight=weight, max_batch_items=max_batch_items)
+        self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
 
     def add_handler_factory(
-        self, item_type: type[H] | str, factory: Callable[[], Any], *, partitions: int
+        self,
+        item_type: type[H] | str,
+        factory: Callable[[], Any],
+        *,
+        partitions: int,
+        max_batch_items: int | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers.
 
@@ -131,6 +139,7 @@ class AsyncBatchQueue(Generic[T]):
             item_type: A class or a tag, as in `add_handler`.
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 or more.
+            max_batch_items: As in `add_handler`.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
@@ -139,8 +148,9 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
+        options = handler_options(max_batch_items=max_batch_items)
         handlers = [self._methods(factory()) for _ in range(partitions)]
-        self._queue._add_handlers(item_type, handlers, 1.0, wait=False)
+        self._queue._add_handlers(item_type, handlers, options, wait=False)
 
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.

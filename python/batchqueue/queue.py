@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsInd
 
 import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
-from batchqueue._arguments import check_factory, check_name_and_config, check_weight
+from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import QueueForkedError
 from batchqueue.handlers import (
@@ -87,6 +87,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         handler: SupportsConsume[H] | Callable[[list[H]], Any],
         *,
         weight: float = 1.0,
+        max_batch_items: int | None = None,
     ) -> None:
         """Send the items of one type to a handler, which replaces the previous handler of the type.
 
@@ -105,15 +106,17 @@ class BatchQueue(_core.Queue, Generic[T]):
                 class, of record batches for a tag.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0: ten types with
                 0.1 share one partition. It counts when the type is first registered. Default: 1.0.
+            max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
+                None, as in the config of the queue.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, or
-                `weight` is out of range.
+                `weight` or `max_batch_items` is out of range.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
-        check_weight(weight)
-        self._add_handlers(item_type, [blocking_methods(handler)], weight)
+        options = handler_options(weight=weight, max_batch_items=max_batch_items)
+        self._add_handlers(item_type, [blocking_methods(handler)], options)
 
     def add_handler_factory(
         self,
@@ -121,6 +124,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         factory: Callable[[], SupportsConsume[H]],
         *,
         partitions: int,
+        max_batch_items: int | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers, each with its own partition.
 
@@ -133,24 +137,33 @@ class BatchQueue(_core.Queue, Generic[T]):
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed
                 number of partitions, at most that number.
+            max_batch_items: As in `add_handler`.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, the factory does not return
-                handlers, `partitions` is out of range, the selector is not by type, or the type was
-                registered before with another number of partitions.
+                handlers, `partitions` or `max_batch_items` is out of range, the selector is not by
+                type, or the type was registered before with another number of partitions.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
+        options = handler_options(max_batch_items=max_batch_items)
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
-        self._add_handlers(item_type, handlers, 1.0)
+        self._add_handlers(item_type, handlers, options)
 
-    def handler(self, item_type: type[Any] | str, *, weight: float = 1.0) -> Callable[[Any], Any]:
+    def handler(
+        self,
+        item_type: type[Any] | str,
+        *,
+        weight: float = 1.0,
+        max_batch_items: int | None = None,
+    ) -> Callable[[Any], Any]:
         """Register the decorated function, or an instance of the decorated class, as a handler.
 
         Args:
             item_type: A class or a tag, as in `add_handler`.
             weight: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
 
         Returns:
             A decorator that returns the decorated object unchanged.
@@ -158,7 +171,10 @@ class BatchQueue(_core.Queue, Generic[T]):
 
         def register(handler: Any) -> Any:
             self.add_handler(
-                item_type, handler() if isinstance(handler, type) else handler, weight=weight
+                item_type,
+                handler() if isinstance(handler, type) else handler,
+                weight=weight,
+                max_batch_items=max_batch_items,
             )
             return handler
 

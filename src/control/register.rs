@@ -3,7 +3,7 @@
 //! Growth shares what is there, copies nothing, holds the control lock, and is refused once the
 //! queue is closing (rule 11 of `ownership/README.md`).
 
-use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
+use crate::config::{MAX_BUFFER_SIZE, MAX_PARTITIONS, PartitionPolicy, Selector, within};
 use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::sync::Arc;
 
 fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
-    let HandledType { name, weight, .. } = item_type;
+    let HandledType { name, weight, max_batch_items, .. } = item_type;
     if !(1..=MAX_PARTITIONS).contains(&handlers) {
         return Err(ConfigError(format!(
             "{name} has {handlers} handlers; give 1 to {MAX_PARTITIONS}, one per partition"
@@ -27,7 +27,9 @@ fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigE
             "{name}: weight is {weight}; give a finite number above 0"
         )));
     }
-    Ok(())
+    max_batch_items.map_or(Ok(()), |most| {
+        within(&format!("{name}: max_batch_items"), most, MAX_BUFFER_SIZE).map(drop)
+    })
 }
 
 impl<T: Item> Shared<T> {
@@ -46,8 +48,9 @@ impl<T: Item> Shared<T> {
         let route = &self.route;
         let known = route.find(item_type.key);
         let number = known.map_or(route.type_count(), |known| known.number);
+        let most = item_type.max_batch_items.unwrap_or(self.config.max_batch_items);
         let registered =
-            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers));
+            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers, most));
         if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
@@ -69,6 +72,7 @@ impl<T: Item> Shared<T> {
             for &partition in &known.partitions {
                 route.partition(partition).note_slow(false);
             }
+            self.note_batch_limit(&known.partitions, most);
             known.publish(Some(registered));
             return Ok(before.map(|before| self.retire(before, &known.partitions)));
         }
@@ -86,9 +90,19 @@ impl<T: Item> Shared<T> {
             spread,
         );
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
+        self.note_batch_limit(&partitions, most);
         route.add_idle_handlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)
+    }
+
+    /// A handler of these partitions takes so many items in a call.
+    fn note_batch_limit(&self, partitions: &[usize], items: usize) {
+        if items > self.config.max_batch_items {
+            for &partition in partitions {
+                self.route.partition(partition).note_batch_limit(items);
+            }
+        }
     }
 
     /// Only for a switched-off rule: every partition goes back to its first owner, on the way to

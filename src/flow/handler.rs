@@ -1,5 +1,6 @@
 //! Handlers and their batches.
 
+pub(crate) mod batch;
 pub(crate) mod consumption;
 pub(crate) mod dispatch_log;
 pub(crate) mod host;
@@ -7,154 +8,9 @@ pub(crate) mod host;
 use std::fmt;
 
 use crate::flow::desk::Desk;
-use crate::flow::partition::segment::Segments;
-use crate::item::{Item, weight_of};
 use crate::sync::Arc;
 
-/// Items of one type from one partition, in order, in the segments that carried them.
-#[derive(Debug)]
-pub struct Batch<T> {
-    segments: Segments<T>,
-    len: usize,
-    last_attempt: bool,
-}
-
-impl<T> Default for Batch<T> {
-    fn default() -> Self {
-        Self { segments: Segments::new(), len: 0, last_attempt: true }
-    }
-}
-
-impl<T> Batch<T> {
-    /// The number of items in the batch, by weight.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether all items have been taken out.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether a failure of this call is final. Otherwise a handler that fails and leaves all items
-    /// in the batch is called again.
-    pub fn is_last_attempt(&self) -> bool {
-        self.last_attempt
-    }
-
-    pub(crate) fn set_last_attempt(&mut self, last: bool) {
-        self.last_attempt = last;
-    }
-
-    /// The items, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.segments.iter().flatten()
-    }
-
-    /// Takes all items out, in order. Items left in the iterator when it is dropped are dropped
-    /// too.
-    pub fn drain(&mut self) -> Drain<'_, T> {
-        self.len = 0;
-        let left = self.segments.iter().map(Vec::len).sum();
-        Drain { segments: self.segments.iter_mut(), current: None, left }
-    }
-
-    /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
-    /// item would slow down.
-    #[cfg(feature = "python")]
-    pub(crate) fn drain_segments(&mut self) -> impl Iterator<Item = std::vec::Drain<'_, T>> {
-        self.len = 0;
-        self.segments.iter_mut().map(|segment| segment.drain(..))
-    }
-
-    /// The segments, for reuse by a later take.
-    pub(crate) fn into_segments(self) -> Segments<T> {
-        self.segments
-    }
-
-    pub(crate) fn push_segment(&mut self, segment: Vec<T>, weight: usize) {
-        self.len += weight;
-        self.segments.push(segment);
-    }
-
-    /// Adds an item. A new segment comes from `room`, once the last one has `most` items.
-    pub(crate) fn push(&mut self, item: T, most: usize, room: impl FnOnce() -> Vec<T>)
-    where
-        T: Item,
-    {
-        self.len += item.weight();
-        match self.segments.last_mut() {
-            Some(segment) if segment.len() < most => segment.push(item),
-            _ => {
-                let mut segment = room();
-                segment.push(item);
-                self.segments.push(segment);
-            }
-        }
-    }
-
-    /// Takes the first items out: `most`, rounded up to a segment.
-    pub(crate) fn split_front(&mut self, most: usize) -> Self
-    where
-        T: Item,
-    {
-        if self.len <= most {
-            return std::mem::take(self);
-        }
-        let (mut len, mut count) = (0, 0);
-        while len < most
-            && let Some(segment) = self.segments.get(count)
-        {
-            len += weight_of(segment);
-            count += 1;
-        }
-        self.len -= len;
-        Self { segments: self.segments.drain(..count).collect(), len, ..Self::default() }
-    }
-
-    /// Adds the items of another batch behind these.
-    pub(crate) fn append(&mut self, other: Self) {
-        self.len += other.len;
-        self.segments.extend(other.segments);
-    }
-}
-
-/// The items of a batch, in order. The exact length is known.
-#[derive(Debug)]
-pub struct Drain<'a, T> {
-    segments: std::slice::IterMut<'a, Vec<T>>,
-    current: Option<std::vec::Drain<'a, T>>,
-    left: usize,
-}
-
-impl<T> Iterator for Drain<'_, T> {
-    type Item = T;
-
-    #[inline]
-    fn next(&mut self) -> Option<T> {
-        loop {
-            if let Some(item) = self.current.as_mut().and_then(Iterator::next) {
-                self.left -= 1;
-                return Some(item);
-            }
-            self.current = Some(self.segments.next()?.drain(..));
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
-}
-
-impl<T> Drop for Drain<'_, T> {
-    fn drop(&mut self) {
-        for segment in &mut self.segments {
-            segment.clear();
-        }
-    }
-}
-
-impl<T> ExactSizeIterator for Drain<'_, T> {}
+pub use batch::{Batch, Drain};
 
 /// Why a handler failed to handle a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,7 +46,7 @@ impl fmt::Display for Failure {
 /// **Exclusive (P1):** calls of one [`HandlerRef`] never overlap, whatever thread, type or queue
 /// they come from. A panic fails only its own batch.
 pub trait Handler<T>: Send + Sync {
-    /// Handles one batch: 1 to `max_batch_items` items, rounded up to a segment.
+    /// Handles one batch of 1 to `max_batch_items` items.
     ///
     /// # Errors
     /// The batch could not be handled; all its items count as failed.

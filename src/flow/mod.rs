@@ -39,6 +39,7 @@
 //! | `partition/segment.rs`, `segment_pool.rs` | segments, and emptied ones for later use |
 //! | `partition/counts.rs`, `slow_counts.rs` | the counts of a partition |
 //! | `turn/timers.rs` | when a partition has a batch to try again |
+//! | `handler/batch.rs` | the items of one call |
 //! | `handler/consumption.rs` | whether handlers or consumers get the batches |
 //! | `handler/dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
 

@@ -18,6 +18,7 @@
 //! | `last_call_slow` | threads that call; registration | supervisor |
 //! | `host_free` | registration of handlers | thread inside |
 //! | `mixed` | registration of types; producers, before they put an unrouted type | thread inside |
+//! | `largest_batch` | registration of handlers | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
 //! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
@@ -47,8 +48,8 @@ use crate::flow::partition::space::Space;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Duration, OnceLock, Ordering, QuickGuard,
-    QuickMutex, SegmentChannel,
+    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
+    QuickGuard, QuickMutex, SegmentChannel,
 };
 
 /// The effect of a put, which decides whether to wake the drain thread.
@@ -100,6 +101,8 @@ pub(crate) struct Partition<T> {
     last_call_slow: AtomicBool,
     /// Whether it may hold items of more than one type, with the selector `ByType`.
     mixed: AtomicBool,
+    /// The largest limit of a batch that one of its types has had, if that is above the queue's.
+    largest_batch: AtomicUsize,
 }
 
 /// What the thread inside writes, in a separate cache line.
@@ -128,6 +131,19 @@ impl<T> Partition<T> {
         if !self.is_mixed() && !rule_off(Rule::MarkMixed) {
             self.mixed.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// How many items a call of one of its types may get, if that is more than the queue's limit;
+    /// otherwise 0. Not in loom, where no type has a limit.
+    pub(crate) fn largest_batch(&self) -> usize {
+        // Relaxed: a turn that sees the old limit takes less.
+        if cfg!(loom) { 0 } else { self.largest_batch.load(Ordering::Relaxed) }
+    }
+
+    /// One of its types has a handler that takes so many items in a call.
+    pub(crate) fn note_batch_limit(&self, items: usize) {
+        // Relaxed: as in `largest_batch`.
+        self.largest_batch.fetch_max(items, Ordering::Relaxed);
     }
 
     /// Relaxed: a thread that sees the old mark does the same work elsewhere.
@@ -181,6 +197,7 @@ impl<T> Partition<T> {
             host_free: AtomicBool::new(false),
             last_call_slow: AtomicBool::new(false),
             mixed: AtomicBool::new(false),
+            largest_batch: AtomicUsize::new(0),
         }
     }
 

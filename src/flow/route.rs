@@ -40,6 +40,8 @@ pub(crate) struct TypeHandlers<T> {
     pub(crate) name: Arc<str>,
     /// One handler for all partitions of the type, or one per partition.
     pub(crate) handlers: Vec<HandlerRef<T>>,
+    /// The most items that one call gets.
+    pub(crate) max_batch_items: usize,
     pub(crate) tally: HandlerTally,
 }
 
@@ -49,8 +51,10 @@ impl<T> TypeHandlers<T> {
         number: usize,
         name: &str,
         handlers: Vec<HandlerRef<T>>,
+        max_batch_items: usize,
     ) -> Self {
-        Self { key, number, name: name.into(), handlers, tally: HandlerTally::default() }
+        let tally = HandlerTally::default();
+        Self { key, number, name: name.into(), handlers, max_batch_items, tally }
     }
 
     /// What a call of them is at a desk.

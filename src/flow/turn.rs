@@ -167,16 +167,28 @@ impl<T: Item> DrainTask<T> {
         budget: usize,
     ) -> TakenItems {
         let by_handler = matches!(shared.consumption, Consumption::ByHandler);
-        if !lanes.is_empty() && shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
-            lanes.note_stopped();
-            return TakenItems { items: 0, may_be_awaited: false };
+        let most = shared.config.max_batch_items;
+        let mut budget = budget;
+        if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
+            let batch = partition.largest_batch();
+            if batch > most {
+                // Its handler takes more in one call than a cycle takes of the other types.
+                budget = batch;
+            }
+            if !lanes.is_empty() {
+                // What the last batch had no room for is filled up.
+                let Some(room) = lanes.room_in_only(batch.max(most)) else {
+                    lanes.note_stopped();
+                    return TakenItems { items: 0, may_be_awaited: false };
+                };
+                budget = budget.min(room);
+            }
         }
         let before = partition.taken();
         let mut segments = Segments::new();
         let taken = partition.take(budget, &mut segments, &mut self.segment_cache);
         // Read after the take, which delivers the mark with the first item of a second type.
         let has_one_type = shared.has_one_type(partition);
-        let most = shared.config.max_batch_items;
         for mut segment in segments {
             let Some(first) = segment.first().map(Item::type_key) else { continue };
             let key = if by_handler { first } else { ALL_TYPES };
@@ -207,14 +219,13 @@ impl<T: Item> DrainTask<T> {
         known_before: usize,
     ) -> Option<InHand<T>> {
         let shared = &self.shared.clone();
-        let most = shared.config.max_batch_items;
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
             let thread = lanes.tried_by(lane).unwrap_or(self.index);
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
             let Some(target) = shared.target_of(key, partition, known_before, thread) else {
-                let job = lanes.take_job(partition, lane, most, 0);
+                let job = lanes.take_job(partition, lane, usize::MAX, 0);
                 return Some(InHand { target: None, job, key });
             };
             let place = JobPlace { partition, lane };
@@ -229,6 +240,7 @@ impl<T: Item> DrainTask<T> {
             };
             match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
                 Submitted::Entered => {
+                    let most = target.registered.max_batch_items;
                     let job = lanes.take_job(partition, lane, most, desk.address());
                     return Some(InHand { target: Some(target), job, key });
                 }

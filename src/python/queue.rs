@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 
 use super::config::{CoreSettings, PyAssign, PySelector, Settings, run_for_caller};
 use super::errors::{flushed, forked, refused, too_late};
-use super::handler::{HandlerMethods, HandlerRegistry, Interpreter};
+use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter};
 use super::interpreter::{InterpreterPause, deadline_of, generation};
 use super::item::{ItemType, PyItem, Sequence};
 use super::process::{is_exiting, register};
@@ -282,21 +282,21 @@ impl Queue {
     /// Args:
     ///     item_type: The class, or the tag.
     ///     handlers: The methods of each handler.
-    ///     weight: Share of a partition.
+    ///     options: The settings of the type, a `HandlerOptions`.
     ///     wait: Whether to wait until no thread is inside a previous handler of the type.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     #[pyo3(signature = (
-        item_type: "type | str", handlers: "Any", weight: "float", wait: "bool" = true
+        item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = true
     ))]
     fn _add_handlers(
         &self,
         py: Python<'_>,
         item_type: ItemType<'_>,
         handlers: Vec<HandlerMethods<'_>>,
-        weight: f64,
+        options: HandlerOptions,
         wait: bool,
     ) -> PyResult<()> {
-        self.registry.add(py, self.core()?, &item_type, handlers, weight, wait)
+        self.registry.add(py, self.core()?, &item_type, handlers, &options, wait)
     }
 
     /// Remove the handler of a type. Items of the type are unhandled from now on.

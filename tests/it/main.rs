@@ -2,6 +2,7 @@
 //! `regressions` has one test for each failure of the original; `model` drives random actions.
 
 mod balance;
+mod batches;
 mod host;
 mod support;
 mod weighted;

@@ -77,7 +77,7 @@ fn after_the_last_attempt_a_batch_has_failed_once() {
     let queue = start_with(&lines, queue);
     queue
         .add_handler(
-            HandledType { key: key(0), name: "Fickle".into(), weight: 1.0 },
+            HandledType { name: "Fickle".into(), ..key(0).into() },
             HandlerRef::new(fickle.clone()),
         )
         .unwrap();

@@ -186,7 +186,7 @@ fn a_batch_that_fails_after_its_partition_moved_is_tried_again() {
     let (queue, inside, release) =
         (start(config), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (calls, gate) = (inside.clone(), release.clone());
-    let named = HandledType { key: key(0), name: "Moved".into(), weight: 1.0 };
+    let named = HandledType { name: "Moved".into(), ..key(0).into() };
     let handler = Noted(
         move |batch: &mut Batch<Sent>| {
             if calls.fetch_add(1, SeqCst) == 0 {

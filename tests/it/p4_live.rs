@@ -129,10 +129,7 @@ fn a_hanging_handler_is_named_and_others_continue() {
     let ((hanging, _, release), collector) = (holding(), Collector::default());
     let queue = start(config(2));
     queue
-        .add_handler(
-            batchqueue::HandledType { key: key(0), name: "Hanging".into(), weight: 1.0 },
-            hanging,
-        )
+        .add_handler(batchqueue::HandledType { name: "Hanging".into(), ..key(0).into() }, hanging)
         .unwrap();
     queue.add_handler(key(1), collector.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();

@@ -68,7 +68,7 @@ impl<T: Item> Shared<T> {
             return None;
         };
         desk.continue_with(target.registered.purpose());
-        let most = self.config.max_batch_items;
+        let most = target.registered.max_batch_items;
         let job = lanes.take_job(place.partition, place.lane, most, desk.address());
         partition.make_room(&mut lanes, true);
         Some((target, job))

@@ -131,10 +131,15 @@ impl<T: Item> Caller<'_, T> {
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
         let retry = self.shared.config.retry.as_ref();
+        let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
         job.tries += 1;
         let is_last = retry.is_none_or(|retry| job.tries >= retry.attempts);
         job.batch.set_last_attempt(is_last);
-        let Some((result, took)) = self.try_once(target, &mut job) else {
+        let tried = match cut {
+            Ok(()) => self.try_once(target, &mut job),
+            Err(failure) => Some((Err(failure), Duration::ZERO)),
+        };
+        let Some((result, took)) = tried else {
             // The time is over, and the items were counted as abandoned.
             return self.shared.end_job(self.thread, job.place, 0, Duration::ZERO);
         };
@@ -171,6 +176,27 @@ impl<T: Item> Caller<'_, T> {
             self.segment_cache.keep(segment);
         }
         self.shared.end_job(self.thread, job.place, job.items, took);
+    }
+
+    /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
+    /// If that panics, the item is lost and fails the job.
+    #[cold]
+    fn cut_at_limit(&self, job: &mut Job<T>) -> Result<(), Failure> {
+        let excess = std::mem::take(&mut job.excess);
+        let Some(last) = job.batch.pop() else { return Ok(()) };
+        let parts = catch_unwind(AssertUnwindSafe(|| {
+            let weight = last.weight() - excess;
+            last.cut(weight)
+        }));
+        let (partition, lane) = (self.shared.route.partition(job.place.partition), job.place.lane);
+        let Ok((first, rest)) = parts else {
+            partition.change_lanes(|lanes| lanes.lose_rest(lane, excess));
+            job.items += excess;
+            return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
+        };
+        job.batch.push_back(first);
+        drop(partition.change_lanes(|lanes| lanes.put_back(lane, rest)));
+        Ok(())
     }
 
     /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed

@@ -30,6 +30,9 @@ pub(crate) struct Job<T> {
     pub(crate) batch: Batch<T>,
     /// The items of the batch before its first try, by weight.
     pub(crate) items: usize,
+    /// The weight of the last item over the limit of the batch. It counts as left in the lane, and
+    /// goes back there before the first try.
+    pub(crate) excess: usize,
     /// Tries so far.
     pub(crate) tries: u32,
     /// The time in the handler so far.
@@ -104,15 +107,22 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Takes the next batch off the tail: up to `most` items, rounded up to a segment.
-    pub(super) fn split_tail(&mut self, most: usize) -> Batch<T>
+    /// Takes the next batch off the tail, with the excess weight of its last item, which stays
+    /// behind: see [`Batch::split_front`].
+    pub(super) fn split_tail(&mut self, most: usize) -> (Batch<T>, usize)
     where
         T: Item,
     {
-        let batch = self.tail.split_front(most);
+        let (batch, excess) = self.tail.split_front(most);
         self.start = self.tail_start();
         self.drop_marks(batch.len());
-        batch
+        (batch, excess)
+    }
+
+    /// The first so many items of the tail, by weight, are lost.
+    pub(super) fn lose(&mut self, weight: usize) {
+        self.tail.forget(weight);
+        self.drop_marks(weight);
     }
 
     /// After so many items were taken from the front of the tail.

@@ -4,6 +4,7 @@
 //! and never over a handler.
 
 mod choked;
+mod limit;
 mod view;
 
 use std::collections::VecDeque;
@@ -274,8 +275,8 @@ impl<T> Lanes<T> {
         self.ready.push_back(lane);
     }
 
-    /// Takes the job of a lane in hand: what is to be tried again, or else the items of the tail,
-    /// up to `most` rounded up to a segment. `desk`: the address of the handler's, or 0.
+    /// Takes the job of a lane in hand: what is to be tried again, or else up to `most` items of
+    /// the tail. `desk`: the address of the handler's, or 0.
     #[inline]
     pub(crate) fn take_job(
         &mut self,
@@ -290,10 +291,11 @@ impl<T> Lanes<T> {
         let lane = &mut self.all[index];
         lane.state = State::Running(desk);
         let job = lane.failed.take().unwrap_or_else(|| {
-            let batch = lane.split_tail(most);
+            let (batch, excess) = lane.split_tail(most);
             Job {
                 place: JobPlace { partition, lane: index },
                 items: batch.len(),
+                excess,
                 batch,
                 tries: 0,
                 took: Duration::ZERO,

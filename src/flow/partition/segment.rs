@@ -14,5 +14,8 @@ pub(crate) fn segment_size(buffer_size: usize, max_batch_items: usize) -> usize 
     let for_buffer = (buffer_size / 128).next_power_of_two().clamp(256, 4096);
     // The lower bound takes precedence over a small batch limit: the channel of a huge buffer stays
     // at a few thousand slots.
-    for_buffer.min(buffer_size.div_ceil(4)).min(max_batch_items).max(buffer_size / MOST_SEGMENTS)
+    let largest = for_buffer.min(buffer_size.div_ceil(4)).min(max_batch_items);
+    // A whole number of them makes up a batch, so that few have to be split.
+    let dividing = max_batch_items.div_ceil(max_batch_items.div_ceil(largest));
+    dividing.max(buffer_size / MOST_SEGMENTS)
 }

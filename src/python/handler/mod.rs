@@ -15,4 +15,4 @@ mod registry;
 pub(crate) use desks::forget_desks;
 pub(crate) use host::Interpreter;
 pub(crate) use py_handler::coroutine_type;
-pub(crate) use registry::{CommonCallbacks, HandlerMethods, HandlerRegistry};
+pub(crate) use registry::{CommonCallbacks, HandlerMethods, HandlerOptions, HandlerRegistry};

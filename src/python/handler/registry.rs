@@ -47,6 +47,13 @@ impl<'py> HandlerSpec<'py> {
     }
 }
 
+/// The facade's `HandlerOptions`: the settings of one type.
+#[derive(FromPyObject)]
+pub(crate) struct HandlerOptions {
+    weight: f64,
+    max_batch_items: Option<usize>,
+}
+
 /// What all handlers of a queue share.
 pub(crate) struct CommonCallbacks {
     /// For handlers without `on_error`.
@@ -84,7 +91,7 @@ impl HandlerRegistry {
         queue: &BatchQueue<PyItem>,
         item_type: &ItemType<'_>,
         handlers: Vec<HandlerMethods<'_>>,
-        weight: f64,
+        options: &HandlerOptions,
         wait: bool,
     ) -> PyResult<()> {
         let specs = HandlerSpec::all(handlers)?;
@@ -96,7 +103,8 @@ impl HandlerRegistry {
                 specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect();
             (entries.keep_type(item_type), handlers)
         };
-        let handled = HandledType { key, name, weight };
+        let HandlerOptions { weight, max_batch_items } = *options;
+        let handled = HandledType { key, name, weight, max_batch_items };
         let added = if wait {
             queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
         } else {

@@ -1,0 +1,189 @@
+//! What one call of a handler gets.
+
+use crate::flow::partition::segment::Segments;
+use crate::item::{Item, weight_of};
+
+/// Items of one type from one partition, in order, in the segments that carried them.
+#[derive(Debug)]
+pub struct Batch<T> {
+    segments: Segments<T>,
+    len: usize,
+    last_attempt: bool,
+}
+
+impl<T> Default for Batch<T> {
+    fn default() -> Self {
+        Self { segments: Segments::new(), len: 0, last_attempt: true }
+    }
+}
+
+impl<T> Batch<T> {
+    /// The number of items in the batch, by weight.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether all items have been taken out.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether a failure of this call is final. Otherwise a handler that fails and leaves all items
+    /// in the batch is called again.
+    pub fn is_last_attempt(&self) -> bool {
+        self.last_attempt
+    }
+
+    pub(crate) fn set_last_attempt(&mut self, last: bool) {
+        self.last_attempt = last;
+    }
+
+    /// The items, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.segments.iter().flatten()
+    }
+
+    /// Takes all items out, in order. Items left in the iterator when it is dropped are dropped
+    /// too.
+    pub fn drain(&mut self) -> Drain<'_, T> {
+        self.len = 0;
+        let left = self.segments.iter().map(Vec::len).sum();
+        Drain { segments: self.segments.iter_mut(), current: None, left }
+    }
+
+    /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
+    /// item would slow down.
+    #[cfg(feature = "python")]
+    pub(crate) fn drain_segments(&mut self) -> impl Iterator<Item = std::vec::Drain<'_, T>> {
+        self.len = 0;
+        self.segments.iter_mut().map(|segment| segment.drain(..))
+    }
+
+    /// The segments, for reuse by a later take.
+    pub(crate) fn into_segments(self) -> Segments<T> {
+        self.segments
+    }
+
+    pub(crate) fn push_segment(&mut self, segment: Vec<T>, weight: usize) {
+        self.len += weight;
+        self.segments.push(segment);
+    }
+
+    /// Adds an item. A new segment comes from `room`, once the last one has `most` items.
+    pub(crate) fn push(&mut self, item: T, most: usize, room: impl FnOnce() -> Vec<T>)
+    where
+        T: Item,
+    {
+        self.len += item.weight();
+        match self.segments.last_mut() {
+            Some(segment) if segment.len() < most => segment.push(item),
+            _ => {
+                let mut segment = room();
+                segment.push(item);
+                self.segments.push(segment);
+            }
+        }
+    }
+
+    /// Takes `most` items off the front, or all if there are fewer. The last one may be heavier
+    /// than that: its excess weight is returned, and counts as left behind.
+    pub(crate) fn split_front(&mut self, most: usize) -> (Self, usize)
+    where
+        T: Item,
+    {
+        if self.len <= most {
+            return (std::mem::take(self), 0);
+        }
+        let (mut len, mut whole) = (0, 0);
+        for weight in self.segments.iter().map(|segment| weight_of(segment)) {
+            if len + weight > most {
+                break;
+            }
+            len += weight;
+            whole += 1;
+        }
+        let mut segments: Segments<T> = self.segments.drain(..whole).collect();
+        if len < most
+            && let Some(segment) = self.segments.first_mut()
+        {
+            let heavier = |item: &T| {
+                len += item.weight();
+                len >= most
+            };
+            let last = segment.iter().position(heavier).unwrap_or(segment.len() - 1);
+            let rest = segment.split_off(last + 1);
+            if rest.is_empty() {
+                segments.push(self.segments.remove(0));
+            } else {
+                segments.push(std::mem::replace(segment, rest));
+            }
+        }
+        self.len -= most;
+        (Self { segments, len: most, ..Self::default() }, len - most)
+    }
+
+    /// Takes the last item out of the segments. Its weight still counts.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.segments.last_mut()?.pop()
+    }
+
+    /// Puts an item back that [`pop`](Self::pop) took out, or the first part of it.
+    pub(crate) fn push_back(&mut self, item: T) {
+        if let Some(segment) = self.segments.last_mut() {
+            segment.push(item);
+        }
+    }
+
+    /// Puts an item at the front whose weight counts already.
+    pub(crate) fn push_front(&mut self, item: T) {
+        self.segments.insert(0, vec![item]);
+    }
+
+    /// Counts so much less weight: an item was lost.
+    pub(crate) fn forget(&mut self, weight: usize) {
+        self.len -= weight;
+    }
+
+    /// Adds the items of another batch behind these.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.len += other.len;
+        self.segments.extend(other.segments);
+    }
+}
+
+/// The items of a batch, in order. The exact length is known.
+#[derive(Debug)]
+pub struct Drain<'a, T> {
+    segments: std::slice::IterMut<'a, Vec<T>>,
+    current: Option<std::vec::Drain<'a, T>>,
+    left: usize,
+}
+
+impl<T> Iterator for Drain<'_, T> {
+    type Item = T;
+
+    #[inline]
+    fn next(&mut self) -> Option<T> {
+        loop {
+            if let Some(item) = self.current.as_mut().and_then(Iterator::next) {
+                self.left -= 1;
+                return Some(item);
+            }
+            self.current = Some(self.segments.next()?.drain(..));
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<T> Drop for Drain<'_, T> {
+    fn drop(&mut self) {
+        for segment in &mut self.segments {
+            segment.clear();
+        }
+    }
+}
+
+impl<T> ExactSizeIterator for Drain<'_, T> {}
