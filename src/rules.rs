@@ -111,6 +111,8 @@ pub(crate) enum Rule {
     MoverChecksInside,
     /// P6: a thread that leaves a partition completes its move, also if it is saturated.
     CompleteAtLeave,
+    /// P2: what a handler consumed of a batch that failed in part is not tried again.
+    DropConsumed,
     /// P1: a removal waits for the thread that is inside the handler.
     WaitForRetired,
     /// P4: other threads take over from one that is held up in a handler.

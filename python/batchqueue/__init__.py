@@ -18,6 +18,7 @@ from batchqueue.config import (
     ThreadPolicy,
 )
 from batchqueue.exceptions import (
+    BatchFailed,
     BatchQueueError,
     ConfigError,
     ProduceTimeoutError,
@@ -32,6 +33,7 @@ from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, Pa
 
 __all__ = [
     "AsyncBatchQueue",
+    "BatchFailed",
     "BatchQueue",
     "BatchQueueConfig",
     "BatchQueueError",

@@ -1,10 +1,13 @@
-"""Functions that the core calls: log lines, tracebacks, custom balancers."""
+"""Functions that the core calls: log lines, tracebacks, custom balancers, failed parts."""
 
 import logging
 import operator
 import traceback
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
+
+from batchqueue.exceptions import BatchFailed, ConfigError
 
 _log = logging.getLogger("batchqueue")
 
@@ -47,3 +50,63 @@ def assign(
             f"the custom balancer returned {plan!r}: "
             "give a list with one drain thread per partition, or None"
         )
+
+
+def failed_positions(
+    error: BatchFailed,
+    batch: list[Any],
+    original: list[Any] | None,
+    count: int,
+    sizes: list[int] | None,
+) -> list[int]:
+    """Return the positions in a batch of what failed, in ascending order.
+
+    Args:
+        error: What the handler raised or returned.
+        batch: The list that the handler got, as it left it.
+        original: The same as the handler got it, if the queue still has it.
+        count: The items of the list when the handler got it.
+        sizes: The rows of each item, or None for objects.
+
+    Raises:
+        ConfigError: The error names something that is not in the batch, or names it twice, or the
+            handler has changed the length of its list and indexes are given.
+    """
+    given = batch if original is None else original
+    if sizes is None and error.items is not None:
+        return _positions_of(error.items, given)
+    if len(batch) != count:
+        raise ConfigError(
+            f"BatchFailed is about a list that had {count} items and has {len(batch)} now; leave "
+            "the list as it was"
+        )
+    if error.items is not None:
+        starts = list(accumulate(sizes or [], initial=0))
+        blocks = _positions_of(error.items, batch)
+        return [row for block in blocks for row in range(starts[block], starts[block + 1])]
+    named = error.indexes or []
+    most = count if sizes is None else sum(sizes)
+    beyond = next((number for number in named if number >= most), None)
+    if beyond is not None:
+        raise ConfigError(f"BatchFailed has the index {beyond}; give 0 to {most - 1}")
+    if len(set(named)) < len(named):
+        raise ConfigError("BatchFailed has an index twice; give each once")
+    # The handler may have sorted its list.
+    return sorted(named) if sizes else _positions_of([batch[at] for at in named], given)
+
+
+def _positions_of(items: list[Any], batch: list[Any]) -> list[int]:
+    """Return the positions of objects in a batch, by identity, in ascending order."""
+    places: dict[int, list[int]] = {}
+    for position, item in enumerate(batch):
+        places.setdefault(id(item), []).append(position)
+    positions = []
+    for item in items:
+        left = places.get(id(item))
+        if not left:
+            raise ConfigError(
+                f"BatchFailed has an item of class {type(item).__qualname__} that is not in the "
+                "batch, or not that often; give objects of the list itself, or indexes"
+            )
+        positions.append(left.pop(0))
+    return sorted(positions)

@@ -1,5 +1,9 @@
 """The errors of `batchqueue`. Each message holds the value, the limit and the remedy."""
 
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
 
 class BatchQueueError(Exception):
     """Base class of all errors that this package defines."""
@@ -38,3 +42,69 @@ class ProduceTimeoutError(BatchQueueError, TimeoutError):
 
     def __reduce__(self) -> tuple[type["ProduceTimeoutError"], tuple[str, int]]:
         return type(self), (str(self), self.accepted)
+
+
+class BatchFailed(BatchQueueError, RuntimeError):
+    """A handler raises or returns this for a part of its batch. The others count as consumed.
+
+    What failed is tried again by the `RetryPolicy`, if there is one, or else counts as failed. One
+    without items or rows is a success of the whole batch.
+
+    Attributes:
+        items: The objects of the batch that failed, or None.
+        indexes: The positions in the batch of what failed, or None.
+        cause: The exception behind it, or None.
+    """
+
+    items: list[Any] | None
+    indexes: list[int] | None
+    cause: BaseException | None
+
+    def __init__(
+        self,
+        items: Iterable[Any] | None = None,
+        *,
+        indexes: Iterable[int] | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        """Name what failed, by `items` or by `indexes`.
+
+        Args:
+            items: The objects themselves, found by identity, in any order; one that is twice in the
+                batch may be named twice. For Arrow data, record batches of the list.
+            indexes: Positions from 0 up in the list that the handler got. For Arrow data, numbers
+                of rows, counted through all record batches of the list.
+            cause: The exception behind it. `RetryPolicy.retry_on` is about the cause then.
+
+        Raises:
+            ConfigError: Both of `items` and `indexes` are given, or neither, or an index is not an
+                int from 0 up.
+        """
+        if (items is None) == (indexes is None):
+            given = "both" if items is not None else "neither"
+            raise ConfigError(f"{given} of items and indexes is given; give exactly one")
+        self.items = None if items is None else list(items)
+        self.indexes = None if indexes is None else [_position(number) for number in indexes]
+        self.cause = self.__cause__ = cause
+        count = len(self.indexes if self.items is None else self.items)
+        because = "" if cause is None else f": {type(cause).__name__}: {cause}"
+        super().__init__(f"{count} of the batch failed{because}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _batch_failed, (self.items, self.indexes, self.cause)
+
+
+def _position(number: object) -> int:
+    try:
+        position = index(number)  # type: ignore[arg-type]
+    except TypeError:
+        position = -1
+    if position < 0 or isinstance(number, bool):
+        raise ConfigError(f"indexes has {number!r}; give ints from 0 up")
+    return position
+
+
+def _batch_failed(
+    items: list[Any] | None, indexes: list[int] | None, cause: BaseException | None
+) -> BatchFailed:
+    return BatchFailed(items, indexes=indexes, cause=cause)

@@ -131,6 +131,11 @@ RULES: dict[str, list[str]] = {
     "SlowInTurn": [
         "unit:control::slow_calls::tests::slow_calls_are_made_in_the_order_in_which_their_jobs_came"
     ],
+    "DropConsumed": [
+        "it:p2_failed_part::only_what_failed_is_tried_again_and_later_items_wait_for_it",
+        "it:p2_failed_part::items_of_rows_are_cut_where_rows_failed",
+        "py:core/handlers/test_batch_failed.py -k tried_again",
+    ],
     "WaitForRetired": [
         "loom:control::ownership::loom_tests::loom_remove_while_the_owner_calls",
         "it:p9_retirement::a_removal_waits_for_the_batch_in_flight",

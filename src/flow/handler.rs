@@ -12,7 +12,7 @@ use crate::sync::Arc;
 
 pub use batch::{Batch, Drain};
 
-/// Why a handler failed to handle a batch.
+/// Why a handler failed to handle a batch, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong, for the log.
@@ -21,17 +21,27 @@ pub struct Failure {
     pub reported: bool,
     /// Whether a retry may help. A batch that lost items is never retried.
     pub retry: bool,
+    /// Whether only the items failed that are still in the batch, and those that were taken out
+    /// were handled. Otherwise all of them failed.
+    pub in_part: bool,
 }
 
 impl Failure {
     /// A failure that the queue logs and may retry.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), reported: false, retry: true }
+        Self { message: message.into(), reported: false, retry: true, in_part: false }
+    }
+
+    /// A failure of the items that are still in the batch. Those that the handler took out, with
+    /// [`Batch::drain`] or [`Batch::keep`], count as consumed. The queue logs it, and may retry the
+    /// items that failed.
+    pub fn of_rest(message: impl Into<String>) -> Self {
+        Self { in_part: true, ..Self::new(message) }
     }
 
     /// A failure that the queue logs and does not retry.
     pub fn last(message: impl Into<String>) -> Self {
-        Self { message: message.into(), reported: false, retry: false }
+        Self { retry: false, ..Self::new(message) }
     }
 }
 
@@ -49,7 +59,8 @@ pub trait Handler<T>: Send + Sync {
     /// Handles one batch of 1 to `max_batch_items` items.
     ///
     /// # Errors
-    /// The batch could not be handled; all its items count as failed.
+    /// The batch could not be handled, and all its items count as failed; or only those that are
+    /// left in it: see [`Failure::of_rest`].
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
 
     /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). If no handler of a

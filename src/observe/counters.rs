@@ -155,20 +155,17 @@ impl Default for HandlerTally {
 
 impl HandlerTally {
     #[allow(clippy::cast_precision_loss)]
-    pub(crate) fn settle(&self, outcome: Outcome, items: u64, took: Duration) {
+    pub(crate) fn settle(&self, consumed: u64, failed: u64, took: Duration) {
         let mut counts = self.0.lock();
-        let newest = took.as_nanos() as f64 / items as f64;
+        let newest = took.as_nanos() as f64 / (consumed + failed) as f64;
         counts.ns_per_item = if counts.batches == 0 {
             newest
         } else {
             counts.ns_per_item + EWMA_ALPHA * (newest - counts.ns_per_item)
         };
         counts.batches += 1;
-        match outcome {
-            Outcome::Consumed => counts.consumed += items,
-            Outcome::Failed => counts.failed += items,
-            Outcome::Unhandled => {}
-        }
+        counts.consumed += consumed;
+        counts.failed += failed;
     }
 
     pub(crate) fn counts(&self) -> HandlerCounts {

@@ -4,6 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::{PyTypeInfo, import_exception};
 
+import_exception!(batchqueue.exceptions, BatchFailed);
 import_exception!(batchqueue.exceptions, BatchQueueError);
 import_exception!(batchqueue.exceptions, ConfigError);
 import_exception!(batchqueue.exceptions, ProduceTimeoutError);
@@ -14,6 +15,7 @@ import_exception!(batchqueue.exceptions, ReentrantProduceError);
 /// Imports them all, which otherwise happens when each is raised for the first time.
 pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
     py.import("batchqueue.exceptions")?;
+    BatchFailed::type_object(py);
     BatchQueueError::type_object(py);
     ConfigError::type_object(py);
     ProduceTimeoutError::type_object(py);

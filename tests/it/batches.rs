@@ -9,31 +9,8 @@ use batchqueue::{
 };
 
 use crate::support::{
-    Latch, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until,
+    Latch, PATIENCE, Rows, Sent, assert_conserved, config, key, sent, shut_down, start, wait_until,
 };
-
-/// Numbers that one item stands for.
-#[derive(Debug)]
-struct Rows(std::ops::Range<usize>);
-
-impl Item for Rows {
-    fn type_key(&self) -> TypeKey {
-        key(0)
-    }
-
-    fn weighs(_key: TypeKey) -> bool {
-        true
-    }
-
-    fn weight(&self) -> usize {
-        self.0.len()
-    }
-
-    fn cut(self, weight: usize) -> (Self, Self) {
-        let at = self.0.start + weight;
-        (Self(self.0.start..at), Self(at..self.0.end))
-    }
-}
 
 /// The numbers of each call, and the latch that the first call waits for.
 struct Calls {

@@ -1,5 +1,6 @@
 //! Items, handlers and waits shared by the tests.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -26,6 +27,29 @@ pub struct Sent {
 impl Item for Sent {
     fn type_key(&self) -> TypeKey {
         key(self.kind)
+    }
+}
+
+/// Numbers that one item stands for.
+#[derive(Debug)]
+pub struct Rows(pub Range<usize>);
+
+impl Item for Rows {
+    fn type_key(&self) -> TypeKey {
+        key(0)
+    }
+
+    fn weighs(_key: TypeKey) -> bool {
+        true
+    }
+
+    fn weight(&self) -> usize {
+        self.0.len()
+    }
+
+    fn cut(self, weight: usize) -> (Self, Self) {
+        let at = self.0.start + weight;
+        (Self(self.0.start..at), Self(at..self.0.end))
     }
 }
 

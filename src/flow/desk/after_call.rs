@@ -116,8 +116,9 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The job of a lane failed at `target`, and is tried again when `until` has come. If the time
-    /// of a shutdown is over, it is dropped: its items were counted as abandoned.
+    /// The job of a lane failed at `target`, and is tried again when `until` has come; `consumed`
+    /// items have left it. If the time of a shutdown is over, it is dropped: its items were counted
+    /// as abandoned.
     pub(super) fn retry_job(
         &self,
         thread: usize,
@@ -125,16 +126,17 @@ impl<T: Item> Shared<T> {
         target: &Target<T>,
         until: Deadline,
         took: Duration,
+        consumed: usize,
     ) {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
             lanes.note_call(took);
             // Under the lock: the owner discards what it finds here after that time.
             if self.ending.is_expired() {
-                lanes.end(job.place.lane, 0);
+                lanes.end(job.place.lane, consumed);
                 return Some(job);
             }
-            lanes.retry(job, until);
+            lanes.retry(job, until, consumed);
             // The thread that took the handler away meanwhile left the job to this one.
             if !self.is_current(target) && !rule_off(Rule::RecallFailed) {
                 lanes.recall_type(target.registered.key);

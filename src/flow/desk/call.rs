@@ -143,29 +143,36 @@ impl<T: Item> Caller<'_, T> {
             // The time is over, and the items were counted as abandoned.
             return self.shared.end_job(self.thread, job.place, 0, Duration::ZERO);
         };
-        let items = job.items as u64;
+        let failed = match &result {
+            Ok(()) => 0,
+            Err(failure) if failure.in_part => job.batch.len(),
+            Err(_) => job.items,
+        };
+        let consumed = job.items - failed;
         if let (Err(failure), Some(retry)) = (&result, retry)
             && failure.retry
             && !is_last
-            && job.batch.len() == job.items
+            && failed > 0
+            && job.batch.len() == failed
         {
             self.tally.side_call(None);
             let until = Deadline::after(retry.delay(job.tries));
             job.tried_by = self.consumer_of(target);
-            return self.shared.retry_job(self.thread, job, target, until, took);
+            let consumed = if consumed > 0 { self.settle(target, consumed, 0, &job) } else { 0 };
+            if consumed > 0 {
+                (job.items, job.took) = (failed, Duration::ZERO);
+            }
+            return self.shared.retry_job(self.thread, job, target, until, took, consumed);
         }
-        let outcome = match &result {
-            Err(_) if !rule_off(Rule::CountFailed) => Outcome::Failed,
-            _ => Outcome::Consumed,
-        };
-        if self.tally.settle(outcome, items) {
-            registered.tally.settle(outcome, items, job.took);
-        }
+        let counts = !rule_off(Rule::CountFailed);
+        let (done, lost) = if counts { (consumed, failed) } else { (job.items, 0) };
+        self.settle(target, done, lost, &job);
         if let Err(failure) = result
             && !failure.reported
+            && failed > 0
         {
             let (queue, name) = (&self.shared.name, &registered.name);
-            self.note(Problem::Failed, registered.key, items, |failed| {
+            self.note(Problem::Failed, registered.key, failed as u64, |failed| {
                 let line =
                     format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
                 (name.to_string(), line)
@@ -176,6 +183,21 @@ impl<T: Item> Caller<'_, T> {
             self.segment_cache.keep(segment);
         }
         self.shared.end_job(self.thread, job.place, job.items, took);
+    }
+
+    /// Counts what a job consumed and what failed. Returns how much of it was not counted as
+    /// abandoned before.
+    fn settle(&self, target: &Target<T>, consumed: usize, failed: usize, job: &Job<T>) -> usize {
+        let count = |outcome, items: usize| {
+            let counts = items > 0 && self.tally.settle(outcome, items as u64);
+            if counts { items } else { 0 }
+        };
+        let consumed = count(Outcome::Consumed, consumed);
+        let failed = count(Outcome::Failed, failed);
+        if consumed + failed > 0 {
+            target.registered.tally.settle(consumed as u64, failed as u64, job.took);
+        }
+        consumed + failed
     }
 
     /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.

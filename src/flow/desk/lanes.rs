@@ -346,8 +346,10 @@ impl<T> Lanes<T> {
         was_stopped || !self.ready.is_empty()
     }
 
-    /// The job of a lane failed, and is tried again when `until` has come, ahead of the tail.
-    pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline) {
+    /// The job of a lane failed, and is tried again when `until` has come, ahead of the tail. So
+    /// many items that were `consumed` have left it.
+    pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline, consumed: usize) {
+        self.settled += consumed as u64;
         self.held += job.items;
         let index = job.place.lane;
         let lane = &mut self.all[index];

@@ -2,6 +2,7 @@
 
 use crate::flow::partition::segment::Segments;
 use crate::item::{Item, weight_of};
+use crate::rules::{Rule, rule_off};
 
 /// Items of one type from one partition, in order, in the segments that carried them.
 #[derive(Debug)]
@@ -49,6 +50,41 @@ impl<T> Batch<T> {
         self.len = 0;
         let left = self.segments.iter().map(Vec::len).sum();
         Drain { segments: self.segments.iter_mut(), current: None, left }
+    }
+
+    /// Drops all items but those at `positions`, in ascending order and counted by weight from 0.
+    /// An item of which only some positions are kept is [cut](Item::cut).
+    ///
+    /// # Panics
+    /// A position is not below [`len`](Self::len), or not above the one before it.
+    pub fn keep(&mut self, positions: &[usize])
+    where
+        T: Item,
+    {
+        let is_sorted = positions.is_sorted_by(|first, second| first < second);
+        assert!(is_sorted, "the positions are not in ascending order: {positions:?}");
+        if let Some(last) = positions.last() {
+            assert!(*last < self.len, "the batch has {} items, and none at {last}", self.len);
+        }
+        if rule_off(Rule::DropConsumed) {
+            return;
+        }
+        self.len = 0;
+        let (mut kept, mut at, mut wanted) = (Vec::new(), 0, positions);
+        for item in self.segments.iter_mut().flat_map(|segment| segment.drain(..)) {
+            let weight = item.weight();
+            let here = wanted.partition_point(|&position| position < at + weight);
+            let (inside, after) = wanted.split_at(here);
+            wanted = after;
+            if inside.len() == weight {
+                kept.push(item);
+            } else if !inside.is_empty() {
+                keep_parts(item, inside.iter().map(|position| position - at), &mut kept);
+            }
+            at += weight;
+        }
+        self.segments = Segments::new();
+        self.push_segment(kept, positions.len());
     }
 
     /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
@@ -148,6 +184,36 @@ impl<T> Batch<T> {
     pub(crate) fn append(&mut self, other: Self) {
         self.len += other.len;
         self.segments.extend(other.segments);
+    }
+}
+
+/// Cuts the parts at `positions` out of an item, which has others too.
+fn keep_parts<T: Item>(item: T, positions: impl Iterator<Item = usize>, kept: &mut Vec<T>) {
+    let (mut rest, mut cut_off) = (Some(item), 0);
+    let mut positions = positions.peekable();
+    while let Some(first) = positions.next() {
+        let mut end = first + 1;
+        while positions.next_if_eq(&end).is_some() {
+            end += 1;
+        }
+        for (until, is_kept) in [(first, false), (end, true)] {
+            let Some(item) = rest.take() else { return };
+            let weight = until - cut_off;
+            let part = if weight == item.weight() {
+                Some(item)
+            } else if weight == 0 {
+                rest = Some(item);
+                None
+            } else {
+                let (part, others) = item.cut(weight);
+                rest = Some(others);
+                Some(part)
+            };
+            if is_kept {
+                kept.extend(part);
+            }
+            cut_off = until;
+        }
     }
 }
 

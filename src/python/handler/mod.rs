@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `registry` | the types and handlers that a queue was given |
 //! | `py_handler` | one Python handler as the core calls it |
+//! | `failed_part` | a call that failed, perhaps only for a part of its batch |
 //! | `desks` | the desks of handler instances |
 //! | `host` | the interpreter as the host of drain threads |
 
 mod desks;
+mod failed_part;
 mod host;
 mod py_handler;
 mod registry;

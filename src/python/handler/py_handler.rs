@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::python::aggregator::Aggregating;
-use crate::python::exceptions::ConfigError;
+use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{PyItem, RowBlock};
 use crate::{Batch, Desk, Failure, Handler};
@@ -64,7 +64,12 @@ impl PyHandler {
 
     /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue
     /// logs the failure that is returned.
-    fn report(&self, py: Python<'_>, batch: &Bound<'_, PyList>, error: PyErr) -> Failure {
+    pub(super) fn report(
+        &self,
+        py: Python<'_>,
+        batch: &Bound<'_, PyList>,
+        error: PyErr,
+    ) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
             return Failure::last(describe_error(py, error));
@@ -78,7 +83,7 @@ impl PyHandler {
         match reported {
             Ok(()) => {
                 release(error);
-                Failure { message: String::new(), reported: true, retry: false }
+                Failure { reported: true, ..Failure::last("") }
             }
             Err(second) => {
                 let second = describe_error(py, second.into_value(py).into_bound(py).into_any());
@@ -93,6 +98,14 @@ impl PyHandler {
 pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     COROUTINE.import(py, "types", "CoroutineType")
+}
+
+/// What a handler's `consume` returned as an error, if it is one.
+fn failure_of(result: Bound<'_, PyAny>) -> PyResult<()> {
+    if !result.is_none() && result.is_instance_of::<BatchFailed>() {
+        return Err(PyErr::from_value(result));
+    }
+    refuse_coroutine(result)
 }
 
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
@@ -133,6 +146,17 @@ fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'p
         }
     }
     problem.map(|()| list)
+}
+
+/// A list of the items of a batch, which keeps them.
+pub(super) fn copy_of<'py>(py: Python<'py>, batch: &Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
+    let objects = batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>()?;
+    PyList::new(py, objects)
+}
+
+/// Whether a batch has an item that stands for several rows.
+pub(super) fn has_rows(batch: &Batch<PyItem>) -> bool {
+    batch.len() != batch.iter().count()
 }
 
 #[cold]
@@ -176,34 +200,25 @@ impl Handler<PyItem> for PyHandler {
         }
         Python::attach(|py| {
             // While another attempt may follow, the batch keeps its items: the list belongs to the
-            // handler.
+            // handler. It also keeps blocks of rows, which are cut if a part of them fails.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
-            let list = match again {
-                Some(_) => {
-                    let objects =
-                        batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>();
-                    objects.and_then(|objects| PyList::new(py, objects))
-                }
-                None => list_of(py, batch),
+            let list = if again.is_some() || has_rows(batch) {
+                copy_of(py, batch)
+            } else {
+                list_of(py, batch)
             };
             let (list, args) =
                 match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                     Ok(made) => made,
                     Err(memory) => return Err(Failure::last(memory.to_string())),
                 };
-            let result = match guarded_call(self.consume.bind(py), &args).and_then(refuse_coroutine)
-            {
+            let count = list.len();
+            let result = match guarded_call(self.consume.bind(py), &args).and_then(failure_of) {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())
                 }
-                Err(error) => match again {
-                    Some(kinds) if error.is_instance(py, kinds.bind(py)) => {
-                        release(error.into_value(py).into_bound(py).into_any());
-                        Err(Failure { message: String::new(), reported: false, retry: true })
-                    }
-                    _ => Err(self.report(py, &list, error)),
-                },
+                Err(error) => self.fail(py, batch, &list, count, error, again),
             };
             release(args.into_any());
             release(list.into_any());

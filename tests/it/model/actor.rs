@@ -8,7 +8,7 @@ use batchqueue::{AddHandlerError, BatchQueue, HandledType, Selector};
 
 use super::probe::Probe;
 use super::random::Random;
-use super::settings::{KINDS, Mode, common_kind, private_kind, spread_kind};
+use super::settings::{KINDS, Mode, common_kind, own_limit, private_kind, spread_kind};
 use super::world::{Hung, Impatient, World};
 use crate::support::{PATIENCE, Sent, key, sent};
 
@@ -172,7 +172,7 @@ impl<'a> Actor<'a> {
     }
 
     fn named(kind: usize) -> HandledType {
-        HandledType { weight: 0.25, ..key(kind).into() }
+        HandledType { weight: 0.25, max_batch_items: own_limit(kind), ..key(kind).into() }
     }
 
     fn add(&self, kind: usize, probe: &Arc<Probe>) -> bool {
@@ -251,9 +251,9 @@ impl<'a> Actor<'a> {
     fn check_stats(&self) {
         let (stats, config) = (self.queue.stats(), &self.world.settings.config);
         // Each thread may have a batch of the partition in hand, and one may wait for its next try.
-        // A batch is rounded up to a segment, which is never larger than the batch.
         let batches = stats.drain_threads.len() + 1;
-        let mut bound = config.buffer_size + batches * 2 * config.max_batch_items;
+        let own = (0..KINDS).filter_map(own_limit).max().unwrap_or(0);
+        let mut bound = config.buffer_size + batches * config.max_batch_items.max(own);
         if self.world.may_choke() {
             bound += config.buffer_size;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use batchqueue::{AddHandlerError, Batch, Failure, FlushError, Handler, HandlerRef, Wait};
 
 use super::random::Random;
-use super::settings::{End, KINDS, common_kind};
+use super::settings::{End, KINDS, common_kind, own_limit};
 use super::world::{Ended, World};
 use crate::support::{Sent, key};
 
@@ -84,7 +84,7 @@ impl Probe {
     }
 
     fn consume(&self, world: &Arc<World>, batch: &mut Batch<Sent>) -> Result<(), Failure> {
-        let items: Vec<Sent> = batch.iter().copied().collect();
+        let mut items: Vec<Sent> = batch.iter().copied().collect();
         if items.len() != batch.len() || items.is_empty() {
             world.violation(format!("a batch of {} items reports {}", items.len(), batch.len()));
         }
@@ -93,6 +93,11 @@ impl Probe {
             if !kinds.is_empty() && items.iter().any(|item| !kinds.contains(&item.kind)) {
                 world.violation(format!("{} is for {kinds:?} and got {items:?}", self.id));
             }
+        }
+        let own = items.iter().filter_map(|item| own_limit(item.kind)).max();
+        let most = world.settings.config.max_batch_items.max(own.unwrap_or(0));
+        if items.len() > most {
+            world.violation(format!("a call got {} items, more than {most}", items.len()));
         }
         let mut random = self.random.lock().unwrap().clone();
         if random.once_in(8) {
@@ -111,6 +116,15 @@ impl Probe {
         let failure = match mood {
             4 | 5 => Some(Failure::new("not now")),
             6 => Some(Failure::last("never")),
+            8 | 9 => {
+                // The rest fails, so that what is consumed is still in order.
+                let handled = items.len() / 2;
+                self.end(world, &items[..handled], true);
+                let failed: Vec<usize> = (handled..items.len()).collect();
+                batch.keep(&failed);
+                items.drain(..handled);
+                Some(Failure::of_rest("some not now"))
+            }
             7 => {
                 self.end(world, &items, false);
                 // A panic without the panic hook's message.
@@ -125,7 +139,7 @@ impl Probe {
             }
             failure => {
                 self.end(world, &items, failure.is_none());
-                if mood.is_multiple_of(2) {
+                if mood.is_multiple_of(2) && mood != 8 {
                     drop(batch.drain());
                 }
                 failure.map_or(Ok(()), Err)

@@ -35,6 +35,11 @@ pub fn spread_kind(random: &mut Random) -> usize {
     KINDS - 1 - random.below(SPREAD_KINDS)
 }
 
+/// The most items that a handler of a type gets in one call, if actors register it.
+pub fn own_limit(kind: usize) -> Option<usize> {
+    [None, Some(2), Some(40)][kind % 3]
+}
+
 pub fn is_spread(kind: usize) -> bool {
     kind >= KINDS - SPREAD_KINDS
 }

@@ -33,13 +33,24 @@ impl World {
                 let lane = next.partitions[of].lanes[kind].as_mut().expect("its job runs");
                 lane.tries += 1;
                 let fails = lane.tries <= self.failures[kind];
+                let in_part = fails && self.fails_in_part && lane.job.len() > 1;
                 next.threads[at].in_hand = Some(InHand { fails, ..in_hand });
-                next.threads[at].at = if fails { At::EndJob } else { At::Settle };
+                next.threads[at].at = match (fails, in_part) {
+                    (false, _) => At::Settle,
+                    (_, true) => At::SettlePart,
+                    _ => At::EndJob,
+                };
                 each(step(if fails { "has failed for" } else { "returns for" }), next);
             }
             At::Settle => {
-                self.settle(&mut next, thread, of, kind);
+                self.settle(&mut next, thread, of, kind, 0);
                 each(step("counts the items of"), next);
+            }
+            At::SettlePart => {
+                let in_hand = me.in_hand.expect("a call has a job");
+                self.settle(&mut next, thread, of, kind, 1);
+                next.threads[at].in_hand = Some(InHand { is_counted_in_part: true, ..in_hand });
+                each(step("counts all but one of the items of"), next);
             }
             At::EndJob => {
                 if state.partitions[of].is_locked {
@@ -79,13 +90,14 @@ impl World {
         }
     }
 
-    fn settle(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
+    /// Counts the items of a job from the one with the number `first`.
+    fn settle(&self, state: &mut State, thread: Index, of: usize, kind: usize, first: usize) {
         let me = &mut state.threads[usize::from(thread)];
         me.at = At::EndJob;
         let counts = !me.is_cut_off || self.is_off(Rule::CutOff);
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         if counts {
-            let items: Vec<u8> = lane.job.iter().map(|item| item.position).collect();
+            let items: Vec<u8> = lane.job[first..].iter().map(|item| item.position).collect();
             for position in items {
                 if state.partitions[of].is_settled(position) {
                     state.break_promise("an item was handled twice");
@@ -104,6 +116,9 @@ impl World {
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
         if retries {
+            if in_hand.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
+                lane.job.truncate(1);
+            }
             let is_current = self.has_consumers || state.handlers[kind] == in_hand.desk;
             lane.state = if is_current || self.is_off(Rule::RecallFailed) {
                 LaneState::BackingOff { is_due: false }
@@ -268,8 +283,7 @@ impl World {
                 if target == Some(Some(desk)) {
                     self.take_job(lane.expect("it is posted"));
                     self.make_room(&mut next, of, true);
-                    next.threads[at].in_hand =
-                        Some(InHand { partition, kind, desk: Some(desk), fails: false });
+                    next.threads[at].in_hand = Some(InHand::new(partition, kind, Some(desk)));
                     next.threads[at].recalls.clear();
                     next.threads[at].at = At::BeginCall;
                 } else if target.is_some() {

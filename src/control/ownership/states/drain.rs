@@ -300,7 +300,8 @@ impl World {
         self.take_job(lane);
         let me = &mut state.threads[usize::from(thread)];
         let kind = Index::try_from(kind).expect("few types");
-        me.in_hand = Some(InHand { partition: me.partition, kind, desk, fails: false });
+        let partition = me.partition;
+        me.in_hand = Some(InHand::new(partition, kind, desk));
         me.at = At::BeforeLeave;
     }
 

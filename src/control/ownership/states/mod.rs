@@ -78,10 +78,11 @@ fn without_each_rule_a_promise_breaks() {
 
 /// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
 /// the model cannot have a second lane of a type.
-const RULES: [(Rule, &str); 30] = [
+const RULES: [(Rule, &str); 31] = [
     (Rule::HoldDesk, "two threads at one desk"),
     (Rule::TicketsAtRelease, "two threads at one desk, a close"),
     (Rule::FailedToHead, "a close, a retry"),
+    (Rule::DropConsumed, "a retry of a part"),
     (Rule::ResultBit, "a retry"),
     (Rule::ResultWake, "a move"),
     (Rule::StoppedTake, "a retry"),

@@ -32,6 +32,8 @@ pub enum At {
     BeginCall,
     Call,
     Settle,
+    /// Counts what a call that failed in part has consumed.
+    SettlePart,
     EndJob,
     SetBit,
     WakeInside,

@@ -206,6 +206,14 @@ pub struct InHand {
     /// `None`: its type has no handler.
     pub desk: Option<Index>,
     pub fails: bool,
+    /// Whether all but the first item of the job that fails were counted as consumed.
+    pub is_counted_in_part: bool,
+}
+
+impl InHand {
+    pub fn new(partition: Index, kind: Index, desk: Option<Index>) -> Self {
+        Self { partition, kind, desk, fails: false, is_counted_in_part: false }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -50,6 +50,8 @@ pub struct World {
     pub batch: usize,
     /// So many tries of each type's jobs fail.
     pub failures: [u8; TYPES],
+    /// Whether the first item of a job fails alone.
+    pub fails_in_part: bool,
     /// Whether a back-off lasts longer than all else.
     pub has_long_back_offs: bool,
     pub hang: Hang,
@@ -77,6 +79,7 @@ impl World {
             bound: 8,
             batch: 8,
             failures: [0; TYPES],
+            fails_in_part: false,
             has_long_back_offs: false,
             hang: Hang::No,
             moves: &[],

@@ -22,7 +22,7 @@ pub fn worlds() -> Vec<World> {
     worlds
 }
 
-fn in_one_partition() -> [World; 14] {
+fn in_one_partition() -> [World; 17] {
     [
         World::new("one thread", &[&[(0, 0), (0, 0), (0, 0)]]),
         World { closes: true, ..World::new("a close", &[&[(0, 0), (0, 0)]]) },
@@ -67,6 +67,28 @@ fn in_one_partition() -> [World; 14] {
             ..World::new("a close that runs out of time, a retry", &[&[(0, 0), (0, 0)]])
         },
         World {
+            failures: [2, 0],
+            fails_in_part: true,
+            bound: 2,
+            ..World::new("a retry of a part", &[&[(0, 0), (0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            failures: [1, 0],
+            fails_in_part: true,
+            flushes: true,
+            ..World::new("a flush, a retry of a part", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            failures: [1, 0],
+            fails_in_part: true,
+            closes: true,
+            expires: true,
+            ..World::new(
+                "a close that runs out of time, a retry of a part",
+                &[&[(0, 0), (0, 0), (0, 0)]],
+            )
+        },
+        World {
             failures: [1, 0],
             is_mixed: true,
             ..World::new("a retry beside another type", &[&[(0, 0), (0, 1), (0, 0)]])
@@ -84,7 +106,7 @@ fn in_one_partition() -> [World; 14] {
     ]
 }
 
-fn moves() -> [World; 12] {
+fn moves() -> [World; 13] {
     [
         World { moves: &[(0, 1)], ..two("a move", &[&[(0, 0), (0, 0)]]) },
         World { moves: &[(0, 1), (0, 0)], ..two("a move there and back", &[&[(0, 0)]]) },
@@ -105,6 +127,12 @@ fn moves() -> [World; 12] {
             moves: &[(0, 1)],
             failures: [1, 0],
             ..two("a move, a retry", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            moves: &[(0, 1)],
+            failures: [1, 0],
+            fails_in_part: true,
+            ..two("a move, a retry of a part", &[&[(0, 0), (0, 0)]])
         },
         World { moves: &[(0, 1), (1, 0)], ..two("a swap", &[&[(0, 0)], &[(1, 1)]]) },
         World {

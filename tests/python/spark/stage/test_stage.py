@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, RetryPolicy, ThreadPolicy
+from batchqueue import (
+    BatchFailed,
+    BatchQueueConfig,
+    ConfigError,
+    PartitionPolicy,
+    RetryPolicy,
+    ThreadPolicy,
+)
 from batchqueue.spark import SinkError
 from batchqueue.spark.stage.stage import Stage
 
@@ -46,6 +53,33 @@ def test_end_of_a_stage_waits_for_the_retries_of_the_last_batch() -> None:
     with Stage("retries", config, {int: consume}) as stage:
         stage.produce_many([1, 2, 3])
     assert (stage.summary.consumed, stage.summary.failed) == (3, 0)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_part_of_a_batch_that_fails_is_retried_alone(attempts: int, returns: bool) -> None:
+    config: BatchQueueConfig[Any] = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), retry=RetryPolicy(attempts=attempts, backoff_ms=1)
+    )
+    calls: list[list[int]] = []
+
+    def consume(batch: list[int]) -> BatchFailed | None:
+        calls.append(list(batch))
+        failure = BatchFailed([item for item in batch if item == 2 and calls == [batch]])
+        if returns:
+            return failure
+        raise failure
+
+    stage = Stage("part", config, {int: consume})
+    if attempts == 1:
+        with pytest.raises(SinkError, match=r"lost 1 of 3 items \(1 failed"), stage:
+            stage.produce_many([1, 2, 3])
+    else:
+        with stage:
+            stage.produce_many([1, 2, 3])
+        assert calls[-1] == [2]
+    assert stage.summary.consumed + stage.summary.failed == 3
+    assert stage.summary.failed == 2 - attempts
 
 
 def test_methods_of_one_object_are_never_entered_concurrently() -> None:
