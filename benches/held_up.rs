@@ -137,7 +137,13 @@ fn feed(queue: &BatchQueue<Stamped>, kinds: &[usize]) -> usize {
 fn headline(beside: bool, slots: &Arc<Vec<usize>>) -> f64 {
     const ITEMS: usize = 8_000_000;
     let backoff = HOUR;
-    let retry = RetryPolicy { attempts: 2, backoff, factor: 1.0, max_backoff: backoff };
+    let retry = RetryPolicy {
+        attempts: 2,
+        backoff,
+        factor: 1.0,
+        max_backoff: backoff,
+        ..RetryPolicy::default()
+    };
     let config = Config { retry: Some(retry), ..headline_config() };
     let queue = Arc::new(BatchQueue::builder("headline", config).start().expect("a valid config"));
     for kind in 0..TYPES {
@@ -300,7 +306,13 @@ fn closed_loops() {
 /// Five types beside one that is down for the whole span.
 #[allow(clippy::cast_precision_loss)]
 fn beside_a_sink_that_is_down() {
-    let retry = RetryPolicy { attempts: 2, backoff: HOUR, factor: 1.0, max_backoff: HOUR };
+    let retry = RetryPolicy {
+        attempts: 2,
+        backoff: HOUR,
+        factor: 1.0,
+        max_backoff: HOUR,
+        ..RetryPolicy::default()
+    };
     let queue = start(Config { retry: Some(retry), buffer_size: 1_000, ..two_threads(true) });
     let healthy = Counter::default();
     queue.add_handler(TypeKey(0), HandlerRef::new(Down)).expect("a new type");

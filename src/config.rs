@@ -191,6 +191,14 @@ pub struct RetryPolicy {
     pub factor: f64,
     /// The longest wait.
     pub max_backoff: Duration,
+    /// The share of each wait, 0 to 1, that chance may cut off, so that batches which failed
+    /// together are not tried together.
+    pub jitter: f64,
+    /// Whether a batch whose tries are used up is halved, each half tried once, and so on, until
+    /// what fails stands alone. Order is kept. Of *n* items *k* bad ones take at most
+    /// 2*k*(1 + log2(*n*/*k*)) further tries. Not while a shutdown has less than a tenth of its
+    /// time left.
+    pub bisect: bool,
 }
 
 impl Default for RetryPolicy {
@@ -201,16 +209,21 @@ impl Default for RetryPolicy {
             backoff: Duration::from_millis(100),
             factor: 2.0,
             max_backoff: Duration::from_secs(5),
+            jitter: 0.0,
+            bisect: false,
         }
     }
 }
 
 impl RetryPolicy {
-    /// The wait after the `attempt`-th try, counted from 1.
-    pub fn delay(&self, attempt: u32) -> Duration {
+    /// The wait after the `attempt`-th try, counted from 1. `random`: a number from 0 to 1; not
+    /// called without jitter.
+    pub fn delay(&self, attempt: u32, random: impl FnOnce() -> f64) -> Duration {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.backoff.as_secs_f64() * self.factor.powi(exponent);
-        Duration::try_from_secs_f64(seconds).unwrap_or(self.max_backoff).min(self.max_backoff)
+        let longest =
+            Duration::try_from_secs_f64(seconds).unwrap_or(self.max_backoff).min(self.max_backoff);
+        if self.jitter > 0.0 { longest.mul_f64(1.0 - self.jitter * random()) } else { longest }
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
@@ -224,6 +237,12 @@ impl RetryPolicy {
             return Err(ConfigError(format!(
                 "retry: factor is {}; give a finite number from 1 up",
                 self.factor
+            )));
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(ConfigError(format!(
+                "retry: jitter is {}; give 0 to 1, the share of a wait that chance may cut off",
+                self.jitter
             )));
         }
         Ok(())

@@ -86,7 +86,7 @@ class BatchFailed(BatchQueueError, RuntimeError):
         self.items = None if items is None else list(items)
         self.indexes = None if indexes is None else [_position(number) for number in indexes]
         self.cause = self.__cause__ = cause
-        count = len(self.indexes if self.items is None else self.items)
+        count = len(self.items or self.indexes or ())
         because = "" if cause is None else f": {type(cause).__name__}: {cause}"
         super().__init__(f"{count} of the batch failed{because}")
 

@@ -146,8 +146,14 @@ class RetryPolicy:
         factor: Factor from one wait to the next, 1 or more. Default: 2.
         max_backoff_ms: The longest wait. Default: 5000 ms.
         retry_on: Exceptions after which the batch is tried again; after others it fails
-            immediately.
-            Default: any `Exception`.
+            immediately. Default: any `Exception`.
+        jitter: The share of each wait, 0 to 1, that chance may cut off: the wait is multiplied by
+            `1 - jitter * random()`, so that batches that failed together are not tried together.
+            Default: 0.
+        bisect: Whether a batch whose attempts are used up is halved, each half tried once, and so
+            on, until what fails stands alone: one bad item then fails alone. Of n items, k bad ones
+            take at most 2 k (1 + log2(n / k)) further calls. The order is kept. It stops while a
+            shutdown has less than a tenth of its time left. Default: False.
 
     Raises:
         ConfigError: A value is out of range; the message names the setting and its limit.
@@ -158,6 +164,8 @@ class RetryPolicy:
     factor: float = 2.0
     max_backoff_ms: float = 5_000
     retry_on: tuple[type[BaseException], ...] = (Exception,)
+    jitter: float = 0.0
+    bisect: bool = False
 
     def __post_init__(self) -> None:
         if (
@@ -178,6 +186,14 @@ class RetryPolicy:
                 raise ConfigError(
                     f"retry: {name} is {value!r}; give a finite number from {least} up"
                 )
+        if (
+            not isinstance(self.jitter, (int, float))
+            or isinstance(self.jitter, bool)
+            or not 0 <= self.jitter <= 1
+        ):
+            raise ConfigError(f"retry: jitter is {self.jitter!r}; give a number from 0 to 1")
+        if not isinstance(self.bisect, bool):
+            raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
         kinds = self.retry_on
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds

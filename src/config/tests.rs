@@ -40,11 +40,24 @@ fn fewer_partitions_than_threads_reduce_the_threads() {
 
 #[test]
 fn waits_between_tries_grow_up_to_the_limit() {
+    let never = || unreachable!("there is no jitter");
     let policy = RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
-    let waits: Vec<_> = (1..6).map(|attempt| policy.delay(attempt).as_millis()).collect();
+    let waits: Vec<_> = (1..6).map(|attempt| policy.delay(attempt, never).as_millis()).collect();
     assert_eq!(waits, [100, 200, 400, 700, 700]);
-    assert_eq!(policy.delay(u32::MAX), policy.max_backoff);
-    assert_eq!(RetryPolicy { backoff: Duration::ZERO, ..policy }.delay(9), Duration::ZERO);
+    assert_eq!(policy.delay(u32::MAX, never), policy.max_backoff);
+    assert_eq!(RetryPolicy { backoff: Duration::ZERO, ..policy }.delay(9, never), Duration::ZERO);
+}
+
+#[test]
+fn jitter_takes_up_to_its_share_off_a_wait() {
+    let policy = RetryPolicy { jitter: 0.3, ..RetryPolicy::default() };
+    let millis = |random| policy.delay(1, || random).as_millis();
+    assert_eq!([millis(0.0), millis(0.5), millis(1.0)], [100, 85, 70]);
+    for jitter in [-0.1, 1.1, f64::NAN] {
+        let retry = Some(RetryPolicy { jitter, ..policy });
+        let problem = Config { retry, ..Config::default() }.validate().unwrap_err().to_string();
+        assert!(problem.starts_with(&format!("retry: jitter is {jitter}; give 0 to 1")));
+    }
 }
 
 #[test]

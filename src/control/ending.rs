@@ -5,17 +5,20 @@
 //! | `closing` | closer, once, after every gate is closed | drain threads |
 //! | `unfinished` | closer (set), drain threads (count down) | drain threads |
 //! | `expired` | an expiring shutdown, once, under the control lock | drain threads |
+//! | `time` | shutdowns, the first one with a deadline | drain threads |
 //! | `to_close` | drain threads at their end | the same |
 //! | `running` | the last act of each drain thread | shutdowns |
 
 use crate::control::scheduler::RunningThreads;
 use crate::flow::handler::HandlerRef;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, OnceLock, Ordering};
 
 pub(crate) struct Ending<T> {
     closing: AtomicBool,
     unfinished: AtomicUsize,
     expired: AtomicBool,
+    /// When the first shutdown with a deadline began, and that deadline.
+    time: OnceLock<(Instant, Instant)>,
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     running: Arc<RunningThreads>,
@@ -27,6 +30,7 @@ impl<T> Ending<T> {
             closing: AtomicBool::new(false),
             unfinished: AtomicUsize::new(0),
             expired: AtomicBool::new(false),
+            time: OnceLock::new(),
             to_close: Mutex::new(None),
             running: Arc::new(RunningThreads::new(threads)),
         }
@@ -46,6 +50,19 @@ impl<T> Ending<T> {
         // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
         // every gate closed.
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// A shutdown has until `deadline`.
+    pub(crate) fn note_deadline(&self, deadline: Instant) {
+        self.time.get_or_init(|| (Instant::now(), deadline));
+    }
+
+    /// Whether less than a tenth of the time is left that the first shutdown with a deadline had.
+    pub(crate) fn is_short_of_time(&self) -> bool {
+        self.time.get().is_some_and(|&(began, deadline)| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            left <= deadline.saturating_duration_since(began) / 10
+        })
     }
 
     /// Whether every gate is closed.

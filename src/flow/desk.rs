@@ -11,8 +11,11 @@
 
 mod after_call;
 pub(crate) mod call;
+mod cut;
 pub(crate) mod lane;
 pub(crate) mod lanes;
+mod outcome;
+mod tries;
 
 use std::collections::VecDeque;
 

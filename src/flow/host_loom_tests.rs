@@ -217,7 +217,13 @@ fn loom_close_while_a_batch_waits_for_its_next_try() {
     model(2, || {
         let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
         let wait = Duration::from_secs(3_600);
-        let retry = RetryPolicy { attempts: 2, backoff: wait, factor: 1.0, max_backoff: wait };
+        let retry = RetryPolicy {
+            attempts: 2,
+            backoff: wait,
+            factor: 1.0,
+            max_backoff: wait,
+            ..RetryPolicy::default()
+        };
         let queue = interpreter.queue(Config { retry: Some(retry), ..config(1) });
         queue.add_handler(ONE, HandlerRef::new(Stubborn(seen.clone(), Mutex::new(false)))).unwrap();
         interpreter.0.attach();

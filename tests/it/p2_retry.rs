@@ -13,7 +13,8 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(600);
 
 fn retrying(attempts: u32, backoff: Duration) -> Config {
-    let retry = RetryPolicy { attempts, backoff, factor: 1.0, max_backoff: LONG };
+    let retry =
+        RetryPolicy { attempts, backoff, factor: 1.0, max_backoff: LONG, ..RetryPolicy::default() };
     Config { retry: Some(retry), ..config(1) }
 }
 

@@ -147,7 +147,13 @@ fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
 #[test]
 fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     let backoff = Duration::from_secs(600);
-    let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: backoff };
+    let retry = RetryPolicy {
+        attempts: 1_000,
+        backoff,
+        factor: 1.0,
+        max_backoff: backoff,
+        ..RetryPolicy::default()
+    };
     let partitions = PartitionPolicy::fixed(1).unwrap();
     let shared = shared(Selector::ByType, BufferStrategy::Blocking);
     let queue = start_with(&Lines::default(), Config { retry: Some(retry), partitions, ..shared });
@@ -178,7 +184,13 @@ fn many_types_that_back_off_leave_the_room_to_the_last_one() {
 fn removing_the_handler_of_a_choked_type_ends_the_choke() {
     let selector = Selector::ByType;
     let backoff = Duration::from_secs(600);
-    let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: backoff };
+    let retry = RetryPolicy {
+        attempts: 1_000,
+        backoff,
+        factor: 1.0,
+        max_backoff: backoff,
+        ..RetryPolicy::default()
+    };
     let shared = shared(selector, BufferStrategy::IfPossible);
     let queue = start_with(&Lines::default(), Config { retry: Some(retry), ..shared });
     let healthy = Collector::default();

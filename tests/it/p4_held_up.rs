@@ -221,6 +221,7 @@ fn types_that_fail_without_end_leave_the_thread_to_others() {
                 backoff,
                 factor: 1.0,
                 max_backoff: LONG,
+                ..RetryPolicy::default()
             }),
             ..config(1)
         });

@@ -73,7 +73,13 @@ pub fn config(threads: usize) -> Config {
 
 /// Retries without end.
 pub fn retrying(threads: usize, backoff: Duration) -> Config {
-    let retry = RetryPolicy { attempts: 1_000, backoff, factor: 1.0, max_backoff: LONG };
+    let retry = RetryPolicy {
+        attempts: 1_000,
+        backoff,
+        factor: 1.0,
+        max_backoff: LONG,
+        ..RetryPolicy::default()
+    };
     Config { retry: Some(retry), ..config(threads) }
 }
 

@@ -116,9 +116,9 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// The job of a lane failed at `target`, and is tried again when `until` has come; `consumed`
-    /// items have left it. If the time of a shutdown is over, it is dropped: its items were counted
-    /// as abandoned.
+    /// What is left of the job of a lane, after a call of `target`, is tried again when `until` has
+    /// come; so many items of it were `settled`. If the time of a shutdown is over, it is dropped:
+    /// its items were counted as abandoned.
     pub(super) fn retry_job(
         &self,
         thread: usize,
@@ -126,17 +126,17 @@ impl<T: Item> Shared<T> {
         target: &Target<T>,
         until: Deadline,
         took: Duration,
-        consumed: usize,
+        settled: usize,
     ) {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
             lanes.note_call(took);
             // Under the lock: the owner discards what it finds here after that time.
             if self.ending.is_expired() {
-                lanes.end(job.place.lane, consumed);
+                lanes.end(job.place.lane, settled);
                 return Some(job);
             }
-            lanes.retry(job, until, consumed);
+            lanes.retry(job, until, settled);
             // The thread that took the handler away meanwhile left the job to this one.
             if !self.is_current(target) && !rule_off(Rule::RecallFailed) {
                 lanes.recall_type(target.registered.key);

@@ -6,16 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::control::slow_calls::SLOW_CALL;
 use crate::flow::desk::lane::Job;
 use crate::flow::desk::{Desk, JobPlace};
+use crate::flow::handler::Failure;
 use crate::flow::handler::consumption::Consumption;
-use crate::flow::handler::dispatch_log::Problem;
-use crate::flow::handler::{Batch, Failure};
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
-use crate::observe::{Calling, Outcome, ThreadTally};
+use crate::observe::{Calling, ThreadTally};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Deadline, Duration, Instant, time_since};
+use crate::sync::{Arc, Duration, Instant, time_since};
 use crate::thread_context::HandlerScope;
 
 /// How long a thread that has a desk serves the jobs of others there while its own partitions have
@@ -130,11 +129,10 @@ impl<T: Item> Caller<'_, T> {
     /// Calls the handler once, and counts the outcome unless there is a next try.
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
-        let retry = self.shared.config.retry.as_ref();
         let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
         job.tries += 1;
-        let is_last = retry.is_none_or(|retry| job.tries >= retry.attempts);
-        job.batch.set_last_attempt(is_last);
+        let again = self.next_try(&job);
+        job.batch.set_last_attempt(again.is_none());
         let tried = match cut {
             Ok(()) => self.try_once(target, &mut job),
             Err(failure) => Some((Err(failure), Duration::ZERO)),
@@ -148,22 +146,14 @@ impl<T: Item> Caller<'_, T> {
             Err(failure) if failure.in_part => job.batch.len(),
             Err(_) => job.items,
         };
-        let consumed = job.items - failed;
-        if let (Err(failure), Some(retry)) = (&result, retry)
+        if let (Err(failure), Some(again)) = (&result, again)
             && failure.retry
-            && !is_last
             && failed > 0
             && job.batch.len() == failed
         {
-            self.tally.side_call(None);
-            let until = Deadline::after(retry.delay(job.tries));
-            job.tried_by = self.consumer_of(target);
-            let consumed = if consumed > 0 { self.settle(target, consumed, 0, &job) } else { 0 };
-            if consumed > 0 {
-                (job.items, job.took) = (failed, Duration::ZERO);
-            }
-            return self.shared.retry_job(self.thread, job, target, until, took, consumed);
+            return self.try_again(target, job, again, took);
         }
+        let consumed = job.items - failed;
         let counts = !rule_off(Rule::CountFailed);
         let (done, lost) = if counts { (consumed, failed) } else { (job.items, 0) };
         self.settle(target, done, lost, &job);
@@ -171,54 +161,18 @@ impl<T: Item> Caller<'_, T> {
             && !failure.reported
             && failed > 0
         {
-            let (queue, name) = (&self.shared.name, &registered.name);
-            self.note(Problem::Failed, registered.key, failed as u64, |failed| {
-                let line =
-                    format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
-                (name.to_string(), line)
-            });
+            self.note_failed(registered, failed, &failure);
         }
-        for mut segment in job.batch.into_segments() {
+        for mut segment in std::mem::take(&mut job.batch).into_segments() {
             segment.clear();
             self.segment_cache.keep(segment);
         }
-        self.shared.end_job(self.thread, job.place, job.items, took);
-    }
-
-    /// Counts what a job consumed and what failed. Returns how much of it was not counted as
-    /// abandoned before.
-    fn settle(&self, target: &Target<T>, consumed: usize, failed: usize, job: &Job<T>) -> usize {
-        let count = |outcome, items: usize| {
-            let counts = items > 0 && self.tally.settle(outcome, items as u64);
-            if counts { items } else { 0 }
-        };
-        let consumed = count(Outcome::Consumed, consumed);
-        let failed = count(Outcome::Failed, failed);
-        if consumed + failed > 0 {
-            target.registered.tally.settle(consumed as u64, failed as u64, job.took);
+        let settled = job.items;
+        if job.next_piece() {
+            job.tried_by = self.consumer_of(target);
+            return self.retry(target, job, Duration::ZERO, took, settled);
         }
-        consumed + failed
-    }
-
-    /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
-    /// If that panics, the item is lost and fails the job.
-    #[cold]
-    fn cut_at_limit(&self, job: &mut Job<T>) -> Result<(), Failure> {
-        let excess = std::mem::take(&mut job.excess);
-        let Some(last) = job.batch.pop() else { return Ok(()) };
-        let parts = catch_unwind(AssertUnwindSafe(|| {
-            let weight = last.weight() - excess;
-            last.cut(weight)
-        }));
-        let (partition, lane) = (self.shared.route.partition(job.place.partition), job.place.lane);
-        let Ok((first, rest)) = parts else {
-            partition.change_lanes(|lanes| lanes.lose_rest(lane, excess));
-            job.items += excess;
-            return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
-        };
-        job.batch.push_back(first);
-        drop(partition.change_lanes(|lanes| lanes.put_back(lane, rest)));
-        Ok(())
+        self.shared.end_job(self.thread, job.place, settled, took);
     }
 
     /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed
@@ -270,61 +224,9 @@ impl<T: Item> Caller<'_, T> {
     }
 
     /// The number of the consumer that tried a job, with one consumer for each thread.
-    fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
+    pub(super) fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
         let is_per_thread = matches!(self.shared.consumption, Consumption::PerThread(_));
         is_per_thread.then_some(target.registered.number)
-    }
-
-    /// Counts a job whose type has no handler, or lost it between two tries.
-    fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
-        let (shared, items) = (self.shared, job.items as u64);
-        if job.tries > 0 {
-            self.tally.settle(Outcome::Failed, items);
-            self.note(Problem::Failed, key, items, |failed| {
-                let first = job.batch.iter().next();
-                let name = first.map_or_else(String::new, |item| shared.host.type_name(item));
-                let queue = &shared.name;
-                let line = format!(
-                    "queue {queue}: {failed} items of {name} failed: their handler was removed \
-                     before the next try"
-                );
-                (name, line)
-            });
-        } else if !rule_off(Rule::CountUnhandled) {
-            self.settle_unhandled(&job.batch, items);
-        }
-        let place = job.place;
-        drop(job.batch);
-        shared.end_job(self.thread, place, job.items, Duration::ZERO);
-    }
-
-    fn settle_unhandled(&mut self, batch: &Batch<T>, items: u64) {
-        let shared = self.shared;
-        self.tally.settle(Outcome::Unhandled, items);
-        let Some(first) = batch.iter().next() else { return };
-        self.note(Problem::Unhandled, first.type_key(), items, |unhandled| {
-            let (queue, name) = (&shared.name, shared.host.type_name(first));
-            let has_handler =
-                |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
-            let hint = shared.host.unhandled_hint(first, &has_handler);
-            let hint =
-                hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
-            let line = format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}");
-            (name, line)
-        });
-    }
-
-    /// Counts items for the log, and adds the line that is due, if one is: `line` returns it after
-    /// what the type is called.
-    fn note(
-        &mut self,
-        problem: Problem,
-        key: TypeKey,
-        items: u64,
-        line: impl FnOnce(u64) -> (String, String),
-    ) {
-        let shared = self.shared;
-        self.lines.extend(shared.dispatch_log.note(&shared.name, problem, key, items, line));
     }
 }
 

@@ -33,6 +33,9 @@ pub(crate) struct Job<T> {
     /// The weight of the last item over the limit of the batch. It counts as left in the lane, and
     /// goes back there before the first try.
     pub(crate) excess: usize,
+    /// What is tried after the batch, from the last one to the first, where a batch that failed was
+    /// halved.
+    pub(crate) pieces: Vec<Batch<T>>,
     /// Tries so far.
     pub(crate) tries: u32,
     /// The time in the handler so far.
@@ -148,13 +151,14 @@ impl<T> Lane<T> {
 
     /// Without the rule that what failed is tried first: behind the tail.
     pub(super) fn append_failed(&mut self, job: Job<T>) {
+        self.marks.push((job.weight(), self.start));
         self.tail.append(job.batch);
-        self.marks.push((job.items, self.start));
+        job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece));
     }
 
     /// The items that no thread has in hand, by weight.
     pub(super) fn held(&self) -> usize {
-        self.failed.as_ref().map_or(0, |job| job.items) + self.tail.len()
+        self.failed.as_ref().map_or(0, Job::weight) + self.tail.len()
     }
 
     /// Whether its job has waited for `limit`, counted from the first call.

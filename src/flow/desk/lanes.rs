@@ -297,14 +297,16 @@ impl<T> Lanes<T> {
                 items: batch.len(),
                 excess,
                 batch,
+                pieces: Vec::new(),
                 tries: 0,
                 took: Duration::ZERO,
                 tried_by: None,
             }
         });
-        self.held -= job.items;
+        let weight = job.weight();
+        self.held -= weight;
         if lane.is_choked {
-            self.choked -= job.items;
+            self.choked -= weight;
             self.unchoke_empty(index);
         }
         job
@@ -346,15 +348,16 @@ impl<T> Lanes<T> {
         was_stopped || !self.ready.is_empty()
     }
 
-    /// The job of a lane failed, and is tried again when `until` has come, ahead of the tail. So
-    /// many items that were `consumed` have left it.
-    pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline, consumed: usize) {
-        self.settled += consumed as u64;
-        self.held += job.items;
+    /// What is left of the job of a lane is tried again when `until` has come, ahead of the tail.
+    /// So many items of it were `settled`.
+    pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline, settled: usize) {
+        self.settled += settled as u64;
+        let weight = job.weight();
+        self.held += weight;
         let index = job.place.lane;
         let lane = &mut self.all[index];
         if lane.is_choked {
-            self.choked += job.items;
+            self.choked += weight;
         }
         lane.state = State::BackingOff(until);
         if rule_off(Rule::FailedToHead) {
@@ -369,7 +372,10 @@ impl<T> Lanes<T> {
     pub(crate) fn discard(&mut self) -> Vec<Batch<T>> {
         let mut items = Vec::new();
         for (_, lane) in &mut self.all {
-            items.extend(lane.failed.take().map(|job| job.batch));
+            if let Some(job) = lane.failed.take() {
+                items.push(job.batch);
+                items.extend(job.pieces);
+            }
             items.push(std::mem::take(&mut lane.tail));
             if std::mem::take(&mut lane.is_choked) {
                 self.unchoked.push(lane.key);

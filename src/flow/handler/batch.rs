@@ -180,6 +180,24 @@ impl<T> Batch<T> {
         self.len -= weight;
     }
 
+    /// Splits a batch of 2 items or more at the largest power of two below its length. Of an exact
+    /// half the bound in `desk/tries.rs` would not hold.
+    pub(crate) fn halve(mut self) -> (Self, Self)
+    where
+        T: Item,
+    {
+        let (mut first, excess) = self.split_front(1 << (self.len - 1).ilog2());
+        if excess > 0
+            && let Some(last) = first.pop()
+        {
+            let weight = last.weight() - excess;
+            let (end, rest) = last.cut(weight);
+            first.push_back(end);
+            self.push_front(rest);
+        }
+        (first, self)
+    }
+
     /// Adds the items of another batch behind these.
     pub(crate) fn append(&mut self, other: Self) {
         self.len += other.len;

@@ -58,6 +58,8 @@ struct RetrySettings {
     factor: f64,
     max_backoff_ms: f64,
     retry_on: Py<PyAny>,
+    jitter: f64,
+    bisect: bool,
 }
 
 impl RetrySettings {
@@ -67,6 +69,8 @@ impl RetrySettings {
             backoff: millis("backoff_ms", self.backoff_ms)?,
             factor: self.factor,
             max_backoff: millis("max_backoff_ms", self.max_backoff_ms)?,
+            jitter: self.jitter,
+            bisect: self.bisect,
         })
     }
 }

@@ -1,6 +1,7 @@
 """Retries of a store that is busy or down. When they end, the query fails and can be resumed."""
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,7 +20,7 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
     """Run an action, and retry it while the store is unavailable.
 
     Args:
-        policy: How often and when to retry.
+        policy: How often and when to retry. A transaction is not bisected.
         what: Names the action in the log.
         action: What to run, one transaction. A retry must itself find out whether the attempt
             before it was committed.
@@ -40,7 +41,8 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
                     "the same checkpoint when the store is back: it continues where it was"
                 ) from error
             _log.warning("%s failed in attempt %d of %d: %s", what, attempt, policy.attempts, error)
-        time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000)
+        jitter = 1 - policy.jitter * random.random()
+        time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000 * jitter)
         wait_ms *= policy.factor
     raise AssertionError("a policy has at least one attempt")
 

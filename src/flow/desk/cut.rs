@@ -1,0 +1,31 @@
+//! Cut: an item that exceeds the limit of a batch, before the first try.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::desk::call::Caller;
+use crate::flow::desk::lane::Job;
+use crate::flow::handler::Failure;
+use crate::item::Item;
+
+impl<T: Item> Caller<'_, T> {
+    /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
+    /// If that panics, the item is lost and fails the job.
+    #[cold]
+    pub(super) fn cut_at_limit(&self, job: &mut Job<T>) -> Result<(), Failure> {
+        let excess = std::mem::take(&mut job.excess);
+        let Some(last) = job.batch.pop() else { return Ok(()) };
+        let parts = catch_unwind(AssertUnwindSafe(|| {
+            let weight = last.weight() - excess;
+            last.cut(weight)
+        }));
+        let (partition, lane) = (self.shared.route.partition(job.place.partition), job.place.lane);
+        let Ok((first, rest)) = parts else {
+            partition.change_lanes(|lanes| lanes.lose_rest(lane, excess));
+            job.items += excess;
+            return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
+        };
+        job.batch.push_back(first);
+        drop(partition.change_lanes(|lanes| lanes.put_back(lane, rest)));
+        Ok(())
+    }
+}

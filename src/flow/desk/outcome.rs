@@ -1,0 +1,101 @@
+//! Outcome: counts and logs what became of a job.
+
+use crate::flow::desk::call::Caller;
+use crate::flow::desk::lane::Job;
+use crate::flow::handler::dispatch_log::Problem;
+use crate::flow::handler::{Batch, Failure};
+use crate::flow::route::{Target, TypeHandlers};
+use crate::item::{Item, TypeKey};
+use crate::observe::Outcome;
+use crate::rules::{Rule, rule_off};
+use crate::sync::Duration;
+
+impl<T: Item> Caller<'_, T> {
+    /// Counts what a job consumed and what failed. Returns how much of it was not counted as
+    /// abandoned before.
+    pub(super) fn settle(
+        &self,
+        target: &Target<T>,
+        consumed: usize,
+        failed: usize,
+        job: &Job<T>,
+    ) -> usize {
+        let count = |outcome, items: usize| {
+            let counts = items > 0 && self.tally.settle(outcome, items as u64);
+            if counts { items } else { 0 }
+        };
+        let consumed = count(Outcome::Consumed, consumed);
+        let failed = count(Outcome::Failed, failed);
+        if consumed + failed > 0 {
+            target.registered.tally.settle(consumed as u64, failed as u64, job.took);
+        }
+        consumed + failed
+    }
+
+    /// Counts items that failed for the log.
+    pub(super) fn note_failed(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        failed: usize,
+        failure: &Failure,
+    ) {
+        let (queue, name) = (&self.shared.name, &registered.name);
+        self.note(Problem::Failed, registered.key, failed as u64, |failed| {
+            let line = format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
+            (name.to_string(), line)
+        });
+    }
+
+    /// Counts a job whose type has no handler, or lost it between two tries.
+    pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
+        let (shared, weight) = (self.shared, job.weight());
+        let items = weight as u64;
+        if job.tries > 0 {
+            self.tally.settle(Outcome::Failed, items);
+            self.note(Problem::Failed, key, items, |failed| {
+                let first = job.batch.iter().next();
+                let name = first.map_or_else(String::new, |item| shared.host.type_name(item));
+                let queue = &shared.name;
+                let line = format!(
+                    "queue {queue}: {failed} items of {name} failed: their handler was removed \
+                     before the next try"
+                );
+                (name, line)
+            });
+        } else if !rule_off(Rule::CountUnhandled) {
+            self.settle_unhandled(&job.batch, items);
+        }
+        let place = job.place;
+        drop(job);
+        shared.end_job(self.thread, place, weight, Duration::ZERO);
+    }
+
+    fn settle_unhandled(&mut self, batch: &Batch<T>, items: u64) {
+        let shared = self.shared;
+        self.tally.settle(Outcome::Unhandled, items);
+        let Some(first) = batch.iter().next() else { return };
+        self.note(Problem::Unhandled, first.type_key(), items, |unhandled| {
+            let (queue, name) = (&shared.name, shared.host.type_name(first));
+            let has_handler =
+                |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
+            let hint = shared.host.unhandled_hint(first, &has_handler);
+            let hint =
+                hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
+            let line = format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}");
+            (name, line)
+        });
+    }
+
+    /// Counts items for the log, and adds the line that is due, if one is: `line` returns it after
+    /// what the type is called.
+    fn note(
+        &mut self,
+        problem: Problem,
+        key: TypeKey,
+        items: u64,
+        line: impl FnOnce(u64) -> (String, String),
+    ) {
+        let shared = self.shared;
+        self.lines.extend(shared.dispatch_log.note(&shared.name, problem, key, items, line));
+    }
+}

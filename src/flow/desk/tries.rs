@@ -1,0 +1,108 @@
+//! Tries: the tries of a job after its first, and how a batch whose tries are used up is halved
+//! until what fails stands alone.
+//!
+//! Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay. The
+//! right halves wait in the job, so the lane still has one job, and its order is kept. With a left
+//! half of the largest power of two below the length, *k* bad ones of *n* items take at most
+//! 2*k*(1 + log2(*n*/*k*)) further tries.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::desk::call::Caller;
+use crate::flow::desk::lane::Job;
+use crate::flow::handler::{Batch, Failure};
+use crate::flow::route::Target;
+use crate::item::Item;
+use crate::sync::{Deadline, Duration};
+
+/// What follows a try that fails.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NextTry {
+    /// All that failed, after this time.
+    After(Duration),
+    /// Its first half.
+    Half,
+}
+
+impl<T> Job<T> {
+    /// All that the job holds, by weight.
+    pub(crate) fn weight(&self) -> usize {
+        self.items + self.pieces.iter().map(Batch::len).sum::<usize>()
+    }
+
+    /// Goes on to the piece that waits next. Returns `false` if there is none.
+    pub(super) fn next_piece(&mut self) -> bool {
+        let Some(batch) = self.pieces.pop() else { return false };
+        (self.items, self.batch, self.took) = (batch.len(), batch, Duration::ZERO);
+        true
+    }
+}
+
+impl<T: Item> Caller<'_, T> {
+    /// What follows if the try that is about to begin fails.
+    pub(super) fn next_try(&self, job: &Job<T>) -> Option<NextTry> {
+        let retry = self.shared.config.retry.as_ref()?;
+        if job.tries < retry.attempts {
+            return Some(NextTry::After(retry.delay(job.tries, fastrand::f64)));
+        }
+        let halves = retry.bisect && job.batch.len() > 1 && !self.shared.ending.is_short_of_time();
+        halves.then_some(NextTry::Half)
+    }
+
+    /// Tries again what failed of a job; the rest was consumed.
+    pub(super) fn try_again(
+        &mut self,
+        target: &Target<T>,
+        mut job: Job<T>,
+        again: NextTry,
+        took: Duration,
+    ) {
+        self.tally.side_call(None);
+        let consumed = job.items - job.batch.len();
+        let mut settled = if consumed > 0 { self.settle(target, consumed, 0, &job) } else { 0 };
+        if settled > 0 {
+            (job.items, job.took) = (job.batch.len(), Duration::ZERO);
+        }
+        let delay = match again {
+            NextTry::After(delay) => delay,
+            NextTry::Half => {
+                if !halve(&mut job) {
+                    let failure = "an item panicked when its batch was halved";
+                    let failed = job.items;
+                    settled += self.settle(target, 0, failed, &job);
+                    self.note_failed(&target.registered, failed, &Failure::last(failure));
+                    if !job.next_piece() {
+                        return self.shared.end_job(self.thread, job.place, settled, took);
+                    }
+                }
+                Duration::ZERO
+            }
+        };
+        job.tried_by = self.consumer_of(target);
+        self.retry(target, job, delay, took, settled);
+    }
+
+    /// Puts a job back into its lane, for its next try after a delay.
+    pub(super) fn retry(
+        &self,
+        target: &Target<T>,
+        job: Job<T>,
+        delay: Duration,
+        took: Duration,
+        settled: usize,
+    ) {
+        let until = Deadline::after(delay);
+        self.shared.retry_job(self.thread, job, target, until, took, settled);
+    }
+}
+
+/// Leaves the first half of its batch in hand. Returns `false` if that panics: the items are lost.
+fn halve<T: Item>(job: &mut Job<T>) -> bool {
+    let batch = std::mem::take(&mut job.batch);
+    let Ok((first, second)) = catch_unwind(AssertUnwindSafe(|| batch.halve())) else {
+        return false;
+    };
+    job.pieces.push(second);
+    (job.items, job.batch) = (first.len(), first);
+    true
+}
