@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "scripts" / "templates" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "figures"
 BENCHES = (
-    *("balance", "busy", "headline", "sparse", "handoff", "held_up", "shift", "memory"),
+    *("balance", "busy", "headline", "sparse", "handoff", "held_up", "batches", "shift", "memory"),
     "balancer",
 )
 HEADLINE_ITEMS = 1_600_000

@@ -269,9 +269,9 @@ pub struct Config {
     /// cycles of tiny batches grow up to it while those would take more than a third of the cores.
     /// Default: 200 ms.
     pub max_idle: Duration,
-    /// The most items that one call of a handler gets, exactly; about as many are what one drain
-    /// thread takes in one cycle. A type may have [its own](crate::HandledType::max_batch_items).
-    /// Default: 10,000.
+    /// The most items that one call of a handler gets, exactly, and that a drain thread takes from
+    /// a partition in one cycle. A type may have
+    /// [its own](crate::HandledType::max_batch_items). Default: 10,000.
     pub max_batch_items: usize,
     /// How a failed batch is retried. Default: not at all.
     pub retry: Option<RetryPolicy>,

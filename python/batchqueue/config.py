@@ -68,8 +68,8 @@ class BatchQueueConfig(Generic[T]):
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
             between cycles with tiny batches grow up to this time while such cycles would use more
             than a third of the cores. Default: 200 ms.
-        max_batch_items: The most items, or rows, that one call of a handler gets, exactly; about as
-            many are what a drain thread takes in one cycle. Default: 10 000.
+        max_batch_items: The most items, or rows, that one call of a handler gets, exactly, and that
+            a drain thread takes from a partition in one cycle. Default: 10 000.
         balancer: How partitions are spread over the drain threads by measured load; True means
             `DrainBalancer.load_weighted()`. It has no effect with one drain thread or on a shared
             scheduler. Default: None, partitions stay where they are.

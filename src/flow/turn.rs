@@ -20,7 +20,14 @@ use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
 use crate::item::{Item, TypeKey, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, Duration, Instant, Weak, time_since};
+
+/// A cycle takes so many items, however low the limit of a batch is, while it is quick: its end
+/// costs as much as several batches.
+const ITEMS_IN_QUICK_CYCLE: usize = 10_000;
+
+/// The longest that a quick cycle has taken.
+const QUICK_CYCLE: Duration = Duration::from_millis(1);
 
 /// The key of all items of a queue with a consumer.
 const ALL_TYPES: TypeKey = TypeKey(0);
@@ -43,13 +50,22 @@ enum Step {
 }
 
 impl<T: Item> DrainTask<T> {
-    /// One turn after the other, until `max_batch_items` are taken or every partition had its turn.
-    pub(super) fn take_turns(&mut self, first: usize, closing: bool, known_before: usize) -> Round {
+    /// One turn after the other, until enough is taken or every partition had its turn.
+    pub(super) fn take_turns(
+        &mut self,
+        first: usize,
+        closing: bool,
+        known_before: usize,
+        began: Instant,
+    ) -> Round {
         let shared = self.shared.clone();
         let mut round = Round::default();
         let (thread, hosted) = (self.index, self.was_hosted);
         let others =
             to_take(&shared, thread, self.last_served, closing).filter(|&index| index != first);
+        let most = shared.config.max_batch_items;
+        // Not in loom, which has no clock.
+        let most_in_cycle = if cfg!(loom) { most } else { most.max(ITEMS_IN_QUICK_CYCLE) };
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
             if !closing && is_host_free(&shared, thread, index) == hosted {
@@ -58,7 +74,7 @@ impl<T: Item> DrainTask<T> {
                 continue;
             }
             let calls = round.calls;
-            let budget = shared.config.max_batch_items - round.taken;
+            let budget = most.min(most_in_cycle - round.taken);
             let mut visit = self.turn(&shared, index, Step::Take(budget), closing, known_before);
             round.taken += visit.taken;
             // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the
@@ -75,7 +91,8 @@ impl<T: Item> DrainTask<T> {
             if round.calls > calls && !passed_over {
                 self.last_served = index;
             }
-            if round.taken.max(round.called) >= shared.config.max_batch_items {
+            let items = round.taken.max(round.called);
+            if items >= most && (items >= most_in_cycle || time_since(began) >= QUICK_CYCLE) {
                 break;
             }
         }

@@ -1,9 +1,9 @@
 //! Tries: the tries of a job after its first, and how a batch whose tries are used up is halved
 //! until what fails stands alone.
 //!
-//! Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay. The
-//! right halves wait in the job, so the lane still has one job, and its order is kept. With a left
-//! half of the largest power of two below the length, *k* bad ones of *n* items take at most
+//! Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay.
+//! The right halves wait in the job, so the lane still has one job, and its order is kept. With a
+//! left half of the largest power of two below the length, *k* bad ones of *n* items take at most
 //! 2*k*(1 + log2(*n*/*k*)) further tries.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ impl<T> Job<T> {
         self.items + self.pieces.iter().map(Batch::len).sum::<usize>()
     }
 
-    /// Goes on to the piece that waits next. Returns `false` if there is none.
+    /// Takes the piece that waits next in hand. Returns `false` if there is none.
     pub(super) fn next_piece(&mut self) -> bool {
         let Some(batch) = self.pieces.pop() else { return false };
         (self.items, self.batch, self.took) = (batch.len(), batch, Duration::ZERO);

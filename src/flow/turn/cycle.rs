@@ -110,13 +110,14 @@ impl<T: Item> DrainTask<T> {
         let first = self.partitions_to_take(closing).next();
         let (mut round, mut began) = (Round::default(), None);
         if let Some(first) = first {
-            began = Some(Instant::now());
+            let start = Instant::now();
+            began = Some(start);
             let shared = self.shared.clone();
             // While closing, a cycle checks all partitions, those that need the host and those that
             // do not.
             let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
-            let mut work = || round = self.take_turns(first, closing, known);
+            let mut work = || round = self.take_turns(first, closing, known, start);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
         let worked = round.calls > 0 || round.taken > 0;
