@@ -41,6 +41,7 @@ pub trait Item: Send + Sized + 'static {
     }
 
     /// How many items this one stands for, at least 1. Must not change while the item is queued.
+    /// One that stands for several can be [`cut`](Self::cut).
     fn weight(&self) -> usize {
         1
     }

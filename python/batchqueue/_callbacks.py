@@ -70,20 +70,14 @@ def failed_positions(
 
     Raises:
         ConfigError: The error names something that is not in the batch, or names it twice, or the
-            handler has changed the length of its list and indexes are given.
+            handler has changed the length of its list.
     """
-    given = batch if original is None else original
-    if sizes is None and error.items is not None:
-        return _positions_of(error.items, given)
     if len(batch) != count:
         raise ConfigError(
             f"BatchFailed is about a list that had {count} items and has {len(batch)} now; leave "
-            "the list as it was"
+            "the list as long as it was"
         )
-    if error.items is not None:
-        starts = list(accumulate(sizes or [], initial=0))
-        blocks = _positions_of(error.items, batch)
-        return [row for block in blocks for row in range(starts[block], starts[block + 1])]
+    given = batch if original is None else original
     named = error.indexes or []
     most = count if sizes is None else sum(sizes)
     beyond = next((number for number in named if number >= most), None)
@@ -92,14 +86,20 @@ def failed_positions(
     if len(set(named)) < len(named):
         raise ConfigError("BatchFailed has an index twice; give each once")
     # The handler may have sorted its list.
-    return sorted(named) if sizes else _positions_of([batch[at] for at in named], given)
+    if sizes is None:
+        items = [batch[at] for at in named] if error.items is None else error.items
+        return sorted(_places(items, given))
+    starts = list(accumulate(sizes, initial=0))
+    blocks = _places(batch if error.items is None else error.items, given)
+    rows = [row for block in blocks for row in range(starts[block], starts[block + 1])]
+    return sorted(rows if error.items is not None else (rows[at] for at in named))
 
 
-def _positions_of(items: list[Any], batch: list[Any]) -> list[int]:
-    """Return the positions of objects in a batch, by identity, in ascending order."""
+def _places(items: list[Any], batch: list[Any]) -> list[int]:
+    """Return the positions of objects in a batch, by identity."""
     places: dict[int, list[int]] = {}
-    for position, item in enumerate(batch):
-        places.setdefault(id(item), []).append(position)
+    for position in range(len(batch) - 1, -1, -1):
+        places.setdefault(id(batch[position]), []).append(position)
     positions = []
     for item in items:
         left = places.get(id(item))
@@ -108,5 +108,5 @@ def _positions_of(items: list[Any], batch: list[Any]) -> list[int]:
                 f"BatchFailed has an item of class {type(item).__qualname__} that is not in the "
                 "batch, or not that often; give objects of the list itself, or indexes"
             )
-        positions.append(left.pop(0))
-    return sorted(positions)
+        positions.append(left.pop())
+    return positions

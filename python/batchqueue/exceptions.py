@@ -47,8 +47,8 @@ class ProduceTimeoutError(BatchQueueError, TimeoutError):
 class BatchFailed(BatchQueueError, RuntimeError):
     """A handler raises or returns this for a part of its batch. The others count as consumed.
 
-    What failed is tried again by the `RetryPolicy`, if there is one, or else counts as failed. One
-    without items or rows is a success of the whole batch.
+    What failed is tried again by the `RetryPolicy`, if there is one, or else counts as failed; it
+    is not bisected. One without items or rows is a success of the whole batch.
 
     Attributes:
         items: The objects of the batch that failed, or None.
@@ -91,7 +91,7 @@ class BatchFailed(BatchQueueError, RuntimeError):
         super().__init__(f"{count} of the batch failed{because}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _batch_failed, (self.items, self.indexes, self.cause)
+        return _batch_failed, (type(self), self.items, self.indexes, self.cause)
 
 
 def _position(number: object) -> int:
@@ -105,6 +105,9 @@ def _position(number: object) -> int:
 
 
 def _batch_failed(
-    items: list[Any] | None, indexes: list[int] | None, cause: BaseException | None
+    kind: type[BatchFailed],
+    items: list[Any] | None,
+    indexes: list[int] | None,
+    cause: BaseException | None,
 ) -> BatchFailed:
-    return BatchFailed(items, indexes=indexes, cause=cause)
+    return kind(items, indexes=indexes, cause=cause)

@@ -152,8 +152,9 @@ class RetryPolicy:
             Default: 0.
         bisect: Whether a batch whose attempts are used up is halved, each half tried once, and so
             on, until what fails stands alone: one bad item then fails alone. Of n items, k bad ones
-            take at most 2 k (1 + log2(n / k)) further calls. The order is kept. It stops while a
-            shutdown has less than a tenth of its time left. Default: False.
+            take at most 2 k (1 + log2(n / k)) further calls. The order is kept. What a handler
+            named in a `BatchFailed` is not halved, nor is anything while a shutdown has less than a
+            tenth of its time left. Default: False.
 
     Raises:
         ConfigError: A value is out of range; the message names the setting and its limit.

@@ -45,9 +45,7 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
-        if let Some(deadline) = deadline {
-            self.ending.note_deadline(deadline);
-        }
+        let _time = deadline.map(|deadline| self.ending.note_deadline(deadline));
         self.close();
         // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
         // that needs the handler which it is inside, nor for handlers that wait for its own.

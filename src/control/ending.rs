@@ -5,23 +5,39 @@
 //! | `closing` | closer, once, after every gate is closed | drain threads |
 //! | `unfinished` | closer (set), drain threads (count down) | drain threads |
 //! | `expired` | an expiring shutdown, once, under the control lock | drain threads |
-//! | `time` | shutdowns, the first one with a deadline | drain threads |
+//! | `times` | shutdowns with a deadline, while they wait | drain threads |
 //! | `to_close` | drain threads at their end | the same |
 //! | `running` | the last act of each drain thread | shutdowns |
 
 use crate::control::scheduler::RunningThreads;
 use crate::flow::handler::HandlerRef;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 
 pub(crate) struct Ending<T> {
     closing: AtomicBool,
     unfinished: AtomicUsize,
     expired: AtomicBool,
-    /// When the first shutdown with a deadline began, and that deadline.
-    time: OnceLock<(Instant, Instant)>,
+    /// Of each shutdown that waits: when it began, and its deadline.
+    times: Mutex<Vec<(Instant, Instant)>>,
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     running: Arc<RunningThreads>,
+}
+
+/// A shutdown that waits, until it is dropped.
+#[must_use = "the deadline counts until this is dropped"]
+pub(crate) struct HasTime<'a> {
+    times: &'a Mutex<Vec<(Instant, Instant)>>,
+    time: (Instant, Instant),
+}
+
+impl Drop for HasTime<'_> {
+    fn drop(&mut self) {
+        let mut times = self.times.lock();
+        if let Some(at) = times.iter().position(|time| *time == self.time) {
+            times.swap_remove(at);
+        }
+    }
 }
 
 impl<T> Ending<T> {
@@ -30,7 +46,7 @@ impl<T> Ending<T> {
             closing: AtomicBool::new(false),
             unfinished: AtomicUsize::new(0),
             expired: AtomicBool::new(false),
-            time: OnceLock::new(),
+            times: Mutex::new(Vec::new()),
             to_close: Mutex::new(None),
             running: Arc::new(RunningThreads::new(threads)),
         }
@@ -52,14 +68,16 @@ impl<T> Ending<T> {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// A shutdown has until `deadline`.
-    pub(crate) fn note_deadline(&self, deadline: Instant) {
-        self.time.get_or_init(|| (Instant::now(), deadline));
+    /// A shutdown has until `deadline`, while the result lives.
+    pub(crate) fn note_deadline(&self, deadline: Instant) -> HasTime<'_> {
+        let time = (Instant::now(), deadline);
+        self.times.lock().push(time);
+        HasTime { times: &self.times, time }
     }
 
-    /// Whether less than a tenth of the time is left that the first shutdown with a deadline had.
+    /// Whether a shutdown that waits has less than a tenth of its time left.
     pub(crate) fn is_short_of_time(&self) -> bool {
-        self.time.get().is_some_and(|&(began, deadline)| {
+        self.times.lock().iter().any(|&(began, deadline)| {
             let left = deadline.saturating_duration_since(Instant::now());
             left <= deadline.saturating_duration_since(began) / 10
         })

@@ -34,7 +34,7 @@ impl Failure {
 
     /// A failure of the items that are still in the batch. Those that the handler took out, with
     /// [`Batch::drain`] or [`Batch::keep`], count as consumed. The queue logs it, and may retry the
-    /// items that failed.
+    /// items that failed, but does not halve them.
     pub fn of_rest(message: impl Into<String>) -> Self {
         Self { in_part: true, ..Self::new(message) }
     }

@@ -184,10 +184,9 @@ impl<T: Item> DrainTask<T> {
         budget: usize,
     ) -> TakenItems {
         let by_handler = matches!(shared.consumption, Consumption::ByHandler);
-        let most = shared.config.max_batch_items;
         let mut budget = budget;
         if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
-            let batch = partition.largest_batch();
+            let (batch, most) = (partition.largest_batch(), shared.config.max_batch_items);
             if batch > most {
                 // Its handler takes more in one call than a cycle takes of the other types.
                 budget = batch;
@@ -220,7 +219,7 @@ impl<T: Item> DrainTask<T> {
             } else {
                 for item in segment.drain(..) {
                     let lane = lanes.lane_of(item.type_key(), before);
-                    lanes.add(lane, item, most, || self.segment_cache.segment(KEPT_CAPACITY / 4));
+                    lanes.add(lane, item, || self.segment_cache.segment(KEPT_CAPACITY / 4));
                 }
                 self.segment_cache.keep(segment);
             }

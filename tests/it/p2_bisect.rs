@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, PartitionPolicy, RetryPolicy,
-    Selector, Wait,
+    Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, PartitionPolicy, Pause,
+    RetryPolicy, Selector, Wait,
 };
 
 use crate::support::{
@@ -215,4 +215,72 @@ fn a_shutdown_with_little_time_left_is_not_spent_on_halving() {
         assert_eq!(stats.consumed + stats.failed + abandoned, 9);
     });
     assert!(picky.calls().len() <= 2, "{:?}", picky.calls());
+}
+
+/// Ends each wait before it begins.
+struct Never;
+impl Pause for Never {
+    type Interrupt = ();
+
+    fn pause(&mut self, _: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), ()> {
+        Err(())
+    }
+}
+
+/// A deadline counts only while its shutdown waits.
+#[test]
+fn a_shutdown_that_was_interrupted_leaves_time_for_halving() {
+    let picky = Picky::new([5]);
+    let queue = run(bisecting(1), &picky, 8);
+    let soon = Instant::now() + Duration::from_secs(2);
+    assert_eq!(queue.shutdown_with(Some(soon), &mut Never), Err(()));
+    std::thread::sleep(soon.saturating_duration_since(Instant::now()));
+    picky.release.open();
+    shut_down(&queue);
+    assert_eq!((queue.stats().consumed, queue.stats().failed), (8, 1));
+}
+
+/// Fails a part of each batch with several items.
+struct Parts {
+    failed: Vec<usize>,
+    calls: Arc<Mutex<Vec<usize>>>,
+    inside: Arc<Latch>,
+    release: Arc<Latch>,
+}
+
+impl Handler<Sent> for Parts {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        self.inside.open();
+        self.release.wait();
+        self.calls.lock().unwrap().push(batch.len());
+        if batch.len() == 1 {
+            return Ok(());
+        }
+        batch.keep(&self.failed);
+        Err(Failure::of_rest("these"))
+    }
+}
+
+#[test]
+fn a_part_that_a_handler_names_is_not_halved() {
+    for failed in [vec![3], vec![0, 1], (0..8).collect()] {
+        let queue = start(bisecting(1));
+        let (inside, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let parts = Parts {
+            failed: failed.clone(),
+            calls: calls.clone(),
+            inside: inside.clone(),
+            release: release.clone(),
+        };
+        queue.add_handler(key(0), HandlerRef::new(parts)).unwrap();
+        queue.produce(sent(0, 0, 0)).unwrap();
+        inside.wait();
+        (0..8).for_each(|number| queue.produce(sent(0, 0, number)).unwrap());
+        release.open();
+        shut_down(&queue);
+        assert_eq!(*calls.lock().unwrap(), [1, 8]);
+        let failed = failed.len() as u64;
+        assert_eq!((queue.stats().consumed, queue.stats().failed), (9 - failed, failed));
+    }
 }

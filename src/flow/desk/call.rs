@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::control::slow_calls::SLOW_CALL;
 use crate::flow::desk::lane::Job;
+use crate::flow::desk::tries::NextTry;
 use crate::flow::desk::{Desk, JobPlace};
 use crate::flow::handler::Failure;
 use crate::flow::handler::consumption::Consumption;
@@ -132,7 +133,7 @@ impl<T: Item> Caller<'_, T> {
         let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
         job.tries += 1;
         let again = self.next_try(&job);
-        job.batch.set_last_attempt(again.is_none());
+        job.batch.set_last_attempt(again.is_none(), matches!(again, Some(NextTry::Half)));
         let tried = match cut {
             Ok(()) => self.try_once(target, &mut job),
             Err(failure) => Some((Err(failure), Duration::ZERO)),
@@ -143,11 +144,12 @@ impl<T: Item> Caller<'_, T> {
         };
         let failed = match &result {
             Ok(()) => 0,
-            Err(failure) if failure.in_part => job.batch.len(),
+            Err(failure) if failure.in_part => job.batch.len().min(job.items),
             Err(_) => job.items,
         };
         if let (Err(failure), Some(again)) = (&result, again)
             && failure.retry
+            && !(failure.in_part && job.batch.is_last_for_a_part())
             && failed > 0
             && job.batch.len() == failed
         {

@@ -20,7 +20,10 @@ impl<T: Item> Caller<'_, T> {
         }));
         let (partition, lane) = (self.shared.route.partition(job.place.partition), job.place.lane);
         let Ok((first, rest)) = parts else {
-            partition.change_lanes(|lanes| lanes.lose_rest(lane, excess));
+            partition.change_lanes(|lanes| {
+                lanes.lose_rest(lane, excess);
+                partition.make_room(lanes, true);
+            });
             job.items += excess;
             return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
         };

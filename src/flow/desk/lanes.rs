@@ -166,15 +166,14 @@ impl<T> Lanes<T> {
         self.note_added(lane, weight);
     }
 
-    /// Adds an item to the tail of a lane. A new segment comes from `room`, once the last one has
-    /// `most` items.
-    pub(crate) fn add(&mut self, lane: usize, item: T, most: usize, room: impl FnOnce() -> Vec<T>)
+    /// Adds an item to the tail of a lane. A new segment comes from `room`.
+    pub(crate) fn add(&mut self, lane: usize, item: T, room: impl FnOnce() -> Vec<T>)
     where
         T: Item,
     {
         let weight = item.weight();
         self.note_added(lane, weight);
-        self.all[lane].tail.push(item, most, room);
+        self.all[lane].tail.push(item, room);
     }
 
     #[inline]

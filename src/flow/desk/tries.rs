@@ -103,6 +103,6 @@ fn halve<T: Item>(job: &mut Job<T>) -> bool {
         return false;
     };
     job.pieces.push(second);
-    (job.items, job.batch) = (first.len(), first);
+    (job.items, job.batch, job.took) = (first.len(), first, Duration::ZERO);
     true
 }

@@ -1,6 +1,7 @@
 //! What one call of a handler gets.
 
 use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment_pool::KEPT_CAPACITY;
 use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 
@@ -10,11 +11,13 @@ pub struct Batch<T> {
     segments: Segments<T>,
     len: usize,
     last_attempt: bool,
+    /// Whether a failure of this call leads to halves only.
+    before_halves: bool,
 }
 
 impl<T> Default for Batch<T> {
     fn default() -> Self {
-        Self { segments: Segments::new(), len: 0, last_attempt: true }
+        Self { segments: Segments::new(), len: 0, last_attempt: true, before_halves: false }
     }
 }
 
@@ -35,8 +38,14 @@ impl<T> Batch<T> {
         self.last_attempt
     }
 
-    pub(crate) fn set_last_attempt(&mut self, last: bool) {
-        self.last_attempt = last;
+    /// Whether a failure in part is final: as [`is_last_attempt`](Self::is_last_attempt), or
+    /// because a batch would only be halved after this call, to find what the handler has found.
+    pub fn is_last_for_a_part(&self) -> bool {
+        self.last_attempt || self.before_halves
+    }
+
+    pub(crate) fn set_last_attempt(&mut self, last: bool, before_halves: bool) {
+        (self.last_attempt, self.before_halves) = (last, before_halves);
     }
 
     /// The items, in order.
@@ -105,14 +114,15 @@ impl<T> Batch<T> {
         self.segments.push(segment);
     }
 
-    /// Adds an item. A new segment comes from `room`, once the last one has `most` items.
-    pub(crate) fn push(&mut self, item: T, most: usize, room: impl FnOnce() -> Vec<T>)
+    /// Adds an item. A new segment comes from `room`, once the last one is so large that a split of
+    /// it should not copy more.
+    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>)
     where
         T: Item,
     {
         self.len += item.weight();
         match self.segments.last_mut() {
-            Some(segment) if segment.len() < most => segment.push(item),
+            Some(segment) if segment.len() < KEPT_CAPACITY => segment.push(item),
             _ => {
                 let mut segment = room();
                 segment.push(item);

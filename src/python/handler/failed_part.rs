@@ -3,15 +3,22 @@
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::py_handler::{PyHandler, copy_of, has_rows};
+use super::py_handler::{PyHandler, copy_of};
 use crate::python::exceptions::BatchFailed;
 use crate::python::interpreter::{GuardedRef, guarded_call, release};
 use crate::python::item::PyItem;
 use crate::{Batch, Failure, Item};
 
+/// What a handler was given, which owns its list.
+pub(super) struct Given<'py> {
+    /// The length of the list.
+    pub(super) count: usize,
+    /// The list once more, if its items are record batches.
+    pub(super) blocks: Option<Bound<'py, PyList>>,
+}
+
 impl PyHandler {
-    /// The outcome of a call that raised `error`. `list` is what the handler got, `count` items, as
-    /// it left it.
+    /// The outcome of a call that raised `error`. `list` is what the handler got, as it left it.
     /// `again`: the exceptions after which the batch is tried again; it has its items then.
     #[cold]
     pub(super) fn fail(
@@ -19,19 +26,22 @@ impl PyHandler {
         py: Python<'_>,
         batch: &mut Batch<PyItem>,
         list: &Bound<'_, PyList>,
-        count: usize,
+        given: &Given<'_>,
         error: PyErr,
-        again: Option<&GuardedRef>,
+        mut again: Option<&GuardedRef>,
     ) -> Result<(), Failure> {
         let (mut error, mut in_part, mut failed) = (error, false, list.clone());
         if error.is_instance_of::<BatchFailed>(py) {
-            match keep_failed(py, batch, list, count, &error) {
+            match keep_failed(py, batch, list, given, &error) {
                 Ok(None) => {
                     drop(batch.drain());
                     release(error.into_value(py).into_bound(py).into_any());
                     return Ok(());
                 }
-                Ok(Some(kept)) => (in_part, failed) = (true, kept),
+                Ok(Some(kept)) => {
+                    (in_part, failed) = (true, kept);
+                    again = again.filter(|_| !batch.is_last_for_a_part());
+                }
                 Err(wrong) => {
                     wrong.set_cause(py, Some(error));
                     error = wrong;
@@ -62,25 +72,33 @@ fn keep_failed<'py>(
     py: Python<'py>,
     batch: &mut Batch<PyItem>,
     list: &Bound<'py, PyList>,
-    count: usize,
+    given: &Given<'py>,
     error: &PyErr,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     let sizes: Option<Vec<usize>> =
-        has_rows(batch).then(|| batch.iter().map(Item::weight).collect());
+        given.blocks.is_some().then(|| batch.iter().map(Item::weight).collect());
     // Without a next attempt, objects are in the list only.
-    let original = if batch.is_empty() { None } else { Some(copy_of(py, batch)?) };
-    let args = (error.value(py), list, &original, count, sizes).into_pyobject(py)?;
+    let original = match &given.blocks {
+        Some(blocks) => Some(blocks.clone()),
+        None if batch.is_empty() => None,
+        None => Some(copy_of(py, batch)?),
+    };
+    let args = (error.value(py), list, &original, given.count, sizes).into_pyobject(py)?;
     let positions = py.import("batchqueue._callbacks")?.getattr("failed_positions")?;
     let positions: Vec<usize> = guarded_call(&positions, &args)?.extract()?;
     release(args.into_any());
+    let is_in_batch = original.is_some();
+    if let Some(original) = original {
+        release(original.into_any());
+    }
     if positions.is_empty() {
         return Ok(None);
     }
-    if original.is_some() {
+    if is_in_batch {
         batch.keep(&positions);
     } else {
         for &position in &positions {
-            batch.push(PyItem::new(list.get_item(position)?), usize::MAX, Vec::new);
+            batch.push(PyItem::new(list.get_item(position)?), Vec::new);
         }
     }
     copy_of(py, batch).map(Some)

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
+use super::failed_part::Given;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
@@ -202,23 +203,22 @@ impl Handler<PyItem> for PyHandler {
             // While another attempt may follow, the batch keeps its items: the list belongs to the
             // handler. It also keeps blocks of rows, which are cut if a part of them fails.
             let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
-            let list = if again.is_some() || has_rows(batch) {
-                copy_of(py, batch)
-            } else {
-                list_of(py, batch)
-            };
+            let rows = has_rows(batch);
+            let list =
+                if again.is_some() || rows { copy_of(py, batch) } else { list_of(py, batch) };
             let (list, args) =
                 match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                     Ok(made) => made,
                     Err(memory) => return Err(Failure::last(memory.to_string())),
                 };
             let count = list.len();
+            let given = Given { count, blocks: rows.then(|| list.get_slice(0, count)) };
             let result = match guarded_call(self.consume.bind(py), &args).and_then(failure_of) {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())
                 }
-                Err(error) => self.fail(py, batch, &list, count, error, again),
+                Err(error) => self.fail(py, batch, &list, &given, error, again),
             };
             release(args.into_any());
             release(list.into_any());

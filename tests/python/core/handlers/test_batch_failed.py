@@ -185,6 +185,8 @@ def test_the_log_says_how_many_failed_and_why(caplog):
         (lambda batch: BatchFailed(indexes=[True]), "indexes has True"),
         (lambda batch: BatchFailed(indexes=["1"]), "indexes has '1'"),
         (lambda batch: batch.clear() or BatchFailed(indexes=[1]), "had 5 items and has 0 now"),
+        (lambda batch: BatchFailed([batch.pop()]), "had 5 items and has 4 now"),
+        (lambda batch: batch.extend(batch) or BatchFailed(batch), "had 5 items and has 10 now"),
     ],
 )
 @pytest.mark.parametrize("retry", [None, TWICE])
@@ -242,6 +244,40 @@ def test_a_handler_may_sort_its_list():
             handler.released.set()
         assert told == [[5]]
         assert counts(queue) == (3, 1)
+
+
+@pytest.mark.parametrize("retry", [None, TWICE])
+@pytest.mark.parametrize("by", ["items", "indexes"])
+def test_a_handler_may_sort_its_record_batches(retry, by):
+    rows = pa.RecordBatch.from_pydict({"kind": ["a"] * 10, "number": list(range(10))})
+    entered = Held()
+    told, calls = [], []
+
+    def consume(batch):
+        entered.consume(batch)
+        calls.append([block.column("number").to_pylist() for block in batch])
+        if len(calls) != 2:
+            return
+        batch.sort(key=len, reverse=True)
+        # The block with 2 to 7 comes first now.
+        raise BatchFailed(batch[:1]) if by == "items" else BatchFailed(indexes=[0, 1])
+
+    config = BatchQueueConfig(
+        threads=ONE, retry=retry, error_handler=lambda batch, error: told.extend(batch)
+    )
+    with BatchQueue("rows", config) as queue:
+        queue.add_handler("a", consume)
+        queue.produce_arrow(rows.slice(0, 1), type_column="kind")
+        assert entered.entered.wait(WAIT_S)
+        for start, end in [(1, 2), (2, 8), (8, 10)]:
+            queue.produce_arrow(rows.slice(start, end - start), type_column="kind")
+        entered.released.set()
+    failed = list(range(2, 8)) if by == "items" else [2, 3]
+    if retry is None:
+        assert [number for block in told for number in block.column("number").to_pylist()] == failed
+    else:
+        assert calls[2] == [failed]
+    assert queue.stats().consumed == 10 - (len(failed) if retry is None else 0)
 
 
 class Rows(Held):

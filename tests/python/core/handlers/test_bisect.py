@@ -117,23 +117,28 @@ def test_rows_are_bisected():
     assert (queue.stats().consumed, queue.stats().failed) == (8, 1)
 
 
-def test_a_part_that_fails_is_bisected_further():
+@pytest.mark.parametrize("bad", [[3], [1, 3, 5], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_part_that_the_handler_names_is_not_halved(bad, attempts):
     handler = Held()
-    calls = []
+    calls, failed = [], []
 
     def consume(batch):
         handler.consume(batch)
         calls.append(list(batch))
-        if len(batch) > 1:
-            raise BatchFailed([item for item in batch if item % 2])
-        if batch == [3]:
-            raise BatchFailed(indexes=[0])
+        raise BatchFailed([item for item in batch if item in bad], cause=ValueError("bad"))
 
-    with BatchQueue("part", BatchQueueConfig(threads=ONE, retry=BISECT)) as queue:
+    config = BatchQueueConfig(
+        threads=ONE,
+        retry=RetryPolicy(attempts=attempts, backoff_ms=0, bisect=True),
+        error_handler=lambda batch, error: failed.append((batch, type(error.__cause__))),
+    )
+    with BatchQueue("part", config) as queue:
         queue.add_handler(int, consume)
         put(queue, handler, 6)
-    assert calls == [[0], [1, 2, 3, 4, 5], [1, 3], [1], [3], [5]]
-    assert (queue.stats().consumed, queue.stats().failed) == (5, 1)
+    assert calls == [[0], [1, 2, 3, 4, 5], *[bad] * (attempts - 1)]
+    assert failed == [(bad, ValueError)]
+    assert (queue.stats().consumed, queue.stats().failed) == (6 - len(bad), len(bad))
 
 
 def test_async_handlers_are_bisected():
