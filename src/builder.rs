@@ -8,6 +8,7 @@ use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlots;
 use crate::error::ConfigError;
 use crate::flow::handler::HandlerRef;
+use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::host::{Host, NoHost};
 use crate::flow::route::TypeHandlers;
@@ -167,6 +168,6 @@ fn consumer_of_all_types<T>(
     number: usize,
     handler: HandlerRef<T>,
 ) -> Arc<TypeHandlers<T>> {
-    let (name, most) = (handler.handler.name(), config.max_batch_items);
-    Arc::new(TypeHandlers::new(TypeKey(0), number, &name, vec![handler], most))
+    let (name, settings) = (handler.handler.name(), CallSettings::of_queue(config));
+    Arc::new(TypeHandlers::new(TypeKey(0), number, &name, vec![handler], settings))
 }

@@ -4,8 +4,10 @@ use crate::error::ConfigError;
 use crate::sync::Duration;
 
 pub(crate) mod drain_balancer;
+mod retry_policy;
 
 pub use drain_balancer::{Assign, DrainBalancer};
+pub use retry_policy::RetryPolicy;
 
 /// The most drain threads, partitions and items per partition that a queue may ask for. They are
 /// far beyond any use: a typing error fails with a message and does not exhaust the machine.
@@ -20,7 +22,7 @@ const SHORTEST_TAKEOVER: Duration = Duration::from_millis(1);
 const MOST_DEFAULT_SPARES: usize = 8;
 
 /// Longer times are capped to this one, which is safe to add to an instant.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// How many drain threads a queue has.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,79 +178,6 @@ pub enum Selector {
     Given,
 }
 
-/// How often a failed batch is tried, and how long it waits between two tries.
-///
-/// Later items of its type in its partition wait meanwhile, so the order is kept. The batch counts
-/// once, as consumed or as failed. A shutdown ends the wait in progress and skips the later ones:
-/// the remaining tries follow immediately.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RetryPolicy {
-    /// All tries, the first included.
-    pub attempts: u32,
-    /// The wait before the second try.
-    pub backoff: Duration,
-    /// Each wait is the previous one times this factor.
-    pub factor: f64,
-    /// The longest wait.
-    pub max_backoff: Duration,
-    /// The share of each wait, 0 to 1, that chance may cut off, so that batches which failed
-    /// together are not tried together.
-    pub jitter: f64,
-    /// Whether a batch whose tries are used up is halved, each half tried once, and so on, until
-    /// what fails stands alone. Order is kept. Of *n* items *k* bad ones take at most
-    /// 2*k*(1 + log2(*n*/*k*)) further tries. Not while a shutdown has less than a tenth of its
-    /// time left.
-    pub bisect: bool,
-}
-
-impl Default for RetryPolicy {
-    /// Three tries, 100 ms and 200 ms apart.
-    fn default() -> Self {
-        Self {
-            attempts: 3,
-            backoff: Duration::from_millis(100),
-            factor: 2.0,
-            max_backoff: Duration::from_secs(5),
-            jitter: 0.0,
-            bisect: false,
-        }
-    }
-}
-
-impl RetryPolicy {
-    /// The wait after the `attempt`-th try, counted from 1. `random`: a number from 0 to 1; not
-    /// called without jitter.
-    pub fn delay(&self, attempt: u32, random: impl FnOnce() -> f64) -> Duration {
-        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
-        let seconds = self.backoff.as_secs_f64() * self.factor.powi(exponent);
-        let longest =
-            Duration::try_from_secs_f64(seconds).unwrap_or(self.max_backoff).min(self.max_backoff);
-        if self.jitter > 0.0 { longest.mul_f64(1.0 - self.jitter * random()) } else { longest }
-    }
-
-    fn validate(&self) -> Result<(), ConfigError> {
-        if self.attempts == 0 {
-            return Err(ConfigError(
-                "retry: attempts is 0; give at least 1, for a single try without a retry"
-                    .to_owned(),
-            ));
-        }
-        if !(self.factor.is_finite() && self.factor >= 1.0) {
-            return Err(ConfigError(format!(
-                "retry: factor is {}; give a finite number from 1 up",
-                self.factor
-            )));
-        }
-        if !(0.0..=1.0).contains(&self.jitter) {
-            return Err(ConfigError(format!(
-                "retry: jitter is {}; give 0 to 1, the share of a wait that chance may cut off",
-                self.jitter
-            )));
-        }
-        Ok(())
-    }
-}
-
 /// All settings of one queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -273,7 +202,13 @@ pub struct Config {
     /// a partition in one cycle. A type may have
     /// [its own](crate::HandledType::max_batch_items). Default: 10,000.
     pub max_batch_items: usize,
-    /// How a failed batch is retried. Default: not at all.
+    /// How long an item may wait for its batch to become full. A batch is called when it has
+    /// `max_batch_items` or when its oldest item has waited for so long; earlier if the partition
+    /// is full, producers wait, a flush waits, or the queue closes. A type may have
+    /// [its own](crate::HandledType::max_delay). Default: `None`, a batch does not wait.
+    pub max_delay: Option<Duration>,
+    /// How a failed batch is retried. A type may have [its own policy](crate::HandledType::retry).
+    /// Default: not at all.
     pub retry: Option<RetryPolicy>,
     /// What spreads partitions over drain threads by measured load. It has no effect with one drain
     /// thread. Default: `None`, partitions stay where they are.
@@ -302,6 +237,7 @@ impl Default for Config {
             min_idle: Duration::from_millis(5),
             max_idle: Duration::from_millis(200),
             max_batch_items: 10_000,
+            max_delay: None,
             retry: None,
             balancer: None,
             rebalance_interval: Duration::from_secs(1),
@@ -315,11 +251,12 @@ impl Config {
     /// Checks what the types cannot.
     ///
     /// # Errors
-    /// `buffer_size`, `max_batch_items` or `takeover_after` is 0, `max_idle` is below `min_idle`,
-    /// or there are too many spare threads.
+    /// `buffer_size`, `max_batch_items` or `takeover_after` is 0, a batch of one item is to wait,
+    /// `max_idle` is below `min_idle`, or there are too many spare threads.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
         within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
+        check_delay("", self.max_delay, self.max_batch_items)?;
         self.retry.as_ref().map_or(Ok(()), RetryPolicy::validate)?;
         if self.takeover_after < SHORTEST_TAKEOVER {
             return Err(ConfigError(format!(
@@ -352,11 +289,10 @@ impl Config {
             &mut self.rebalance_interval,
             &mut self.takeover_after,
         ];
-        let waits =
-            self.retry.iter_mut().flat_map(|retry| [&mut retry.backoff, &mut retry.max_backoff]);
-        for time in times.into_iter().chain(waits) {
+        for time in times.into_iter().chain(&mut self.max_delay) {
             *time = (*time).min(LONGEST);
         }
+        self.retry = self.retry.map(RetryPolicy::with_bounded_times);
         self
     }
 
@@ -396,6 +332,22 @@ impl Config {
             return (partitions, partitions, Some(warning));
         }
         (threads, partitions, None)
+    }
+}
+
+/// Whether batches may wait to become full: not those of one item. `of`: what the settings are of.
+pub(crate) fn check_delay(
+    of: &str,
+    max_delay: Option<Duration>,
+    max_batch_items: usize,
+) -> Result<(), ConfigError> {
+    match max_delay {
+        Some(delay) if !delay.is_zero() && max_batch_items == 1 => Err(ConfigError(format!(
+            "{of}max_delay_ms is {} with max_batch_items 1, and a batch of one item is full; raise \
+             max_batch_items, or give max_delay_ms 0",
+            millis(delay)
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -1,5 +1,8 @@
 //! What a queue holds: items, and the types that handlers are registered for.
 
+use crate::config::RetryPolicy;
+use crate::sync::Duration;
+
 /// The type of an item: items with the same key go to the same handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeKey(pub usize);
@@ -17,12 +20,25 @@ pub struct HandledType {
     /// The most items that one call of its handler gets. `None`: as for the queue,
     /// [`Config::max_batch_items`](crate::Config::max_batch_items).
     pub max_batch_items: Option<usize>,
+    /// How long an item may wait for its batch to become full; zero: not at all. `None`: as for the
+    /// queue, [`Config::max_delay`](crate::Config::max_delay).
+    pub max_delay: Option<Duration>,
+    /// How a failed batch is retried. `None`: as for the queue,
+    /// [`Config::retry`](crate::Config::retry).
+    pub retry: Option<RetryPolicy>,
 }
 
 impl From<TypeKey> for HandledType {
     /// Named after its key, with the weight 1 and the queue's settings.
     fn from(key: TypeKey) -> Self {
-        Self { key, name: format!("type {}", key.0), weight: 1.0, max_batch_items: None }
+        Self {
+            key,
+            name: format!("type {}", key.0),
+            weight: 1.0,
+            max_batch_items: None,
+            max_delay: None,
+            retry: None,
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use crate::config::Selector;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::handler::HandlerRef;
-use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, Wait, slice};
 use crate::flow::produce::pending::{Line, TryProduceError};
@@ -259,15 +258,15 @@ impl<T: Item> BatchQueue<T> {
             return Err(FlushError::FromDrainThread);
         }
         let shared = &self.shared;
+        let _flushing = shared.flushes.begin();
         // Read under each gate: an item whose produce returned before this call is counted.
         let goals: Vec<_> = shared
             .route
             .partitions()
-            .map(|partition| (partition, Partition::pushed_under_gate(partition)))
+            .map(|partition| (partition, partition.begin_flush()))
             .collect();
         let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
         let expired = || shared.ending.is_expired();
-        let _flushing = shared.flushes.begin();
         shared.threads.wake_all();
         loop {
             if reached() || expired() {

@@ -31,6 +31,14 @@ pub(crate) enum Rule {
     HeldCounts,
     /// P4: a type that is held up does not take the room of others in its partition.
     Choke,
+    /// P7: the put that makes a batch full notifies the owner, which waits for that.
+    EndQuiet,
+    /// P4: a new type in a partition is heard of while another fills its batch there.
+    SecondTypeEndsQuiet,
+    /// P4: a handler that is removed still gets what lingers.
+    OweLingering,
+    /// P4: a flush does not wait for batches to become full.
+    FlushEndsLinger,
     /// P4: a thread that is about to call a slow handler leaves its partitions to the others.
     LeaveForSlowCall,
     /// P4: of handlers that would wait for each other for ever, one gives up.

@@ -150,6 +150,11 @@ mod real {
             Self(Instant::now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
         }
 
+        /// `limit` after `start`. The limit is bounded, as those of a config are.
+        pub(crate) fn since(start: Instant, limit: Duration) -> Self {
+            Self(start + limit)
+        }
+
         /// Returns `None` if it is due.
         pub(crate) fn time_left(self) -> Option<Duration> {
             self.0.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from batchqueue.config import BatchQueueConfig
+from batchqueue.config import BatchQueueConfig, check_delay
 from batchqueue.exceptions import ConfigError
+from batchqueue.policies import RetryPolicy
 
 _MAX_PARTITIONS = 65_536
 _MAX_ITEMS = 100_000_000
@@ -14,9 +15,17 @@ class HandlerOptions(NamedTuple):
 
     weight: float
     max_batch_items: int | None
+    max_delay_ms: float | None
+    retry: RetryPolicy | None
 
 
-def handler_options(*, weight: float = 1.0, max_batch_items: int | None = None) -> HandlerOptions:
+def handler_options(
+    *,
+    weight: float = 1.0,
+    max_batch_items: int | None = None,
+    max_delay_ms: float | None = None,
+    retry: RetryPolicy | None = None,
+) -> HandlerOptions:
     """Return the settings of one type, or raise ConfigError for one that is out of range."""
     if not 0 < weight < float("inf"):
         raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
@@ -29,7 +38,13 @@ def handler_options(*, weight: float = 1.0, max_batch_items: int | None = None) 
             f"max_batch_items is {max_batch_items!r}; give 1 to {_MAX_ITEMS:_} items, or None for "
             "the queue's"
         )
-    return HandlerOptions(weight, max_batch_items)
+    check_delay(max_delay_ms)
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigError(
+            f"retry is {retry!r}, a {type(retry).__name__}; give a RetryPolicy, or None for the "
+            "queue's"
+        )
+    return HandlerOptions(weight, max_batch_items, max_delay_ms, retry)
 
 
 def check_name_and_config(name: object, config: object) -> None:

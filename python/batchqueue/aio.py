@@ -23,6 +23,7 @@ from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
+from batchqueue.policies import RetryPolicy
 from batchqueue.queue import T, start_core_queue
 from batchqueue.stats import BatchQueueStats
 
@@ -99,6 +100,8 @@ class AsyncBatchQueue(Generic[T]):
         *,
         weight: float = 1.0,
         max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
 
@@ -111,8 +114,9 @@ class AsyncBatchQueue(Generic[T]):
                 and functions that return an awaitable, run on the current event loop; a handler
                 that is registered again moves to it.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
-            max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
-                None, as in the config of the queue.
+            max_batch_items: As in `BatchQueue.add_handler`.
+            max_delay_ms: As in `BatchQueue.add_handler`.
+            retry: As in `BatchQueue.add_handler`.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
@@ -120,7 +124,9 @@ class AsyncBatchQueue(Generic[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
-        options = handler_options(weight=weight, max_batch_items=max_batch_items)
+        options = handler_options(
+            weight=weight, max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+        )
         self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
 
     def add_handler_factory(
@@ -130,6 +136,8 @@ class AsyncBatchQueue(Generic[T]):
         *,
         partitions: int,
         max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers.
 
@@ -140,6 +148,8 @@ class AsyncBatchQueue(Generic[T]):
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 or more.
             max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
@@ -148,7 +158,9 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
-        options = handler_options(max_batch_items=max_batch_items)
+        options = handler_options(
+            max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+        )
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, options, wait=False)
 

@@ -70,6 +70,11 @@ class BatchQueueConfig(Generic[T]):
             than a third of the cores. Default: 200 ms.
         max_batch_items: The most items, or rows, that one call of a handler gets, exactly, and that
             a drain thread takes from a partition in one cycle. Default: 10 000.
+        max_delay_ms: How long an item may wait for its batch to become full. A batch is called when
+            it has `max_batch_items`, or when its oldest item has waited for this long; earlier if
+            its partition is full, a producer or a `flush` waits, or the queue is shut down. The
+            order stays as it is, and an attempt that follows a failed one does not wait again.
+            Default: None, a batch is called as soon as a drain thread comes by.
         balancer: How partitions are spread over the drain threads by measured load; True means
             `DrainBalancer.load_weighted()`. It has no effect with one drain thread or on a shared
             scheduler. Default: None, partitions stay where they are.
@@ -101,6 +106,7 @@ class BatchQueueConfig(Generic[T]):
     min_idle_ms: float = 5
     max_idle_ms: float = 200
     max_batch_items: int = 10_000
+    max_delay_ms: float | None = None
     balancer: DrainBalancer | bool | None = None
     rebalance_interval_ms: float = 1_000
     takeover_after_ms: float = 20
@@ -167,6 +173,7 @@ class BatchQueueConfig(Generic[T]):
             "spare_threads": (int, type(None)),
             "min_idle_ms": (int, float),
             "max_idle_ms": (int, float),
+            "max_delay_ms": (int, float, type(None)),
             "shutdown_timeout": (int, float, type(None)),
         }
         for name, kind in expected.items():
@@ -188,6 +195,12 @@ class BatchQueueConfig(Generic[T]):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
+        check_delay(self.max_delay_ms)
+        if self.max_delay_ms and self.max_batch_items == 1:
+            raise ConfigError(
+                f"max_delay_ms is {self.max_delay_ms} with max_batch_items 1, and a batch of one "
+                "item is full; raise max_batch_items, or leave max_delay_ms out"
+            )
         if not 1 <= self.takeover_after_ms < math.inf:
             raise ConfigError(
                 f"takeover_after_ms is {self.takeover_after_ms}; give a finite number from 1 up"
@@ -210,6 +223,19 @@ class BatchQueueConfig(Generic[T]):
                 f"spare_threads is {spares} with a consumer_factory, and a spare thread has no "
                 "consumer; leave it out, or give 0"
             )
+
+
+def check_delay(max_delay_ms: object) -> None:
+    """Raise ConfigError for an invalid time that items may wait for their batch."""
+    if max_delay_ms is not None and (
+        not isinstance(max_delay_ms, (int, float))
+        or isinstance(max_delay_ms, bool)
+        or not 0 <= max_delay_ms < math.inf
+    ):
+        raise ConfigError(
+            f"max_delay_ms is {max_delay_ms!r}; give milliseconds, a finite number from 0 up, or "
+            "None"
+        )
 
 
 DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(

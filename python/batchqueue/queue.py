@@ -17,6 +17,7 @@ from batchqueue.handlers import (
     is_coroutine_function,
     refuse_coroutine_functions,
 )
+from batchqueue.policies import RetryPolicy
 from batchqueue.stats import BatchQueueStats
 
 H = TypeVar("H")
@@ -88,6 +89,8 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         weight: float = 1.0,
         max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Send the items of one type to a handler, which replaces the previous handler of the type.
 
@@ -108,14 +111,23 @@ class BatchQueue(_core.Queue, Generic[T]):
                 0.1 share one partition. It counts when the type is first registered. Default: 1.0.
             max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
                 None, as in the config of the queue.
+            max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
+                means not at all. Default: None, as in the config of the queue.
+            retry: How a batch whose handler raised is tried again. Default: None, as in the config
+                of the queue.
 
         Raises:
-            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, or
-                `weight` or `max_batch_items` is out of range.
+            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, a
+                setting is out of range, or batches of one item are to wait.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
-        options = handler_options(weight=weight, max_batch_items=max_batch_items)
+        options = handler_options(
+            weight=weight,
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+        )
         self._add_handlers(item_type, [blocking_methods(handler)], options)
 
     def add_handler_factory(
@@ -125,6 +137,8 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         partitions: int,
         max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers, each with its own partition.
 
@@ -138,16 +152,20 @@ class BatchQueue(_core.Queue, Generic[T]):
             partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed
                 number of partitions, at most that number.
             max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, the factory does not return
-                handlers, `partitions` or `max_batch_items` is out of range, the selector is not by
-                type, or the type was registered before with another number of partitions.
+                handlers, a setting is out of range, the selector is not by type, or the type was
+                registered before with another number of partitions.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
         check_factory(factory, partitions)
-        options = handler_options(max_batch_items=max_batch_items)
+        options = handler_options(
+            max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+        )
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, options)
 
@@ -157,6 +175,8 @@ class BatchQueue(_core.Queue, Generic[T]):
         *,
         weight: float = 1.0,
         max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Callable[[Any], Any]:
         """Register the decorated function, or an instance of the decorated class, as a handler.
 
@@ -164,6 +184,8 @@ class BatchQueue(_core.Queue, Generic[T]):
             item_type: A class or a tag, as in `add_handler`.
             weight: As in `add_handler`.
             max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
 
         Returns:
             A decorator that returns the decorated object unchanged.
@@ -175,6 +197,8 @@ class BatchQueue(_core.Queue, Generic[T]):
                 handler() if isinstance(handler, type) else handler,
                 weight=weight,
                 max_batch_items=max_batch_items,
+                max_delay_ms=max_delay_ms,
+                retry=retry,
             )
             return handler
 

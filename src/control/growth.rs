@@ -70,6 +70,7 @@ impl Growth {
             if self.types_per_partition[best] > 1 {
                 // Marked before any producer finds the type.
                 route.partition(best).mix();
+                route.partition(best).end_quiet();
             }
             chosen.push(best);
         }

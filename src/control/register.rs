@@ -3,11 +3,12 @@
 //! Growth shares what is there, copies nothing, holds the control lock, and is refused once the
 //! queue is closing (rule 11 of `ownership/README.md`).
 
-use crate::config::{MAX_BUFFER_SIZE, MAX_PARTITIONS, PartitionPolicy, Selector, within};
+use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
 use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::handler::HandlerRef;
+use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::partition::gate::Access;
 use crate::flow::route::TypeHandlers;
 use crate::item::{HandledType, Item, TypeKey};
@@ -16,7 +17,7 @@ use crate::shared::Shared;
 use crate::sync::Arc;
 
 fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
-    let HandledType { name, weight, max_batch_items, .. } = item_type;
+    let HandledType { name, weight, .. } = item_type;
     if !(1..=MAX_PARTITIONS).contains(&handlers) {
         return Err(ConfigError(format!(
             "{name} has {handlers} handlers; give 1 to {MAX_PARTITIONS}, one per partition"
@@ -27,9 +28,7 @@ fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigE
             "{name}: weight is {weight}; give a finite number above 0"
         )));
     }
-    max_batch_items.map_or(Ok(()), |most| {
-        within(&format!("{name}: max_batch_items"), most, MAX_BUFFER_SIZE).map(drop)
-    })
+    Ok(())
 }
 
 impl<T: Item> Shared<T> {
@@ -41,6 +40,8 @@ impl<T: Item> Shared<T> {
         handlers: Vec<HandlerRef<T>>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
         check_numbers(item_type, handlers.len()).map_err(AddHandlerError::Config)?;
+        let settings =
+            CallSettings::of_type(&self.config, item_type).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
         if control.access != Access::Open && !rule_off(Rule::NoGrowthWhileClosing) {
             return Err(AddHandlerError::Closed(Closed));
@@ -48,9 +49,8 @@ impl<T: Item> Shared<T> {
         let route = &self.route;
         let known = route.find(item_type.key);
         let number = known.map_or(route.type_count(), |known| known.number);
-        let most = item_type.max_batch_items.unwrap_or(self.config.max_batch_items);
         let registered =
-            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers, most));
+            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers, settings));
         if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {
@@ -72,9 +72,9 @@ impl<T: Item> Shared<T> {
             for &partition in &known.partitions {
                 route.partition(partition).note_slow(false);
             }
-            self.note_batch_limit(&known.partitions, most);
+            self.note_settings(&known.partitions, settings);
             known.publish(Some(registered));
-            return Ok(before.map(|before| self.retire(before, &known.partitions)));
+            return Ok(before.map(|before| self.retire(before, &known.partitions, None)));
         }
         let (config, threads, spread) =
             (&self.config, self.threads.len(), registered.handlers.len());
@@ -90,18 +90,25 @@ impl<T: Item> Shared<T> {
             spread,
         );
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
-        self.note_batch_limit(&partitions, most);
+        self.note_settings(&partitions, settings);
         route.add_idle_handlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)
     }
 
-    /// A handler of these partitions takes so many items in a call.
-    fn note_batch_limit(&self, partitions: &[usize], items: usize) {
-        if items > self.config.max_batch_items {
+    /// A handler of these partitions is called with these settings. With another selector than by
+    /// type, its items may be in any partition.
+    fn note_settings(&self, partitions: &[usize], settings: CallSettings) {
+        if settings.max_batch_items > self.config.max_batch_items {
             for &partition in partitions {
-                self.route.partition(partition).note_batch_limit(items);
+                self.route.partition(partition).note_batch_limit(settings.max_batch_items);
             }
+        }
+        if settings.max_delay.is_none() {
+            return;
+        }
+        for partition in self.partitions_of(partitions) {
+            self.route.partition(partition).let_linger();
         }
     }
 
@@ -151,7 +158,8 @@ impl<T: Item> Shared<T> {
             return None;
         }
         control.growth.count_hosted(&self.route, &known.partitions, Some(&before), None);
+        let debt = self.owe_what_lingers(&before, &known.partitions);
         known.publish(None);
-        Some(self.retire(before, &known.partitions))
+        Some(self.retire(before, &known.partitions, debt))
     }
 }

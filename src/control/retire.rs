@@ -7,6 +7,7 @@
 use crate::config::Selector;
 use crate::control::retirements::{Retired, Retirement};
 use crate::flow::desk::Recall;
+use crate::flow::desk::lane::{Debt, Owed};
 use crate::flow::handler::HandlerRef;
 use crate::flow::route::{TypeHandlers, TypeRoute};
 use crate::item::Item;
@@ -21,6 +22,7 @@ impl<T: Item> Shared<T> {
         self: &Arc<Self>,
         registered: Arc<TypeHandlers<T>>,
         partitions: &[usize],
+        debt: Option<Debt>,
     ) -> Arc<Retired> {
         let gone: Vec<HandlerRef<T>> =
             registered.handlers.iter().filter(|handler| !self.serves(handler)).cloned().collect();
@@ -38,15 +40,44 @@ impl<T: Item> Shared<T> {
                 self.call_owner(partition, None);
             }
         };
-        if self.config.selector == Selector::ByType {
-            partitions.iter().copied().for_each(recall);
-        } else {
-            (0..self.route.partition_count()).for_each(recall);
-        }
-        let retired = self.retirements.begin(registered);
+        self.partitions_of(partitions).for_each(recall);
+        let retired = self.retirements.begin(registered, debt);
         // The first that is not inside a handler ends the retirement, if no thread is inside.
         self.threads.wake_all();
         retired
+    }
+
+    /// Where the items of a type may be that has these partitions.
+    pub(crate) fn partitions_of(&self, partitions: &[usize]) -> impl Iterator<Item = usize> {
+        let all = self.config.selector != Selector::ByType;
+        let (own, count) = (if all { &[] } else { partitions }, self.route.partition_count());
+        own.iter().copied().chain(0..if all { count } else { 0 })
+    }
+
+    /// Handlers that are about to be removed still get what lingers in these partitions. Under the
+    /// control lock.
+    pub(crate) fn owe_what_lingers(
+        &self,
+        registered: &Arc<TypeHandlers<T>>,
+        partitions: &[usize],
+    ) -> Option<Debt> {
+        registered.settings.max_delay.filter(|_| !rule_off(Rule::OweLingering))?;
+        let debt = Debt::default();
+        for partition in self.partitions_of(partitions) {
+            let partition = self.route.partition(partition);
+            // What is put from now on need not reach them.
+            let queued = || partition.pushed_under_gate() - partition.taken();
+            partition.change_lanes(|lanes| {
+                let queued = if self.has_one_type(partition) { queued() } else { 0 };
+                let queued = usize::try_from(queued).unwrap_or(usize::MAX);
+                lanes.owe(registered.key, queued, |items| Owed {
+                    items,
+                    to: registered.clone(),
+                    debt: debt.clone(),
+                });
+            });
+        }
+        Some(debt)
     }
 
     /// Whether a retirement can end. If not, the queue hears when a thread leaves one of the

@@ -6,6 +6,7 @@
 //! | `pending` | the same, under `list`'s lock | drain threads |
 
 use crate::flow::desk::Recall;
+use crate::flow::desk::lane::Debt;
 use crate::flow::handler::HandlerRef;
 use crate::flow::pause::{Pause, slice};
 use crate::flow::route::TypeHandlers;
@@ -60,6 +61,8 @@ impl Retired {
 /// A retired handler, or the retired handlers of one factory.
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
+    /// Of what the handlers still get, if there is something.
+    debt: Option<Debt>,
     /// The instances whose last call is next; known when no thread is inside any more.
     pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
@@ -78,14 +81,16 @@ impl<T> Retirement<T> {
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let purpose = self.registered.purpose();
-        let is_quiet =
-            |handler: &HandlerRef<T>| handler.desk.is_quiet(purpose, !serves(handler), watcher);
+        let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
+        let is_quiet = |handler: &HandlerRef<T>| {
+            handler.desk.is_quiet(purpose, !serves(handler), is_owed, watcher)
+        };
         self.registered.handlers.iter().all(is_quiet)
     }
 
     /// After `on_close`. Drops the handlers before it notifies the callers that wait.
     pub(crate) fn end(self) {
-        let Self { registered, to_close, retired } = self;
+        let Self { registered, to_close, retired, .. } = self;
         drop((registered, to_close));
         retired.end();
     }
@@ -119,10 +124,14 @@ impl<T> Retirements<T> {
 
     /// Begins the retirement of `registered`. Under the control lock; the caller fences before it
     /// wakes the threads.
-    pub(super) fn begin(&self, registered: Arc<TypeHandlers<T>>) -> Arc<Retired> {
+    pub(super) fn begin(
+        &self,
+        registered: Arc<TypeHandlers<T>>,
+        debt: Option<Debt>,
+    ) -> Arc<Retired> {
         let retired = Arc::new(Retired::new());
         let mut list = self.list.lock();
-        list.push(Retirement { registered, to_close: Vec::new(), retired: retired.clone() });
+        list.push(Retirement { registered, debt, to_close: Vec::new(), retired: retired.clone() });
         // Relaxed: ordered by the caller's fence.
         self.pending.store(list.len(), Ordering::Relaxed);
         retired

@@ -267,18 +267,21 @@ impl Desk {
     }
 
     /// Whether no thread is inside for `purpose` or for a side call, or, if the handler `closes`,
-    /// for anything. If one is, the queue of `watcher` hears of its release.
+    /// for anything; and whether no call is still `owed`. Otherwise the queue of `watcher` hears of
+    /// the next release.
     pub(crate) fn is_quiet(
         &self,
         purpose: Purpose,
         closes: bool,
+        owed: bool,
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let mut state = self.state.lock();
-        let is_quiet = match state.held {
-            None => true,
-            Some(held) => !closes && held != purpose && held != Purpose::SideCall,
-        };
+        let is_quiet = !owed
+            && match state.held {
+                None => true,
+                Some(held) => !closes && held != purpose && held != Purpose::SideCall,
+            };
         if !is_quiet && !state.watchers.iter().any(|known| address(known) == address(watcher)) {
             state.watchers.push(watcher.clone());
         }

@@ -1,6 +1,7 @@
 //! Handlers and their batches.
 
 pub(crate) mod batch;
+pub(crate) mod call_settings;
 pub(crate) mod consumption;
 pub(crate) mod dispatch_log;
 pub(crate) mod host;

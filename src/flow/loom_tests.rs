@@ -1,9 +1,11 @@
 //! Put, take, sleep and flush under loom.
 
-use crate::config::Config;
+use crate::config::{Config, PartitionPolicy};
 use crate::sync::{Arc, Duration};
-use crate::testing::loom::{Number, ONE, Seen, config, model, model_by_turns, two_owners_meet};
-use crate::{BatchQueue, Wait};
+use crate::testing::loom::{
+    Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
+};
+use crate::{BatchQueue, HandledType, Wait};
 
 /// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
 /// it.
@@ -128,4 +130,63 @@ fn loom_flush_while_the_cycle_ends() {
         assert_eq!(seen.numbers(), [1]);
         queue.shutdown(None);
     });
+}
+
+/// A batch of two, which waits for the second item: the put of that finds the owner before, in or
+/// after the turn that leaves the first to linger.
+#[test]
+fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", lingering()).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        queue.produce(Number(ONE, 2)).unwrap();
+        seen.wait_for(2);
+        assert_eq!(seen.numbers(), [1, 2]);
+        queue.shutdown(None);
+    });
+}
+
+/// A flush ends the wait of an item that goes to linger.
+#[test]
+fn loom_flush_while_an_item_goes_to_linger() {
+    model(3, || {
+        let seen = Arc::new(Seen::default());
+        let queue = BatchQueue::builder("q", lingering()).start().unwrap();
+        queue.add_handler(ONE, seen.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+        assert_eq!(seen.numbers(), [1]);
+        queue.shutdown(None);
+    });
+}
+
+/// A second type comes to the partition of an item that goes to linger, and does not wait for it.
+#[test]
+fn loom_second_type_while_an_item_goes_to_linger() {
+    model(2, || {
+        let (first, second) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+        let of_three = Config { max_batch_items: 3, ..lingering() };
+        let queue = BatchQueue::builder("q", of_three).start().unwrap();
+        queue.add_handler(ONE, first.handler()).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        let prompt = HandledType { max_delay: Some(Duration::ZERO), ..TWO.into() };
+        queue.add_handler(prompt, second.handler()).unwrap();
+        queue.produce(Number(TWO, 1)).unwrap();
+        second.wait_for(1);
+        queue.shutdown(None);
+        assert_eq!(first.numbers(), [1]);
+    });
+}
+
+/// One partition, with batches of two that wait for ever.
+fn lingering() -> Config {
+    Config {
+        partitions: PartitionPolicy::Fixed(1),
+        buffer_size: 12,
+        max_batch_items: 2,
+        max_delay: Some(Duration::from_secs(1)),
+        ..config(1)
+    }
 }

@@ -11,7 +11,9 @@
 //!    type_table.rs      type → partition, for the queue's life      a hot type: several, in turn
 //!     │
 //!  partition.rs         open segment ──sealed when full──▶ channel
-//!    gate.rs, run.rs    what its lock guards: segment, bound, closed mark; many puts under it
+//!    gate.rs            what its lock guards: segment, bound, closed mark
+//!    put.rs, run.rs     one put under it, or many
+//!    linger.rs          items that wait for their batch to become full
 //!    room.rs, space.rs  what counts against the bound; how producers wait for room
 //!    ready.rs           "partition 7 has items": one bit; wakes the owner if it sleeps
 //!    take.rs            what is queued, segment by segment

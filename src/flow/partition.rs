@@ -13,6 +13,7 @@
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
+//! | `linger`, `gate.lingers` | see `partition/linger.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `last_call_slow` | threads that call; registration | supervisor |
@@ -27,6 +28,8 @@
 
 mod counts;
 pub(crate) mod gate;
+mod linger;
+mod put;
 pub(crate) mod ready;
 mod room;
 pub(super) mod run;
@@ -41,15 +44,15 @@ mod weighted;
 
 use crate::flow::desk::lanes::{LaneUse, Lanes};
 use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
+use crate::flow::partition::linger::{Linger, Quiet};
 use crate::flow::partition::ready::ReadyBit;
 use crate::flow::partition::segment_pool::SegmentPool;
-use crate::flow::partition::slow_counts::{Attempt, SlowCounts};
+use crate::flow::partition::slow_counts::SlowCounts;
 use crate::flow::partition::space::Space;
-use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
-    QuickGuard, QuickMutex, SegmentChannel,
+    QuickMutex, SegmentChannel,
 };
 
 /// The effect of a put, which decides whether to wake the drain thread.
@@ -86,11 +89,13 @@ pub(crate) struct Partition<T> {
     sealed: OnceLock<SegmentChannel<Vec<T>>>,
     ready: ReadyBit,
     space: Space,
-    /// Locked last of all.
+    /// Locked behind the gate.
     choked: QuickMutex<ChokedTypes>,
     /// When a put that finds the partition full may next search for lanes to choke, relative to the
     /// queue's start.
     choke_after_ns: AtomicU64,
+    /// Locked last of all.
+    linger: QuickMutex<Linger>,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
     /// Whether the partition has ever held an item that weighs more than 1.
@@ -126,7 +131,8 @@ impl<T> Partition<T> {
         self.mixed.load(Ordering::Relaxed)
     }
 
-    /// Marks that items of further types may arrive from now on.
+    /// Marks that items of further types may arrive from now on. A producer that calls this may
+    /// hold gates.
     pub(crate) fn mix(&self) {
         if !self.is_mixed() && !rule_off(Rule::MarkMixed) {
             self.mixed.store(true, Ordering::Relaxed);
@@ -191,6 +197,7 @@ impl<T> Partition<T> {
             space: Space::new(),
             choked: QuickMutex::new(ChokedTypes::default()),
             choke_after_ns: AtomicU64::new(0),
+            linger: QuickMutex::default(),
             slow: SlowCounts::default(),
             segment_pool,
             has_weighted: AtomicBool::new(false),
@@ -255,7 +262,8 @@ impl<T> Partition<T> {
         if put == 0 {
             return Signal::Nothing;
         }
-        if was_empty {
+        let quiet = if gate.lingers { self.note_put(gate, was_empty, put) } else { Quiet::Not };
+        if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
             self.ready.set();
         }
         let half = gate.half();
@@ -264,8 +272,13 @@ impl<T> Partition<T> {
             self.refresh_released(gate);
         }
         gate.plan();
+        if gate.lingers {
+            self.plan_quiet(gate);
+        }
         let queued = gate.queued();
-        if queued >= half && queued < half + put {
+        if quiet == Quiet::On {
+            Signal::Nothing
+        } else if quiet == Quiet::Over || queued >= half && queued < half + put {
             Signal::Pressure
         } else if was_empty {
             Signal::FirstItem
@@ -351,49 +364,5 @@ impl<T> Partition<T> {
     pub(crate) fn note_lanes(&self, lane_use: LaneUse) {
         // Relaxed: a caller that wakes the owner fences first.
         self.drain_side.lane_use.store(lane_use as u8, Ordering::Relaxed);
-    }
-}
-
-impl<T: Item> Partition<T> {
-    /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
-    /// drain thread.
-    #[inline]
-    pub(crate) fn put(
-        &self,
-        item: T,
-        inside_pool: impl FnOnce() -> bool,
-    ) -> Result<Signal, (T, Stop)> {
-        let mut gate = self.gate.lock();
-        // Fast path: only the item and one length are stored.
-        if gate.open.len() < usize::from(gate.plain_until) {
-            gate.open.push(item);
-            return Ok(Signal::Nothing);
-        }
-        self.put_slowly(gate, item, Attempt::New, inside_pool())
-    }
-
-    /// Puts an item that has waited.
-    pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
-        self.put_slowly(self.gate.lock(), item, Attempt::Again, inside_pool)
-    }
-
-    #[inline(never)]
-    fn put_slowly(
-        &self,
-        mut gate: QuickGuard<'_, Gate<T>>,
-        item: T,
-        attempt: Attempt,
-        inside_pool: bool,
-    ) -> Result<Signal, (T, Stop)> {
-        if let Err(stop) = self.check(&mut gate, || item.type_key(), inside_pool) {
-            self.count_slow(attempt, 1, 0);
-            return Err((item, stop));
-        }
-        let was_empty = gate.open.is_empty() && self.is_empty(&mut gate);
-        self.append(&mut gate, item);
-        if attempt == Attempt::Again {
-            self.count_slow(attempt, 0, 1);
-        }
-        Ok(self.announce(&mut gate, was_empty, 1))
     }
 }

@@ -21,6 +21,7 @@ use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
 use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
+use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::partition::Partition;
 use crate::flow::partition::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::flow::partition::segment::segment_size;
@@ -40,8 +41,7 @@ pub(crate) struct TypeHandlers<T> {
     pub(crate) name: Arc<str>,
     /// One handler for all partitions of the type, or one per partition.
     pub(crate) handlers: Vec<HandlerRef<T>>,
-    /// The most items that one call gets.
-    pub(crate) max_batch_items: usize,
+    pub(crate) settings: CallSettings,
     pub(crate) tally: HandlerTally,
 }
 
@@ -51,10 +51,10 @@ impl<T> TypeHandlers<T> {
         number: usize,
         name: &str,
         handlers: Vec<HandlerRef<T>>,
-        max_batch_items: usize,
+        settings: CallSettings,
     ) -> Self {
         let tally = HandlerTally::default();
-        Self { key, number, name: name.into(), handlers, max_batch_items, tally }
+        Self { key, number, name: name.into(), handlers, settings, tally }
     }
 
     /// What a call of them is at a desk.
@@ -248,6 +248,18 @@ impl<T> Route<T> {
         Some(Target { registered, instance })
     }
 
+    /// The handler that is, or was, that of a type in one of its partitions.
+    pub(crate) fn target_in(
+        &self,
+        registered: Arc<TypeHandlers<T>>,
+        partition: usize,
+    ) -> Target<T> {
+        let homes = self.find(registered.key).map(|known| &known.partitions);
+        let position = homes.and_then(|homes| homes.iter().position(|&home| home == partition));
+        let instance = position.filter(|&at| at < registered.handlers.len()).unwrap_or(0);
+        Target { registered, instance }
+    }
+
     pub(crate) fn idle_handlers(&self) -> Arc<Vec<IdleHandler<T>>> {
         self.idle_handlers.load()
     }
@@ -314,6 +326,9 @@ impl<T> Route<T> {
                 segment,
                 self.segment_pool.clone(),
             );
+            if config.max_delay.is_some_and(|delay| !delay.is_zero()) {
+                partition.let_linger();
+            }
             self.partitions.push(Arc::new(partition));
         }
     }

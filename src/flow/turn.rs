@@ -3,6 +3,7 @@
 
 pub(crate) mod cycle;
 pub(crate) mod idle_policy;
+mod linger;
 mod side_calls;
 mod sleep;
 mod timers;
@@ -17,6 +18,7 @@ use crate::flow::partition::segment_pool::KEPT_CAPACITY;
 use crate::flow::partition::take::TakenItems;
 use crate::flow::route::Target;
 use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
+use crate::flow::turn::linger::Patience;
 use crate::item::{Item, TypeKey, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -143,14 +145,17 @@ impl<T: Item> DrainTask<T> {
         }
         let mut lanes = partition.lanes.lock();
         let held_before = lanes.held();
+        let mut patience = Patience::new(closing);
         let taken = match step {
             Step::Take(budget) => {
                 lanes.make_due_ready(closing && !rule_off(Rule::CloseEndsBackOff));
-                self.take(shared, partition, &mut lanes, budget)
+                let taken = self.take(shared, partition, &mut lanes, budget);
+                shared.end_linger(partition, &mut lanes, &mut patience);
+                taken
             }
             Step::Submit => TakenItems { items: 0, may_be_awaited: false },
         };
-        let in_hand = self.submit(&mut lanes, index, known_before);
+        let in_hand = self.submit(&mut lanes, index, known_before, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
             // The partition is finished when they have ended.
@@ -233,6 +238,7 @@ impl<T: Item> DrainTask<T> {
         lanes: &mut Lanes<T>,
         partition: usize,
         known_before: usize,
+        mut patience: Patience,
     ) -> Option<InHand<T>> {
         let shared = &self.shared.clone();
         while let Some(lane) = lanes.next_ready() {
@@ -240,10 +246,17 @@ impl<T: Item> DrainTask<T> {
             let thread = lanes.tried_by(lane).unwrap_or(self.index);
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
-            let Some(target) = shared.target_of(key, partition, known_before, thread) else {
+            let target = shared
+                .target_of(key, partition, known_before, thread)
+                .or_else(|| shared.owed_target(lanes, lane, partition));
+            let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);
                 return Some(InHand { target: None, job, key });
             };
+            let its = shared.route.partition(partition);
+            if shared.lingers(its, lanes, lane, &target, &mut patience) {
+                continue;
+            }
             let place = JobPlace { partition, lane };
             if !self.may_call(&target, place) {
                 lanes.post(lane, shared.slow_calls.address(), None);
@@ -256,7 +269,7 @@ impl<T: Item> DrainTask<T> {
             };
             match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
                 Submitted::Entered => {
-                    let most = target.registered.max_batch_items;
+                    let most = target.registered.settings.max_batch_items;
                     let job = lanes.take_job(partition, lane, most, desk.address());
                     return Some(InHand { target: Some(target), job, key });
                 }

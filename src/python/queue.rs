@@ -296,7 +296,7 @@ impl Queue {
         options: HandlerOptions,
         wait: bool,
     ) -> PyResult<()> {
-        self.registry.add(py, self.core()?, &item_type, handlers, &options, wait)
+        self.registry.add(py, self.core()?, &item_type, handlers, options, wait)
     }
 
     /// Remove the handler of a type. Items of the type are unhandled from now on.

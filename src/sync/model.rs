@@ -35,6 +35,10 @@ impl Deadline {
         Self(limit)
     }
 
+    pub(crate) fn since(_start: Instant, limit: Duration) -> Self {
+        Self(limit)
+    }
+
     #[allow(clippy::unnecessary_wraps)] // as outside the model
     pub(crate) fn time_left(self) -> Option<Duration> {
         Some(self.0)

@@ -26,6 +26,12 @@ const NAP: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(crate) struct QuickMutex<V>(SpinMutex<V>);
 
+impl<V: Default> Default for QuickMutex<V> {
+    fn default() -> Self {
+        Self::new(V::default())
+    }
+}
+
 impl<V> QuickMutex<V> {
     pub(crate) fn new(value: V) -> Self {
         Self(SpinMutex::new(value))

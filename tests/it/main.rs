@@ -4,6 +4,7 @@
 mod balance;
 mod batches;
 mod host;
+mod lingering;
 mod support;
 mod weighted;
 

@@ -59,7 +59,9 @@ impl<T: Item> Shared<T> {
             }
             _ => self.target_of(key, place.partition, usize::MAX, tried_by.unwrap_or(0)),
         };
-        let target = target.filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
+        let target = target
+            .or_else(|| self.owed_target(&lanes, place.lane, place.partition))
+            .filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
         let Some(target) = target else {
             lanes.recall(place.lane, desk.address());
             partition.note_lanes(lanes.lane_use());
@@ -68,7 +70,7 @@ impl<T: Item> Shared<T> {
             return None;
         };
         desk.continue_with(target.registered.purpose());
-        let most = target.registered.max_batch_items;
+        let most = target.registered.settings.max_batch_items;
         let job = lanes.take_job(place.partition, place.lane, most, desk.address());
         partition.make_room(&mut lanes, true);
         Some((target, job))
@@ -100,6 +102,17 @@ impl<T: Item> Shared<T> {
             Consumption::OneConsumer(consumer) => Some(Target::only(consumer.clone())),
             Consumption::PerThread(consumers) => Some(Target::only(consumers[thread].clone())),
         }
+    }
+
+    /// The removed handler that still gets what lingered in a lane.
+    pub(crate) fn owed_target(
+        &self,
+        lanes: &Lanes<T>,
+        lane: usize,
+        partition: usize,
+    ) -> Option<Target<T>> {
+        let registered = lanes.owed(lane)?.to.clone().downcast::<TypeHandlers<T>>().ok()?;
+        Some(self.route.target_in(registered, partition))
     }
 
     /// The job of a lane is over, with so many items settled. `thread` has called its handler, and

@@ -132,7 +132,7 @@ impl<T: Item> Caller<'_, T> {
         let registered = &target.registered;
         let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
         job.tries += 1;
-        let again = self.next_try(&job);
+        let again = self.next_try(target, &job);
         job.batch.set_last_attempt(again.is_none(), matches!(again, Some(NextTry::Half)));
         let tried = match cut {
             Ok(()) => self.try_once(target, &mut job),

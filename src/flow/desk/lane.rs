@@ -10,15 +10,18 @@
 //!                     │ └─submit: the desk is held─▶ posted │──end, a tail──▶ ready
 //!                     │                  │  └─the holder serves it─▶ running
 //!                     ├──────recall──────┘                  │
-//!                     └──────────due───── backing off ◀─────┘ failed, to be tried again
+//!                     ├──────────due───── backing off ◀─────┘ failed, to be tried again
+//!                     └─full or due────── lingering ◀──── ready, with less than a batch
 //! ```
+
+use std::any::Any;
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
-use crate::sync::{Deadline, Duration, Instant};
+use crate::sync::{Arc, Deadline, Duration, Instant};
 
 /// How long the job of a lane waits before its type is choked in a full partition.
 pub(super) const CHOKE_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
@@ -42,6 +45,8 @@ pub(crate) struct Job<T> {
     pub(crate) took: Duration,
     /// The drain thread whose consumer tried it, with one consumer for each thread.
     pub(crate) tried_by: Option<usize>,
+    /// Kept until the job is settled, if a removed handler gets it.
+    pub(crate) _debt: Option<Debt>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,16 +59,37 @@ pub(super) enum State {
     /// A thread has its job in hand, and the desk with this address; 0 without a handler.
     Running(usize),
     BackingOff(Deadline),
+    /// Its batch has fewer than `full` items, and waits for more until the deadline.
+    Lingering {
+        until: Deadline,
+        full: usize,
+    },
 }
 
 impl State {
     pub(super) fn due(self) -> Option<Deadline> {
         match self {
-            Self::BackingOff(until) | Self::Posted(_, Some(until)) => Some(until),
+            Self::BackingOff(until)
+            | Self::Lingering { until, .. }
+            | Self::Posted(_, Some(until)) => Some(until),
             _ => None,
         }
     }
 }
+
+/// What a handler that is removed still gets: the items that lingered then.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// How many items, by weight.
+    pub(crate) items: usize,
+    /// The handlers, as the route has them.
+    pub(crate) to: Arc<dyn Any + Send + Sync>,
+    /// Lives as long as the items are not settled.
+    pub(crate) debt: Debt,
+}
+
+/// A removal waits until no clone of it is left.
+pub(crate) type Debt = Arc<()>;
 
 #[derive(Debug)]
 pub(super) struct Lane<T> {
@@ -72,6 +98,7 @@ pub(super) struct Lane<T> {
     /// The job, if it was tried and failed: it comes before the tail.
     pub(super) failed: Option<Job<T>>,
     pub(super) tail: Batch<T>,
+    pub(super) owed: Option<Owed>,
     /// No item of the job was put before this many others of the partition.
     pub(super) start: u64,
     /// The same for the runs of items that the tail consists of, with their weights.
@@ -90,6 +117,7 @@ impl<T> Lane<T> {
             state: State::Ready,
             failed: None,
             tail: Batch::default(),
+            owed: None,
             start: taken,
             marks: smallvec![(0, taken)],
             waits_since: None,
@@ -154,6 +182,12 @@ impl<T> Lane<T> {
         self.marks.push((job.weight(), self.start));
         self.tail.append(job.batch);
         job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece));
+    }
+
+    /// Whether it lingers, and its batch is full.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.state, State::Lingering { full, .. } if self.tail.len() >= full)
     }
 
     /// The items that no thread has in hand, by weight.

@@ -6,8 +6,9 @@
 mod choked;
 mod limit;
 mod view;
+mod waiting;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -54,8 +55,8 @@ pub(crate) struct Lanes<T> {
     first: Option<(TypeKey, usize)>,
     others: FxHashMap<TypeKey, usize>,
     ready: VecDeque<usize>,
-    /// Lanes that have a deadline, in no order; some may have left that state.
-    due: Vec<usize>,
+    /// The lanes that have a deadline.
+    due: BTreeSet<(Deadline, usize)>,
     /// Items, by weight, that no thread has in hand.
     held: usize,
     /// Those of them that choked lanes hold.
@@ -77,7 +78,7 @@ impl<T> Lanes<T> {
             first: None,
             others: FxHashMap::default(),
             ready: VecDeque::new(),
-            due: Vec::new(),
+            due: BTreeSet::new(),
             held: 0,
             choked: 0,
             unchoked: Vec::new(),
@@ -172,47 +173,24 @@ impl<T> Lanes<T> {
         T: Item,
     {
         let weight = item.weight();
-        self.note_added(lane, weight);
         self.all[lane].tail.push(item, room);
+        self.note_added(lane, weight);
     }
 
     #[inline]
-    fn note_added(&mut self, lane: usize, weight: usize) {
-        let lane = &mut self.all[lane];
+    fn note_added(&mut self, index: usize, weight: usize) {
+        let lane = &mut self.all[index];
         lane.note_added(weight);
         self.held += weight;
         if lane.is_choked {
             self.choked += weight;
         }
+        if lane.is_full() {
+            self.make_ready(index);
+        }
     }
 
     // ---- submit
-
-    /// Makes lanes ready whose deadline has come, and `all` that back off if there is no time left
-    /// for that.
-    pub(crate) fn make_due_ready(&mut self, all: bool) {
-        if self.due.is_empty() {
-            return;
-        }
-        let (lanes, ready) = (&mut self.all, &mut self.ready);
-        self.due.retain(|&index| {
-            let Some(lane) = lanes.get_mut(index) else { return false };
-            let Some(until) = lane.state.due() else { return false };
-            let is_due = all && matches!(lane.state, State::BackingOff(_));
-            if !is_due && until.time_left().is_some() {
-                return true;
-            }
-            lane.state = State::Ready;
-            ready.push_back(index);
-            false
-        });
-    }
-
-    /// When the next lane that backs off is due.
-    pub(crate) fn next_due(&self) -> Option<Deadline> {
-        let due = |&lane: &usize| self.all.get(lane)?.state.due();
-        self.due.iter().filter_map(due).min()
-    }
 
     /// Takes a lane off the list of ready ones; the caller decides its next state.
     pub(crate) fn next_ready(&mut self) -> Option<usize> {
@@ -230,10 +208,7 @@ impl<T> Lanes<T> {
 
     /// Its job has a ticket at a desk. With a deadline, it is submitted again when that has come.
     pub(crate) fn post(&mut self, lane: usize, desk: usize, until: Option<Deadline>) {
-        self.all[lane].state = State::Posted(desk, until);
-        if until.is_some() {
-            self.due.push(lane);
-        }
+        self.set_state(lane, State::Posted(desk, until));
     }
 
     pub(crate) fn is_posted(&self, lane: usize, desk: usize) -> bool {
@@ -262,7 +237,7 @@ impl<T> Lanes<T> {
         match self.all[lane].state {
             State::Ready => true,
             State::Running(_) => false,
-            State::Posted(..) | State::BackingOff(_) => {
+            State::Posted(..) | State::BackingOff(_) | State::Lingering { .. } => {
                 self.make_ready(lane);
                 true
             }
@@ -270,8 +245,20 @@ impl<T> Lanes<T> {
     }
 
     fn make_ready(&mut self, lane: usize) {
-        self.all[lane].state = State::Ready;
+        self.set_state(lane, State::Ready);
         self.ready.push_back(lane);
+    }
+
+    #[inline]
+    fn set_state(&mut self, index: usize, state: State) {
+        let lane = &mut self.all[index];
+        if let Some(until) = lane.state.due() {
+            self.due.remove(&(until, index));
+        }
+        lane.state = state;
+        if let Some(until) = state.due() {
+            self.due.insert((until, index));
+        }
     }
 
     /// Takes the job of a lane in hand: what is to be tried again, or else up to `most` items of
@@ -287,9 +274,11 @@ impl<T> Lanes<T> {
     where
         T: Item,
     {
+        self.set_state(index, State::Running(desk));
         let lane = &mut self.all[index];
-        lane.state = State::Running(desk);
         let job = lane.failed.take().unwrap_or_else(|| {
+            let owed = lane.owed.take();
+            let most = owed.as_ref().map_or(most, |owed| owed.items.min(most));
             let (batch, excess) = lane.split_tail(most);
             Job {
                 place: JobPlace { partition, lane: index },
@@ -300,6 +289,7 @@ impl<T> Lanes<T> {
                 tries: 0,
                 took: Duration::ZERO,
                 tried_by: None,
+                _debt: owed.map(|owed| owed.debt),
             }
         });
         let weight = job.weight();
@@ -358,13 +348,12 @@ impl<T> Lanes<T> {
         if lane.is_choked {
             self.choked += weight;
         }
-        lane.state = State::BackingOff(until);
         if rule_off(Rule::FailedToHead) {
             lane.append_failed(job);
         } else {
             lane.failed = Some(job);
         }
-        self.due.push(index);
+        self.set_state(index, State::BackingOff(until));
     }
 
     /// After the end of time: takes all items out that no thread has in hand.
@@ -382,6 +371,7 @@ impl<T> Lanes<T> {
         }
         self.all.retain(|_, lane| matches!(lane.state, State::Running(_)));
         self.ready.clear();
+        self.due.clear();
         (self.held, self.choked) = (0, 0);
         items
     }

@@ -40,8 +40,8 @@ impl<T> Job<T> {
 
 impl<T: Item> Caller<'_, T> {
     /// What follows if the try that is about to begin fails.
-    pub(super) fn next_try(&self, job: &Job<T>) -> Option<NextTry> {
-        let retry = self.shared.config.retry.as_ref()?;
+    pub(super) fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
+        let retry = target.registered.settings.retry.as_ref()?;
         if job.tries < retry.attempts {
             return Some(NextTry::After(retry.delay(job.tries, fastrand::f64)));
         }

@@ -41,6 +41,8 @@ pub(super) struct Gate<T> {
     pub(super) access: Access,
     /// Whether a type is choked here: each put checks its type then.
     pub(super) has_choked: bool,
+    /// Whether items may wait here for their batch to become full; see `linger.rs`.
+    pub(super) lingers: bool,
 }
 
 impl<T> Gate<T> {
@@ -55,6 +57,7 @@ impl<T> Gate<T> {
             sealed: 0,
             access: Access::Open,
             has_choked: false,
+            lingers: false,
         }
     }
 
@@ -82,6 +85,11 @@ impl<T> Gate<T> {
         let plain = below_half.min(usize::from(self.segment_size) - 1);
         let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
         self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
+    }
+
+    /// Further puts take the fast path only up to this length of the open segment.
+    pub(super) fn plan_at_most(&mut self, length: u16) {
+        self.plain_until = self.plain_until.min(length);
     }
 
     pub(super) fn withdraw_plan(&mut self) {

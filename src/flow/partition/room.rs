@@ -43,6 +43,9 @@ impl<T> Partition<T> {
         if gate.queued() >= gate.buffer_size as usize {
             self.refresh_released(gate);
             if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
+                if gate.lingers {
+                    self.want_room();
+                }
                 return Err(Stop::Full);
             }
         }

@@ -31,6 +31,9 @@ impl<T: Item> Partition<T> {
             let (put, rest) = item.cut(room);
             (Some(put), Some(rest))
         } else {
+            if gate.lingers {
+                self.want_room();
+            }
             (None, Some(item))
         };
         let weight = put.as_ref().map_or(0, Item::weight);

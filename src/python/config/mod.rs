@@ -14,4 +14,4 @@ mod settings;
 
 pub(crate) use balancer::{PyAssign, run_for_caller};
 pub(crate) use selector::PySelector;
-pub(crate) use settings::{CoreSettings, Settings};
+pub(crate) use settings::{CoreSettings, RetrySettings, Settings, millis};

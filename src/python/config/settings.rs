@@ -11,7 +11,7 @@ use crate::python::exceptions::ConfigError;
 use crate::python::handler::CommonCallbacks;
 use crate::{BufferStrategy, Config, RetryPolicy, Selector};
 
-fn millis(name: &str, value: f64) -> PyResult<Duration> {
+pub(crate) fn millis(name: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value / 1e3).map_err(|_| {
         ConfigError::new_err(format!("{name} is {value}; give milliseconds from 0 up"))
     })
@@ -41,6 +41,7 @@ pub(crate) struct Settings<'py> {
     min_idle_ms: f64,
     max_idle_ms: f64,
     max_batch_items: i64,
+    max_delay_ms: Option<f64>,
     error_handler: Option<Py<PyAny>>,
     retry: Option<RetrySettings>,
     balancer: Option<BalancerSettings>,
@@ -52,7 +53,7 @@ pub(crate) struct Settings<'py> {
 
 /// The facade's `RetryPolicy`.
 #[derive(FromPyObject)]
-struct RetrySettings {
+pub(crate) struct RetrySettings {
     attempts: u32,
     backoff_ms: f64,
     factor: f64,
@@ -63,15 +64,17 @@ struct RetrySettings {
 }
 
 impl RetrySettings {
-    fn core(&self) -> PyResult<RetryPolicy> {
-        Ok(RetryPolicy {
+    /// The policy, and the exceptions that it is about, as a tuple.
+    pub(crate) fn into_core(self) -> PyResult<(RetryPolicy, Py<PyAny>)> {
+        let policy = RetryPolicy {
             attempts: self.attempts,
             backoff: millis("backoff_ms", self.backoff_ms)?,
             factor: self.factor,
             max_backoff: millis("max_backoff_ms", self.max_backoff_ms)?,
             jitter: self.jitter,
             bisect: self.bisect,
-        })
+        };
+        Ok((policy, self.retry_on))
     }
 }
 
@@ -95,6 +98,7 @@ impl Settings<'_> {
             Some((balancer, assign)) => (Some(balancer), assign),
             None => (None, None),
         };
+        let (retry, retry_on) = self.retry.map(RetrySettings::into_core).transpose()?.unzip();
         let settings = Config {
             threads: self.threads.as_ref().map_or(Config::default().threads, |policy| policy.0),
             partitions: self.partitions.0,
@@ -107,13 +111,13 @@ impl Settings<'_> {
             min_idle: millis("min_idle_ms", self.min_idle_ms)?,
             max_idle: millis("max_idle_ms", self.max_idle_ms)?,
             max_batch_items: at_least_one("max_batch_items", self.max_batch_items)?,
-            retry: self.retry.as_ref().map(RetrySettings::core).transpose()?,
+            max_delay: self.max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?,
+            retry,
             balancer,
             rebalance_interval: millis("rebalance_interval_ms", self.rebalance_interval_ms)?,
             takeover_after: millis("takeover_after_ms", self.takeover_after_ms)?,
             spare_threads: self.spare_threads.map(spare_threads).transpose()?,
         };
-        let retry_on = self.retry.map(|retry| retry.retry_on);
         let common = CommonCallbacks { error_handler: self.error_handler, retry_on };
         Ok(CoreSettings { settings, common, assign })
     }

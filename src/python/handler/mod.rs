@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `registry` | the types and handlers that a queue was given |
 //! | `py_handler` | one Python handler as the core calls it |
+//! | `retry_on` | the exceptions after which a batch is tried again |
 //! | `failed_part` | a call that failed, perhaps only for a part of its batch |
 //! | `desks` | the desks of handler instances |
 //! | `host` | the interpreter as the host of drain threads |
@@ -13,6 +14,7 @@ mod failed_part;
 mod host;
 mod py_handler;
 mod registry;
+mod retry_on;
 
 pub(crate) use desks::forget_desks;
 pub(crate) use host::Interpreter;

@@ -8,11 +8,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
+use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{PyItem, RowBlock};
-use crate::{Batch, Desk, Failure, Handler};
+use crate::{Batch, Desk, Failure, Handler, TypeKey};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
 /// it does not define are `None`.
@@ -30,8 +31,7 @@ pub(crate) struct PyHandler {
     pub(crate) on_close: Option<GuardedRef>,
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<GuardedRef>,
-    /// The exceptions that the queue's retry policy applies to, as a tuple.
-    pub(crate) retry_on: Option<GuardedRef>,
+    pub(crate) retry_on: RetryOn,
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
@@ -44,12 +44,16 @@ impl PyHandler {
         for object in [&self.instance, &self.protected, &self.consume] {
             visit.call(&**object)?;
         }
-        for object in
-            [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler, &self.retry_on]
-        {
+        for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler] {
             visit.call(object.as_deref())?;
         }
-        Ok(())
+        self.retry_on.traverse(visit)
+    }
+
+    /// The batches of a type are tried again after these exceptions, a tuple; `None`: after those
+    /// of the queue's policy.
+    pub(crate) fn set_retry_on(&self, key: TypeKey, kinds: Option<Py<PyAny>>) {
+        self.retry_on.set(key, kinds);
     }
 
     fn call0(method: Option<&GuardedRef>) -> Result<(), Failure> {
@@ -202,7 +206,7 @@ impl Handler<PyItem> for PyHandler {
         Python::attach(|py| {
             // While another attempt may follow, the batch keeps its items: the list belongs to the
             // handler. It also keeps blocks of rows, which are cut if a part of them fails.
-            let again = self.retry_on.as_ref().filter(|_| !batch.is_last_attempt());
+            let again = self.retry_on.of(batch);
             let rows = has_rows(batch);
             let list =
                 if again.is_some() || rows { copy_of(py, batch) } else { list_of(py, batch) };
@@ -218,7 +222,7 @@ impl Handler<PyItem> for PyHandler {
                     drop(batch.drain());
                     Ok(())
                 }
-                Err(error) => self.fail(py, batch, &list, &given, error, again),
+                Err(error) => self.fail(py, batch, &list, &given, error, again.as_deref()),
             };
             release(args.into_any());
             release(list.into_any());

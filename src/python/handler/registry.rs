@@ -10,8 +10,10 @@ use pyo3::prelude::*;
 
 use super::desks::desk_of;
 use super::py_handler::PyHandler;
+use super::retry_on::RetryOn;
 use crate::arrow::Tags;
 use crate::python::aggregator::{Aggregating, aggregating_of};
+use crate::python::config::{RetrySettings, millis};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
@@ -52,6 +54,8 @@ impl<'py> HandlerSpec<'py> {
 pub(crate) struct HandlerOptions {
     weight: f64,
     max_batch_items: Option<usize>,
+    max_delay_ms: Option<f64>,
+    retry: Option<RetrySettings>,
 }
 
 /// What all handlers of a queue share.
@@ -80,7 +84,7 @@ impl HandlerRegistry {
     ) -> PyResult<Vec<HandlerRef<PyItem>>> {
         let specs = HandlerSpec::all(consumers)?;
         let mut entries = self.entries.lock();
-        Ok(specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect())
+        Ok(specs.into_iter().map(|spec| entries.handler(spec, &self.common).1).collect())
     }
 
     /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
@@ -91,20 +95,26 @@ impl HandlerRegistry {
         queue: &BatchQueue<PyItem>,
         item_type: &ItemType<'_>,
         handlers: Vec<HandlerMethods<'_>>,
-        options: &HandlerOptions,
+        options: HandlerOptions,
         wait: bool,
     ) -> PyResult<()> {
+        let HandlerOptions { weight, max_batch_items, max_delay_ms, retry } = options;
+        let max_delay = max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?;
+        let (retry, retry_on) = retry.map(RetrySettings::into_core).transpose()?.unzip();
         let specs = HandlerSpec::all(handlers)?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
         let (key, handlers) = {
             let mut entries = self.entries.lock();
-            let handlers =
+            let handlers: Vec<_> =
                 specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect();
-            (entries.keep_type(item_type), handlers)
+            let key = entries.keep_type(item_type);
+            for (handler, _) in &handlers {
+                handler.set_retry_on(key, retry_on.as_ref().map(|kinds| kinds.clone_ref(py)));
+            }
+            (key, handlers.into_iter().map(|(_, reference)| reference).collect())
         };
-        let HandlerOptions { weight, max_batch_items } = *options;
-        let handled = HandledType { key, name, weight, max_batch_items };
+        let handled = HandledType { key, name, weight, max_batch_items, max_delay, retry };
         let added = if wait {
             queue.add_handler_with(handled, handlers, &mut InterpreterPause(py))
         } else {
@@ -185,10 +195,14 @@ pub(crate) struct Entries {
 impl Entries {
     /// Returns the `HandlerRef` of an instance. There is one per instance, so that `on_idle` and
     /// `on_close` are called once.
-    fn handler(&mut self, spec: HandlerSpec<'_>, common: &CommonCallbacks) -> HandlerRef<PyItem> {
+    fn handler(
+        &mut self,
+        spec: HandlerSpec<'_>,
+        common: &CommonCallbacks,
+    ) -> (Arc<PyHandler>, HandlerRef<PyItem>) {
         let HandlerSpec { methods, name, aggregating } = spec;
         let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
-        if let Some((_, known)) =
+        if let Some(known) =
             self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance))
         {
             return known.clone();
@@ -212,11 +226,11 @@ impl Entries {
                 .error_handler
                 .as_ref()
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
-            retry_on: common.retry_on.as_ref().map(|kinds| GuardedRef::new(kinds.clone_ref(py))),
+            retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());
-        self.handlers.push((handler, reference.clone()));
-        reference
+        self.handlers.push((handler.clone(), reference.clone()));
+        (handler, reference)
     }
 
     /// The class or the tag with this key.

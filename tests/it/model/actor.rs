@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use batchqueue::{AddHandlerError, BatchQueue, HandledType, Selector};
 
@@ -172,7 +172,12 @@ impl<'a> Actor<'a> {
     }
 
     fn named(kind: usize) -> HandledType {
-        HandledType { weight: 0.25, max_batch_items: own_limit(kind), ..key(kind).into() }
+        HandledType {
+            weight: 0.25,
+            max_batch_items: own_limit(kind),
+            max_delay: (kind % 2 == 1).then_some(Duration::ZERO),
+            ..key(kind).into()
+        }
     }
 
     fn add(&self, kind: usize, probe: &Arc<Probe>) -> bool {

@@ -140,12 +140,17 @@ impl Settings {
             // Mostly endless, so that a lost wake-up is a failure rather than a delay.
             max_idle: Duration::from_millis(random.pick(&[60_000, 60_000, 2])),
             max_batch_items: size(random),
+            max_delay: None,
             retry,
             balancer,
             rebalance_interval: Duration::from_millis(random.pick(&[0, 1])),
             takeover_after: Duration::from_millis(random.pick(&[1, 2, 20])),
             spare_threads: None,
         };
+        if config.max_batch_items > 1 && random.once_in(3) {
+            let micros = random.pick(&[100, 2_000, 50_000]);
+            config.max_delay = Some(Duration::from_micros(micros));
+        }
         let mode = match random.below(6) {
             0 => Mode::OneConsumer,
             1 => Mode::ConsumerPerThread,

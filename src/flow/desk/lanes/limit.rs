@@ -4,11 +4,12 @@ use super::Lanes;
 use crate::flow::desk::lane::State;
 
 impl<T> Lanes<T> {
-    /// How many items the only lane lacks for a batch of `most`, if it is ready and its next job
-    /// comes from the tail.
+    /// How many items the only lane lacks for a batch of `most`, if it is ready or lingers, and its
+    /// next job comes from the tail.
     pub(crate) fn room_in_only(&self, most: usize) -> Option<usize> {
         let (_, lane) = self.all.iter().next().filter(|_| self.all.len() == 1)?;
-        let takes_more = lane.state == State::Ready && lane.failed.is_none();
+        let takes_more = matches!(lane.state, State::Ready | State::Lingering { .. });
+        let takes_more = takes_more && lane.failed.is_none();
         takes_more.then(|| most.saturating_sub(lane.tail.len())).filter(|&room| room > 0)
     }
 

@@ -270,3 +270,42 @@ def test_policy_is_a_value():
 def test_invalid_values_are_rejected(settings, message):
     with pytest.raises(ConfigError, match=message):
         RetryPolicy(**settings)
+
+
+def test_a_type_has_its_own_policy(make_queue):
+    patient, strict, other = Flaky(2), Flaky(2, KeyError), Flaky(1)
+    errors = []
+    settings = config(
+        retry=RetryPolicy(attempts=2, **IMMEDIATELY),
+        error_handler=lambda batch, error: errors.append(type(error)),
+    )
+    queue = make_queue(settings=settings)
+    queue.add_handler(int, patient, retry=RetryPolicy(attempts=3, **IMMEDIATELY))
+    only_values = RetryPolicy(attempts=3, retry_on=(ValueError,), **IMMEDIATELY)
+    queue.add_handler(str, strict, retry=only_values)
+    queue.add_handler(float, other)
+    for item in (1, "a", 1.0):
+        queue.produce(item)
+    assert queue.flush(WAIT_S)
+    assert (patient.tries, strict.tries, other.tries) == ([[1]] * 3, [["a"]], [[1.0]] * 2)
+    assert errors == [KeyError]
+
+
+def test_one_instance_serves_types_under_different_policies(make_queue):
+    handler = Flaky(1)
+    queue = make_queue(settings=config())
+    queue.add_handler(int, handler, retry=RetryPolicy(**IMMEDIATELY))
+    queue.add_handler(str, handler, retry=RetryPolicy(retry_on=(KeyError,), **IMMEDIATELY))
+    queue.produce(1)
+    queue.produce("a")
+    assert queue.flush(WAIT_S)
+    assert (queue.stats().consumed, queue.stats().failed) == (1, 1)
+    queue.add_handler(str, handler)
+    queue.produce("b")
+    assert queue.flush(WAIT_S)
+    assert (queue.stats().consumed, queue.stats().failed) == (1, 2)
+
+
+def test_an_invalid_policy_of_a_type_is_rejected(make_queue):
+    with pytest.raises(ConfigError, match="retry is 3, a int; give a RetryPolicy"):
+        make_queue(settings=config()).add_handler(int, print, retry=3)

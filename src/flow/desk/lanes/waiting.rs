@@ -1,0 +1,81 @@
+//! Lanes that have a deadline: those that back off, and those whose batch waits to become full; see
+//! `partition/linger.rs`.
+
+use super::Lanes;
+use crate::flow::desk::lane::{Owed, State};
+use crate::item::TypeKey;
+use crate::sync::Deadline;
+
+impl<T> Lanes<T> {
+    /// Makes lanes ready whose deadline has come, and `all` that back off or linger if there is no
+    /// time left for that.
+    #[inline]
+    pub(crate) fn make_due_ready(&mut self, all: bool) {
+        if !self.due.is_empty() {
+            self.make_waiting_ready(all);
+        }
+    }
+
+    #[cold]
+    fn make_waiting_ready(&mut self, all: bool) {
+        while let Some(&(until, lane)) = self.due.first()
+            && until.time_left().is_none()
+        {
+            self.make_ready(lane);
+        }
+        if all {
+            self.make_all_ready(|state| !matches!(state, State::Posted(..)));
+        }
+    }
+
+    fn make_all_ready(&mut self, are: impl Fn(State) -> bool) {
+        let lanes: Vec<usize> = self.due.iter().map(|&(_, lane)| lane).collect();
+        for lane in lanes {
+            if are(self.all[lane].state) {
+                self.make_ready(lane);
+            }
+        }
+    }
+
+    /// When the next lane that waits is due.
+    pub(crate) fn next_due(&self) -> Option<Deadline> {
+        self.due.first().map(|&(until, _)| until)
+    }
+
+    /// The items of the next batch of a lane so far, if it may wait for more: not what is to be
+    /// tried again.
+    pub(in crate::flow) fn gathered(&self, lane: usize) -> Option<usize> {
+        let lane = &self.all[lane];
+        (lane.failed.is_none() && lane.owed.is_none()).then(|| lane.tail.len())
+    }
+
+    /// The handler of a type is about to be removed: it still gets what lingers, and so many items
+    /// that are `queued` behind it.
+    pub(crate) fn owe(&mut self, key: TypeKey, queued: usize, owed: impl FnOnce(usize) -> Owed) {
+        let Some(lane) = self.find(key).map(|lane| &mut self.all[lane]) else { return };
+        if matches!(lane.state, State::Lingering { .. }) {
+            lane.owed = Some(owed(lane.tail.len() + queued));
+        }
+    }
+
+    /// What a removed handler still gets of a lane.
+    pub(in crate::flow) fn owed(&self, lane: usize) -> Option<&Owed> {
+        self.all[lane].owed.as_ref()
+    }
+
+    /// No item of the lane's next batch was put before this many others of the partition.
+    pub(in crate::flow) fn start(&self, lane: usize) -> u64 {
+        self.all[lane].start
+    }
+
+    /// Makes the lanes ready that linger.
+    #[cold]
+    pub(in crate::flow) fn end_linger(&mut self) {
+        self.make_all_ready(|state| matches!(state, State::Lingering { .. }));
+    }
+
+    /// The lane waits for its batch to have `full` items, until a deadline.
+    pub(in crate::flow) fn linger(&mut self, lane: usize, until: Deadline, full: usize) {
+        self.set_state(lane, State::Lingering { until, full });
+    }
+}

@@ -1,0 +1,180 @@
+//! Linger: items that wait until their batch is full, or until the oldest of them has waited for
+//! [`max_delay`](crate::Config::max_delay).
+//!
+//! Taken items wait in their lane. In a partition of one type, the rest of the batch need not be
+//! taken item by item: the partition is *quiet*, so that puts set no ready bit and wake no thread,
+//! up to the put that makes the batch full. So a batch takes two wake-ups, one by its first item
+//! and one when it is full or due.
+//!
+//! ```text
+//!            a turn leaves a lane that lingers, and nothing queued
+//!   (loud) ────────────────────────────────────────────────────────▶ quiet up to a position
+//!     ▲                                                                     │
+//!     └── the next take, the put at that position, or a second type ────────┘
+//! ```
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `gate.lingers` | registration of handlers, once, under the gate | producers, thread inside |
+//! | `marks` | producers, under the gate; thread inside | thread inside |
+//! | `quiet_until` | thread inside, registration of types, under the gate | producers (gate) |
+//! | `is_wanted` | producers, under the gate; thread inside | thread inside |
+
+use std::collections::VecDeque;
+
+use crate::flow::partition::Partition;
+use crate::flow::partition::gate::Gate;
+use crate::rules::{Rule, rule_off};
+use crate::sync::Instant;
+
+/// How a put finds a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quiet {
+    /// It notifies as usual.
+    Not,
+    /// The owner need not know of the item.
+    On,
+    /// The batch is full with it.
+    Over,
+}
+
+/// What a partition keeps of items that may linger.
+#[derive(Debug, Default)]
+pub(super) struct Linger {
+    /// Positions in the order of the partition, ascending, and when the item there was put: the
+    /// items up to the next position are at most as old.
+    marks: VecDeque<(u64, Instant)>,
+    /// Puts before this position notify no thread; 0: all do.
+    quiet_until: u64,
+    /// A producer found no room: nothing lingers in the next turn.
+    is_wanted: bool,
+}
+
+impl Linger {
+    fn mark(&mut self, position: u64, now: Instant) {
+        match self.marks.back_mut() {
+            Some((last, time)) if *last == position => *time = now,
+            _ => self.marks.push_back((position, now)),
+        }
+    }
+
+    /// When the item at a position was put, or before. Forgets what is older than `completed`.
+    fn time_of(&mut self, position: u64, completed: u64) -> Instant {
+        while self.marks.get(1).is_some_and(|&(next, _)| next <= completed) {
+            self.marks.pop_front();
+        }
+        let after = self.marks.partition_point(|&(start, _)| start <= position);
+        if let Some(&(_, time)) = after.checked_sub(1).and_then(|at| self.marks.get(at)) {
+            return time;
+        }
+        // Put before a handler of the type lingered.
+        let now = Instant::now();
+        self.marks.push_front((position, now));
+        now
+    }
+}
+
+impl<T> Partition<T> {
+    /// Items may linger here from now on.
+    pub(crate) fn let_linger(&self) {
+        let mut gate = self.gate.lock();
+        gate.lingers = true;
+        gate.withdraw_plan();
+    }
+
+    // ---- producers, under the gate
+
+    /// After a put of so many items, where items may linger.
+    #[cold]
+    pub(super) fn note_put(&self, gate: &Gate<T>, was_empty: bool, put: usize) -> Quiet {
+        let mut linger = self.linger.lock();
+        let (pushed, put) = (gate.pushed(), put as u64);
+        let was_quiet = pushed - put < linger.quiet_until;
+        let is_full = was_quiet && pushed >= linger.quiet_until;
+        if was_empty || put > 1 || gate.open.len() <= 1 {
+            linger.mark(pushed - put, Instant::now());
+        } else if is_full {
+            linger.mark(pushed, Instant::now());
+        }
+        match (is_full, was_quiet) {
+            (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
+            (_, true) => Quiet::On,
+            _ => Quiet::Not,
+        }
+    }
+
+    /// Plans up to which put the partition is quiet.
+    #[cold]
+    pub(super) fn plan_quiet(&self, gate: &mut Gate<T>) {
+        let quiet_until = self.linger.lock().quiet_until;
+        if quiet_until > gate.pushed() {
+            let before_last = quiet_until.saturating_sub(gate.before_open + 1);
+            let most = u16::try_from(before_last).unwrap_or(u16::MAX);
+            gate.plan_at_most(most);
+        }
+    }
+
+    /// A put found no room: what lingers is called in the next turn.
+    #[cold]
+    pub(super) fn want_room(&self) {
+        self.linger.lock().is_wanted = true;
+        self.ready.set();
+    }
+
+    /// A flush has begun, and waits until all that is put so far is settled.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        let gate = self.gate.lock();
+        if gate.lingers {
+            // What lingers is called in a turn that sees the flush.
+            self.ready.set();
+        }
+        gate.pushed()
+    }
+
+    // ---- the thread inside
+
+    /// Whether a producer has found no room since the last call.
+    pub(crate) fn take_wanted(&self) -> bool {
+        std::mem::take(&mut self.linger.lock().is_wanted)
+    }
+
+    /// When the item at a position was put, or before.
+    pub(crate) fn put_time(&self, position: u64, completed: u64) -> Instant {
+        self.linger.lock().time_of(position, completed)
+    }
+
+    /// The only lane lingers and lacks `lacking` items, with `counted` of the taken ones counting
+    /// against the bound: puts notify when they are there, or when the partition is full. Unless
+    /// items are queued already, for which there is another turn, or the partition has no longer
+    /// one type.
+    pub(crate) fn quieten(&self, lacking: usize, counted: usize, has_one_type: impl Fn() -> bool) {
+        let mut gate = self.gate.lock();
+        let pushed = gate.pushed();
+        if pushed != self.taken() || !has_one_type() {
+            return;
+        }
+        let room = (gate.buffer_size as usize).saturating_sub(counted);
+        self.linger.lock().quiet_until = pushed + lacking.min(room) as u64;
+        gate.withdraw_plan();
+    }
+
+    /// Under the gate: what is put from now on notifies as usual.
+    #[inline]
+    pub(super) fn end_quiet_under(&self, gate: &Gate<T>) {
+        if gate.lingers {
+            self.linger.lock().quiet_until = 0;
+        }
+    }
+
+    /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
+    pub(crate) fn end_quiet(&self) {
+        let mut gate = self.gate.lock();
+        if gate.lingers && !rule_off(Rule::SecondTypeEndsQuiet) {
+            let pushed = gate.pushed();
+            // What was put while it was quiet is followed by no other first item.
+            let next = if pushed > self.taken() { pushed + 1 } else { 0 };
+            self.linger.lock().quiet_until = next;
+            gate.withdraw_plan();
+        }
+    }
+}
