@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::host::{Host, NoHost};
 use crate::flow::route::TypeHandlers;
 use crate::item::{Item, TypeKey};
@@ -30,6 +31,7 @@ pub struct Builder<T: Item> {
     name: String,
     config: Config,
     consumers: Consumers<T>,
+    dead_letter: Option<HandlerRef<T>>,
     host: Arc<dyn Host<T>>,
     shared_scheduler: Option<(String, ThreadPolicy)>,
 }
@@ -47,6 +49,7 @@ impl<T: Item> Builder<T> {
             name,
             config,
             consumers: Consumers::Handlers,
+            dead_letter: None,
             host: Arc::new(NoHost),
             shared_scheduler: None,
         }
@@ -67,6 +70,15 @@ impl<T: Item> Builder<T> {
         factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static,
     ) -> Self {
         self.consumers = Consumers::PerThread(Box::new(factory));
+        self
+    }
+
+    /// The handler that keeps items which failed for good, by
+    /// [`consume_dead_letters`](crate::Handler::consume_dead_letters), unless their type has its
+    /// own. Up to `buffer_size` items wait for it; beyond that their lanes wait.
+    #[must_use]
+    pub fn dead_letter(mut self, handler: HandlerRef<T>) -> Self {
+        self.dead_letter = Some(handler);
         self
     }
 
@@ -94,18 +106,24 @@ impl<T: Item> Builder<T> {
         self.config.validate()?;
         self.config = std::mem::take(&mut self.config).with_bounded_times();
         let share = self.take_share()?;
-        let (threads, partitions, warning) = self.config.resolve(available_cores());
+        let (threads, _, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
             self.host.log(&format!("queue {}: {warning}", self.name));
         }
+        let most_letters = self.config.buffer_size;
+        let dead_letter = self.dead_letter.map(|handler| DeadLetterBox::new(handler, most_letters));
+        let consumer_of = |config: &Config, number, handler| {
+            let registered = consumer_of_all_types(config, number, handler);
+            Arc::new(registered.with_dead_letter(dead_letter.clone()))
+        };
         let consumption = match self.consumers {
             Consumers::Handlers => Consumption::ByHandler,
             Consumers::One(consumer) => {
-                Consumption::OneConsumer(consumer_of_all_types(&self.config, 0, consumer))
+                Consumption::OneConsumer(consumer_of(&self.config, 0, consumer))
             }
             Consumers::PerThread(mut factory) => Consumption::PerThread(
                 (0..threads)
-                    .map(|thread| consumer_of_all_types(&self.config, thread, factory(thread)))
+                    .map(|thread| consumer_of(&self.config, thread, factory(thread)))
                     .collect(),
             ),
         };
@@ -123,10 +141,10 @@ impl<T: Item> Builder<T> {
             self.name,
             self.config,
             consumption,
+            dead_letter,
             self.host,
             ThreadSlots::new(wakers, spares),
             pool,
-            partitions,
         ));
         supervisor::register(&shared);
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
@@ -167,7 +185,7 @@ fn consumer_of_all_types<T>(
     config: &Config,
     number: usize,
     handler: HandlerRef<T>,
-) -> Arc<TypeHandlers<T>> {
+) -> TypeHandlers<T> {
     let (name, settings) = (handler.handler.name(), CallSettings::of_queue(config));
-    Arc::new(TypeHandlers::new(TypeKey(0), number, &name, vec![handler], settings))
+    TypeHandlers::new(TypeKey(0), number, &name, vec![handler], settings)
 }

@@ -25,8 +25,8 @@
 //! # Promises
 //!
 //! * **P1 exclusive**: two calls into one handler instance never overlap.
-//! * **P2 no loss, no duplication**: an accepted item is consumed, failed, unhandled or abandoned,
-//!   exactly once.
+//! * **P2 no loss, no duplication**: an accepted item is consumed, dead-lettered, failed, unhandled
+//!   or abandoned, exactly once.
 //! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition and
 //!   type; also through retries and while partitions move.
 //! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
@@ -94,7 +94,7 @@ pub use config::{
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::desk::Desk;
 pub use flow::handler::host::{Host, NoHost};
-pub use flow::handler::{Batch, Drain, Failure, Handler, HandlerRef};
+pub use flow::handler::{Batch, Cause, DeadLetters, Drain, Failure, Handler, HandlerRef, Handlers};
 pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};
 pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};

@@ -5,14 +5,14 @@ use std::fmt;
 use crate::config::Selector;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
-use crate::flow::handler::HandlerRef;
+use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, Wait, slice};
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::Stats;
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, JoinHandle, Mutex};
+use crate::sync::{Arc, Instant, JoinHandle, Mutex, OnceLock};
 use crate::thread_context::on_drain_thread;
 use crate::weak_queue::WeakQueue;
 
@@ -97,7 +97,8 @@ impl<T: Item> BatchQueue<T> {
         self.add_handler_with(item_type, handlers, &mut Wait)
     }
 
-    /// [`add_handlers`](Self::add_handlers) with a say in how to wait.
+    /// [`add_handlers`](Self::add_handlers) with a handler for dead letters, and a say in how to
+    /// wait.
     ///
     /// # Errors
     /// As [`add_handlers`](Self::add_handlers); also if `pause` ended the wait: the new handler is
@@ -105,10 +106,10 @@ impl<T: Item> BatchQueue<T> {
     pub fn add_handler_with<P: Pause>(
         &self,
         item_type: impl Into<HandledType>,
-        handlers: Vec<HandlerRef<T>>,
+        handlers: impl Into<Handlers<T>>,
         pause: &mut P,
     ) -> Result<(), AddHandlerError<P::Interrupt>> {
-        let retired = self.shared.register(&item_type.into(), handlers)?;
+        let retired = self.shared.register(&item_type.into(), handlers.into())?;
         wait_for_retired(retired, None, pause).map(drop).map_err(AddHandlerError::Interrupted)
     }
 
@@ -265,7 +266,13 @@ impl<T: Item> BatchQueue<T> {
             .partitions()
             .map(|partition| (partition, partition.begin_flush()))
             .collect();
-        let reached = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
+        let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
+        // Then the letters of these items are posted.
+        let letters = OnceLock::new();
+        let reached = || {
+            let boxes = &shared.dead_letters;
+            settled() && boxes.settled() >= *letters.get_or_init(|| boxes.posted())
+        };
         let expired = || shared.ending.is_expired();
         shared.threads.wake_all();
         loop {

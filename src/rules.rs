@@ -39,6 +39,8 @@ pub(crate) enum Rule {
     OweLingering,
     /// P4: a flush does not wait for batches to become full.
     FlushEndsLinger,
+    /// P4: a thread does not sleep while dead letters wait for a handler that is free.
+    AwakeForDeadLetters,
     /// P4: a thread that is about to call a slow handler leaves its partitions to the others.
     LeaveForSlowCall,
     /// P4: of handlers that would wait for each other for ever, one gives up.

@@ -6,6 +6,7 @@
 //! | `route` | growth and handlers, under `control`; see `flow/route.rs` | all threads |
 //! | `threads` | see `control/thread_slots.rs` | all threads |
 //! | `ending` | see `control/ending.rs` | drain threads, shutdowns |
+//! | `dead_letters` | see `flow/handler/dead_letters.rs` | drain threads, flushes |
 //! | `flushes` | see `control/flushes.rs` | drain threads, flushes |
 //! | `retirements` | see `control/retirements.rs` | drain threads |
 //! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
@@ -28,6 +29,7 @@ use crate::control::slow_calls::SlowCalls;
 use crate::control::supervision::Supervision;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
 use crate::flow::handler::dispatch_log::DispatchLog;
 use crate::flow::handler::host::Host;
 use crate::flow::partition::gate::Access;
@@ -52,6 +54,7 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) name: String,
     pub(crate) config: Config,
     pub(crate) consumption: Consumption<T>,
+    pub(crate) dead_letters: DeadLetterBoxes<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: ThreadSlots,
     /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
@@ -78,11 +81,12 @@ impl<T: Item> Shared<T> {
         name: String,
         config: Config,
         consumption: Consumption<T>,
+        dead_letter: Option<Arc<DeadLetterBox<T>>>,
         host: Arc<dyn Host<T>>,
         threads: ThreadSlots,
         pool: Option<Arc<Pool>>,
-        partitions: usize,
     ) -> Self {
+        let (_, partitions, _) = config.resolve(available_cores());
         let route = Route::new(&config);
         route.grow(&config, threads.len(), partitions);
         let threads_per_core =
@@ -94,6 +98,7 @@ impl<T: Item> Shared<T> {
             name,
             config,
             consumption,
+            dead_letters: DeadLetterBoxes::new(dead_letter),
             host,
             ending: Ending::new(threads.len()),
             threads,

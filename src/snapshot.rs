@@ -60,7 +60,7 @@ impl<T: Item> Shared<T> {
             let types = types.remove(&partition.index).unwrap_or_default();
             stats.add_partition(counts, owner, types, expired);
         }
-        stats.finish();
+        stats.finish(if expired { 0 } else { self.dead_letters.waiting_items() });
         stats
     }
 }

@@ -17,6 +17,7 @@ from batchqueue.config import (
     RetryPolicy,
     ThreadPolicy,
 )
+from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import (
     BatchFailed,
     BatchQueueError,
@@ -41,6 +42,7 @@ __all__ = [
     "BatchQueueStats",
     "BufferStrategy",
     "ConfigError",
+    "DeadLetter",
     "DrainBalancer",
     "DrainThreadStats",
     "HandlerConsumer",

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from batchqueue.config import BatchQueueConfig, check_delay
 from batchqueue.exceptions import ConfigError
+from batchqueue.handlers import HandlerMethods
 from batchqueue.policies import RetryPolicy
 
 _MAX_PARTITIONS = 65_536
@@ -17,6 +18,7 @@ class HandlerOptions(NamedTuple):
     max_batch_items: int | None
     max_delay_ms: float | None
     retry: RetryPolicy | None
+    dead_letter: HandlerMethods | None
 
 
 def handler_options(
@@ -25,6 +27,7 @@ def handler_options(
     max_batch_items: int | None = None,
     max_delay_ms: float | None = None,
     retry: RetryPolicy | None = None,
+    dead_letter: HandlerMethods | None = None,
 ) -> HandlerOptions:
     """Return the settings of one type, or raise ConfigError for one that is out of range."""
     if not 0 < weight < float("inf"):
@@ -44,7 +47,7 @@ def handler_options(
             f"retry is {retry!r}, a {type(retry).__name__}; give a RetryPolicy, or None for the "
             "queue's"
         )
-    return HandlerOptions(weight, max_batch_items, max_delay_ms, retry)
+    return HandlerOptions(weight, max_batch_items, max_delay_ms, retry, dead_letter)
 
 
 def check_name_and_config(name: object, config: object) -> None:

@@ -1,4 +1,4 @@
-"""Functions that the core calls: log lines, tracebacks, custom balancers, failed parts."""
+"""Functions that the core calls: log lines, tracebacks, balancers, failed parts, dead letters."""
 
 import logging
 import operator
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
 
 _log = logging.getLogger("batchqueue")
@@ -50,6 +51,21 @@ def assign(
             f"the custom balancer returned {plan!r}: "
             "give a list with one drain thread per partition, or None"
         )
+
+
+def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
+    letters: list[DeadLetter[Any]],
+    items: list[Any],
+    types: list[type | str],
+    error: BaseException,
+    attempts: int,
+    queue: str,
+) -> None:
+    """Append the items of one call that failed for good."""
+    letters += [
+        DeadLetter(item, error, attempts, queue, item_type)
+        for item, item_type in zip(items, types, strict=True)
+    ]
 
 
 def failed_positions(

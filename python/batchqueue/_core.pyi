@@ -267,10 +267,10 @@ class Queue:
         /,
         name: "str",
         config: "Any",
-        selector: "str",
-        select: "Any",
+        selector: "tuple[str, Any]",
         consumers: "Any",
         per_thread: "bool",
+        dead_letter: "Any",
     ) -> Queue:
         """
         Start the drain threads.
@@ -278,11 +278,11 @@ class Queue:
         Args:
             name: The name of the queue.
             config: A `BatchQueueConfig`.
-            selector: The kind of the selector.
-            select: The function of the selector, or None.
+            selector: The kind of the selector, and its function or None.
             consumers: Methods of the consumers: none if items go to handlers, else one, or one per
                 drain thread.
             per_thread: Whether there is one consumer per drain thread.
+            dead_letter: Methods of the handler of dead letters, or None.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
     def _add_handlers(

@@ -5,22 +5,23 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Generic, Self, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Generic, Self, TypeVar
 
 import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
+from batchqueue._item_sequence import ItemSequence
 from batchqueue._loop_handlers import (
     HandlerLoops,
     current_call,
     error_handler_on_loop,
     methods_on_loop,
 )
-from batchqueue._wait_room import Line, WaitRoom
+from batchqueue._wait_room import WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
+from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
 from batchqueue.policies import RetryPolicy
@@ -29,8 +30,9 @@ from batchqueue.stats import BatchQueueStats
 
 H = TypeVar("H")
 
-_PIECE_ITEMS = 1_024
-"""Items of an iterator that are enqueued before the loop gets its next turn."""
+LoopDeadLetterHandler = (
+    SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Awaitable[Any] | Any]
+)
 
 
 class AsyncBatchQueue(Generic[T]):
@@ -102,6 +104,7 @@ class AsyncBatchQueue(Generic[T]):
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[H] | None = None,
     ) -> None:
         """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
 
@@ -117,6 +120,7 @@ class AsyncBatchQueue(Generic[T]):
             max_batch_items: As in `BatchQueue.add_handler`.
             max_delay_ms: As in `BatchQueue.add_handler`.
             retry: As in `BatchQueue.add_handler`.
+            dead_letter: As in `BatchQueue.add_handler`; may be a coroutine function as well.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
@@ -125,7 +129,11 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         options = handler_options(
-            weight=weight, max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+            weight=weight,
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+            dead_letter=self._keeper(dead_letter),
         )
         self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
 
@@ -138,6 +146,7 @@ class AsyncBatchQueue(Generic[T]):
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[H] | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers.
 
@@ -150,6 +159,7 @@ class AsyncBatchQueue(Generic[T]):
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
 
         Raises:
             ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
@@ -159,7 +169,10 @@ class AsyncBatchQueue(Generic[T]):
         """
         check_factory(factory, partitions)
         options = handler_options(
-            max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+            dead_letter=self._keeper(dead_letter),
         )
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, options, wait=False)
@@ -232,7 +245,7 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         deadline = _deadline(timeout)
-        sequence = _ItemSequence(self, items)
+        sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
         try:
             while True:
                 result = sequence.enqueue()
@@ -323,6 +336,9 @@ class AsyncBatchQueue(Generic[T]):
         elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
         return methods._replace(works_elsewhere=elsewhere)
 
+    def _keeper(self, dead_letter: Any) -> HandlerMethods | None:
+        return None if dead_letter is None else self._methods(dead_letter)
+
     def _notifier(self) -> _core.RoomNotifier | None:
         wait_room = self._wait_rooms.get(asyncio.get_running_loop())
         return None if wait_room is None else wait_room.notifier
@@ -344,49 +360,6 @@ class AsyncBatchQueue(Generic[T]):
             wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
         for wait_room in wait_rooms:
             wait_room.abandon()
-
-
-class _ItemSequence:
-    """The items of one call of `produce_many`."""
-
-    def __init__(self, queue: AsyncBatchQueue[Any], items: Iterable[Any]) -> None:
-        self.accepted = 0
-        self.call = current_call()
-        self._queue = queue
-        in_pieces = type(items) in (list, tuple) and not queue._by_caller
-        self._pieces = cast(list[Any] | tuple[Any, ...], items) if in_pieces else None
-        self._remaining: Iterator[Any] = iter(()) if self._pieces is not None else iter(items)
-        self._after_turn: bool | _core.PendingItem | None = None
-
-    def on_accepted(self, line: Line) -> None:
-        """Count a pending item as accepted, and enqueue more while it is this task's turn there."""
-        self.accepted += 1
-        self._after_turn = self._enqueue(line)
-
-    def enqueue(self) -> bool | _core.PendingItem | None:
-        """Enqueue the items that find room.
-
-        Returns:
-            True if all items are accepted, False if the next item was refused, None if there are
-            more items, or the next item if it found no room.
-        """
-        result, self._after_turn = self._after_turn, None
-        return self._enqueue(None) if result is None else result
-
-    def _enqueue(self, turn_at: Line | None) -> bool | _core.PendingItem | None:
-        queue, notifier = self._queue._queue, self._queue._notifier()
-        if self._pieces is not None:
-            self.accepted, result = _core.try_produce_many(
-                queue, self._pieces, self.accepted, notifier, turn_at, self.call
-            )
-            return result
-        before = self.accepted
-        for item in islice(self._remaining, _PIECE_ITEMS):
-            result = _core.try_produce(queue, item, notifier, turn_at, self.call)
-            if result is not True:
-                return result
-            self.accepted += 1
-        return True if self.accepted - before < _PIECE_ITEMS else None
 
 
 def _check_not_forked(queue: _core.Queue) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
+from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import SupportsConsume, handler_methods
 from batchqueue.policies import DrainBalancer, PartitionSelector, RetryPolicy
@@ -63,6 +64,10 @@ class BatchQueueConfig(Generic[T]):
             raises. Default: None, the error is logged.
         retry: How often a batch whose handler raised is tried again before it counts as failed.
             Default: None, never.
+        dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good. It
+            is called once for each of them, never concurrently; what it raises makes them count as
+            failed. Up to `buffer_size` items wait for it; beyond that, later items of their class
+            and partition wait as well. Default: None, such items count as failed.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
             form; also between cycles with quick, tiny batches. 0 means no rest. Default: 5 ms.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
@@ -103,6 +108,7 @@ class BatchQueueConfig(Generic[T]):
     consumer_factory: Callable[[], SupportsConsume[T]] | None = None
     error_handler: Callable[[list[T], BaseException], Any] | None = None
     retry: RetryPolicy | None = None
+    dead_letter: SupportsConsume[DeadLetter[T]] | Callable[[list[DeadLetter[T]]], Any] | None = None
     min_idle_ms: float = 5
     max_idle_ms: float = 200
     max_batch_items: int = 10_000
@@ -124,6 +130,8 @@ class BatchQueueConfig(Generic[T]):
             raise ConfigError("consumer and consumer_factory are both given; give one of them")
         if self.consumer is not None:
             handler_methods(self.consumer)
+        if self.dead_letter is not None:
+            handler_methods(self.dead_letter)
         for name in ("consumer_factory", "error_handler"):
             function = getattr(self, name)
             if function is not None and not callable(function):

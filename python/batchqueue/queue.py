@@ -9,6 +9,7 @@ import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it mus
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
+from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import QueueForkedError
 from batchqueue.handlers import (
     HandlerMethods,
@@ -21,6 +22,8 @@ from batchqueue.policies import RetryPolicy
 from batchqueue.stats import BatchQueueStats
 
 H = TypeVar("H")
+
+DeadLetterHandler = SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Any]
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -91,6 +94,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
     ) -> None:
         """Send the items of one type to a handler, which replaces the previous handler of the type.
 
@@ -115,6 +119,8 @@ class BatchQueue(_core.Queue, Generic[T]):
                 means not at all. Default: None, as in the config of the queue.
             retry: How a batch whose handler raised is tried again. Default: None, as in the config
                 of the queue.
+            dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good.
+                Default: None, as in the config of the queue.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, a
@@ -127,6 +133,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
+            dead_letter=blocking_keeper(dead_letter),
         )
         self._add_handlers(item_type, [blocking_methods(handler)], options)
 
@@ -139,6 +146,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
     ) -> None:
         """Send the items of a hot type to several handlers, each with its own partition.
 
@@ -154,6 +162,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, the factory does not return
@@ -164,7 +173,10 @@ class BatchQueue(_core.Queue, Generic[T]):
         """
         check_factory(factory, partitions)
         options = handler_options(
-            max_batch_items=max_batch_items, max_delay_ms=max_delay_ms, retry=retry
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+            dead_letter=blocking_keeper(dead_letter),
         )
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, options)
@@ -177,6 +189,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
     ) -> Callable[[Any], Any]:
         """Register the decorated function, or an instance of the decorated class, as a handler.
 
@@ -186,6 +199,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
 
         Returns:
             A decorator that returns the decorated object unchanged.
@@ -199,6 +213,7 @@ class BatchQueue(_core.Queue, Generic[T]):
                 max_batch_items=max_batch_items,
                 max_delay_ms=max_delay_ms,
                 retry=retry,
+                dead_letter=dead_letter,
             )
             return handler
 
@@ -227,6 +242,11 @@ class BatchQueue(_core.Queue, Generic[T]):
             return f"<BatchQueue {self.name!r} made before a fork>"
 
 
+def blocking_keeper(dead_letter: DeadLetterHandler[Any] | None) -> HandlerMethods | None:
+    """Find what to call on a handler of dead letters, as `blocking_methods` does."""
+    return None if dead_letter is None else blocking_methods(dead_letter)
+
+
 FindMethods = Callable[[Any], HandlerMethods]
 Q = TypeVar("Q", bound=_core.Queue)
 
@@ -247,10 +267,10 @@ def start_core_queue(
         cls,
         name,
         config,
-        selector.kind,
-        selector.function,
+        (selector.kind, selector.function),
         _consumers(config, methods),
         config.consumer_factory is not None,
+        None if config.dead_letter is None else methods(config.dead_letter),
     )  # type: ignore[return-value] # the stub of `Queue` names the class itself
 
 

@@ -10,7 +10,7 @@ class PartitionStats:
 
     Attributes:
         index: Its index, from 0.
-        used: Items queued and in flight.
+        used: Items queued, held and in flight.
         used_percentage: `used` in percent of `buffer_size`, 0 to 100.
         owner: Index of the drain thread that takes from it, from 0.
         attempts: Items that producers tried to enqueue.
@@ -31,7 +31,7 @@ class HandlerStats:
 
     Attributes:
         consumed: Items whose handler returned.
-        failed: Items whose handler raised.
+        failed: Items whose handler raised in their last attempt.
         batches: Calls of `consume`.
         ns_per_item: Moving average of the time in `consume`, in nanoseconds per item.
     """
@@ -64,8 +64,9 @@ class DrainThreadStats:
 class BatchQueueStats:
     """One queue at one moment. Counts are in items and never decrease.
 
-    At any moment `produced == consumed + failed + unhandled + abandoned + total_used`. At rest
-    `total_used` is 0, and `attempts == produced + refused`.
+    At any moment `produced == consumed + dead_lettered + failed + unhandled + abandoned +
+    total_used`, and `total_used == queued + held + in_flight`. At rest `total_used` is 0, and
+    `attempts == produced + refused`.
 
     Attributes:
         name: The queue's name.
@@ -73,17 +74,20 @@ class BatchQueueStats:
         thread_count: Drain threads, without spare ones.
         buffer_size: Capacity of one partition, in items.
         total_capacity: Capacity of all partitions, in items.
-        total_used: Items queued and in flight.
+        total_used: Items queued, held and in flight.
         used_percentage: `total_used` in percent of `total_capacity`, 0 to 100.
         attempts: Items that producers tried to enqueue.
         produced: Items that were accepted.
         refused: Items that were not accepted: full, timed out, interrupted, closed.
         consumed: Items whose handler returned.
-        failed: Items whose handler raised.
+        dead_lettered: Items whose handler raised, and that the `dead_letter` handler has kept.
+        failed: Items whose handler raised otherwise.
         unhandled: Items without a handler.
         abandoned: Items that a shutdown gave up when its time ran out.
-        in_flight: Items taken and not finished: in a handler, waiting for it, or for the next
-            attempt.
+        queued: Items in partitions.
+        held: Items taken that wait: for their batch to become full, for their handler, for the next
+            attempt, or for the `dead_letter` handler.
+        in_flight: Items in a running call.
         rebalances: Runs of the balancer, skipped and rejected plans included.
         moves: Partitions that the balancer gave to another drain thread, revoked moves included.
         load_ratio: Largest load of a drain thread divided by the smallest, in the interval before
@@ -111,7 +115,10 @@ class BatchQueueStats:
     failed: int
     unhandled: int
     abandoned: int
+    queued: int
+    held: int
     in_flight: int
+    dead_lettered: int
     rebalances: int
     moves: int
     load_ratio: float

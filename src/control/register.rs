@@ -7,8 +7,9 @@ use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
 use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
-use crate::flow::handler::HandlerRef;
+use crate::flow::handler::Handlers;
 use crate::flow::handler::call_settings::CallSettings;
+use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::partition::gate::Access;
 use crate::flow::route::TypeHandlers;
 use crate::item::{HandledType, Item, TypeKey};
@@ -37,9 +38,12 @@ impl<T: Item> Shared<T> {
     pub(crate) fn register<E>(
         self: &Arc<Self>,
         item_type: &HandledType,
-        handlers: Vec<HandlerRef<T>>,
+        handlers: Handlers<T>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
-        check_numbers(item_type, handlers.len()).map_err(AddHandlerError::Config)?;
+        let Handlers { instances, dead_letter } = handlers;
+        check_numbers(item_type, instances.len()).map_err(AddHandlerError::Config)?;
+        let most_letters = self.config.buffer_size;
+        let dead_letter = dead_letter.map(|handler| DeadLetterBox::new(handler, most_letters));
         let settings =
             CallSettings::of_type(&self.config, item_type).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
@@ -50,7 +54,9 @@ impl<T: Item> Shared<T> {
         let known = route.find(item_type.key);
         let number = known.map_or(route.type_count(), |known| known.number);
         let registered =
-            Arc::new(TypeHandlers::new(item_type.key, number, &item_type.name, handlers, settings));
+            TypeHandlers::new(item_type.key, number, &item_type.name, instances, settings);
+        let dead_letter = dead_letter.or_else(|| self.dead_letters.of_queue.clone());
+        let registered = Arc::new(registered.with_dead_letter(dead_letter));
         if let Some(known) = known {
             let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
             if instances > 1 && instances != partitions {

@@ -25,7 +25,7 @@ impl<T: Item> Shared<T> {
         debt: Option<Debt>,
     ) -> Arc<Retired> {
         let gone: Vec<HandlerRef<T>> =
-            registered.handlers.iter().filter(|handler| !self.serves(handler)).cloned().collect();
+            registered.instances().filter(|handler| !self.serves(handler)).cloned().collect();
         self.route.drop_idle_handlers(&gone);
         let key = registered.key;
         // Under the lock of the lanes: a thread that has looked the old handler up there is at its
@@ -99,16 +99,18 @@ impl<T: Item> Shared<T> {
         self.retirements.take_quiet(all, |handler| self.serves(handler), &self.watcher())
     }
 
-    fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
+    pub(crate) fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
         Arc::<Self>::downgrade(self)
     }
 
     /// Whether a handler instance still serves some type of this queue.
     fn serves(&self, handler: &HandlerRef<T>) -> bool {
         let has = |registered: Arc<TypeHandlers<T>>| {
-            registered.handlers.iter().any(|other| other.is(handler))
+            registered.instances().any(|other| other.is(handler))
         };
-        self.consumption.includes(handler)
+        let of_queue = &self.dead_letters.of_queue;
+        of_queue.as_ref().is_some_and(|of_queue| of_queue.handler.is(handler))
+            || self.consumption.includes(handler)
             || self.route.types().filter_map(TypeRoute::registered).any(has)
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct Retirement<T> {
 
 impl<T> Retirement<T> {
     fn has(&self, handler: &HandlerRef<T>) -> bool {
-        self.registered.handlers.iter().any(|instance| instance.is(handler))
+        self.registered.instances().any(|instance| instance.is(handler))
     }
 
     /// Whether no thread is inside for a batch of these handlers, nor inside one that gets its last
@@ -81,11 +81,16 @@ impl<T> Retirement<T> {
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let purpose = self.registered.purpose();
+        // Its letters may still go to a handler that serves no type.
+        let keeper = self.registered.dead_letter.as_ref();
+        if keeper.is_some_and(|keeper| !keeper.is_empty() && !serves(&keeper.handler)) {
+            return false;
+        }
         let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
         let is_quiet = |handler: &HandlerRef<T>| {
             handler.desk.is_quiet(purpose, !serves(handler), is_owed, watcher)
         };
-        self.registered.handlers.iter().all(is_quiet)
+        self.registered.instances().all(is_quiet)
     }
 
     /// After `on_close`. Drops the handlers before it notifies the callers that wait.
@@ -154,7 +159,7 @@ impl<T> Retirements<T> {
         self.pending.store(list.len(), Ordering::Relaxed);
         let mut closed: Vec<HandlerRef<T>> = Vec::new();
         for retirement in &mut ended {
-            for handler in &retirement.registered.handlers {
+            for handler in retirement.registered.instances() {
                 let elsewhere = list.iter().any(|retirement| retirement.has(handler))
                     || closed.iter().any(|other| other.is(handler));
                 if !elsewhere && !serves(handler) {

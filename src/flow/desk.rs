@@ -12,6 +12,7 @@
 mod after_call;
 pub(crate) mod call;
 mod cut;
+mod dead_jobs;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 mod outcome;
@@ -264,6 +265,11 @@ impl Desk {
     /// Whether a thread is inside at this moment.
     pub(crate) fn is_held(&self) -> bool {
         self.state.lock().held.is_some()
+    }
+
+    /// Whether no thread is inside. If one is, the queue of `watcher` hears of its release.
+    pub(crate) fn is_free(&self, watcher: &Weak<dyn Recall>) -> bool {
+        self.is_quiet(Purpose::SideCall, true, false, watcher)
     }
 
     /// Whether no thread is inside for `purpose` or for a side call, or, if the handler `closes`,

@@ -3,7 +3,9 @@
 pub(crate) mod batch;
 pub(crate) mod call_settings;
 pub(crate) mod consumption;
+pub(crate) mod dead_letters;
 pub(crate) mod dispatch_log;
+mod failure;
 pub(crate) mod host;
 
 use std::fmt;
@@ -12,45 +14,7 @@ use crate::flow::desk::Desk;
 use crate::sync::Arc;
 
 pub use batch::{Batch, Drain};
-
-/// Why a handler failed to handle a batch, or a part of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// What went wrong, for the log.
-    pub message: String,
-    /// Whether the failure has been reported already; if not, the queue logs it.
-    pub reported: bool,
-    /// Whether a retry may help. A batch that lost items is never retried.
-    pub retry: bool,
-    /// Whether only the items failed that are still in the batch, and those that were taken out
-    /// were handled. Otherwise all of them failed.
-    pub in_part: bool,
-}
-
-impl Failure {
-    /// A failure that the queue logs and may retry.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), reported: false, retry: true, in_part: false }
-    }
-
-    /// A failure of the items that are still in the batch. Those that the handler took out, with
-    /// [`Batch::drain`] or [`Batch::keep`], count as consumed. The queue logs it, and may retry the
-    /// items that failed, but does not halve them.
-    pub fn of_rest(message: impl Into<String>) -> Self {
-        Self { in_part: true, ..Self::new(message) }
-    }
-
-    /// A failure that the queue logs and does not retry.
-    pub fn last(message: impl Into<String>) -> Self {
-        Self { retry: false, ..Self::new(message) }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
+pub use failure::{Cause, DeadLetters, Failure};
 
 /// Handles the batches of one type, or of a whole queue.
 ///
@@ -63,6 +27,17 @@ pub trait Handler<T>: Send + Sync {
     /// The batch could not be handled, and all its items count as failed; or only those that are
     /// left in it: see [`Failure::of_rest`].
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
+
+    /// Keeps items that failed for good, as the [`Handlers::dead_letter`] of a type or the
+    /// [`Builder::dead_letter`] of a queue. It has one attempt.
+    ///
+    /// # Errors
+    /// The letters could not be kept: their items count as failed.
+    ///
+    /// [`Builder::dead_letter`]: crate::Builder::dead_letter
+    fn consume_dead_letters(&self, _letters: &mut Vec<DeadLetters<T>>) -> Result<(), Failure> {
+        Err(Failure::last("it takes no dead letters; implement consume_dead_letters"))
+    }
 
     /// Whether `consume` must run inside [`Host::enter`](crate::Host::enter). If no handler of a
     /// partition needs it, the drain thread does not enter the host for that partition.
@@ -108,6 +83,22 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure> {
         self(batch);
         Ok(())
+    }
+}
+
+/// The handlers of one type.
+#[derive(Debug)]
+pub struct Handlers<T> {
+    /// One for all partitions of the type, or one for each.
+    pub instances: Vec<HandlerRef<T>>,
+    /// The handler that keeps items of the type which failed for good. `None`: that of the queue,
+    /// if it has one.
+    pub dead_letter: Option<HandlerRef<T>>,
+}
+
+impl<T> From<Vec<HandlerRef<T>>> for Handlers<T> {
+    fn from(instances: Vec<HandlerRef<T>>) -> Self {
+        Self { instances, dead_letter: None }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::sync::{Arc, Duration};
 use crate::testing::loom::{
     Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
 };
-use crate::{BatchQueue, HandledType, Wait};
+use crate::{Batch, BatchQueue, DeadLetters, Failure, HandledType, Handler, HandlerRef, Wait};
 
 /// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
 /// it.
@@ -189,4 +189,41 @@ fn lingering() -> Config {
         max_delay: Some(Duration::from_secs(1)),
         ..config(1)
     }
+}
+
+/// A batch goes to the handler of dead letters while a flush waits for it.
+#[test]
+fn loom_flush_while_a_batch_goes_to_the_dead_letters() {
+    struct Fails;
+    impl Handler<Number> for Fails {
+        fn consume(&self, _batch: &mut Batch<Number>) -> Result<(), Failure> {
+            Err(Failure::new("as planned"))
+        }
+    }
+    struct Keeps(Arc<Seen>);
+    impl Handler<Number> for Keeps {
+        fn consume(&self, _batch: &mut Batch<Number>) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn consume_dead_letters(
+            &self,
+            letters: &mut Vec<DeadLetters<Number>>,
+        ) -> Result<(), Failure> {
+            for mut letter in letters.drain(..) {
+                self.0.note(&mut letter.items);
+            }
+            Ok(())
+        }
+    }
+    model(2, || {
+        let seen = Arc::new(Seen::default());
+        let keeper = HandlerRef::new(Keeps(seen.clone()));
+        let queue = BatchQueue::builder("q", config(1)).dead_letter(keeper).start().unwrap();
+        queue.add_handler(ONE, HandlerRef::new(Fails)).unwrap();
+        queue.produce(Number(ONE, 1)).unwrap();
+        assert_eq!(queue.flush(None, &mut Wait), Ok(true));
+        assert_eq!(seen.numbers(), [1]);
+        queue.shutdown(None);
+    });
 }

@@ -27,6 +27,7 @@
 //!    lanes.rs, lane.rs  what is taken and not settled, by type, in order
 //!    call.rs            call the handler, count the outcome
 //!    after_call.rs      the next job of the lane, and the next one at the desk
+//!    dead_jobs.rs       or, if it failed for good, to the handler of dead letters
 //!     │
 //!  handler.rs           consume(batch)
 //!    host.rs            the environment of the handlers, such as the interpreter
@@ -41,7 +42,9 @@
 //! | `partition/segment.rs`, `segment_pool.rs` | segments, and emptied ones for later use |
 //! | `partition/counts.rs`, `slow_counts.rs` | the counts of a partition |
 //! | `turn/timers.rs` | when a partition has a batch to try again |
-//! | `handler/batch.rs` | the items of one call |
+//! | `handler/batch.rs`, `failure.rs` | the items of one call; why it failed |
+//! | `handler/call_settings.rs` | how the handlers of a type are called |
+//! | `handler/dead_letters.rs` | what failed for good, on its way to the handler that keeps it |
 //! | `handler/consumption.rs` | whether handlers or consumers get the batches |
 //! | `handler/dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
 

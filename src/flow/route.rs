@@ -13,75 +13,24 @@
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `idle_handlers` | the same | drain threads after an empty cycle |
 
+mod type_handlers;
 pub(crate) mod type_table;
 
 use std::fmt;
 
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
-use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::partition::Partition;
 use crate::flow::partition::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::flow::partition::segment::segment_size;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::route::type_table::{TypeEntry, TypeTable};
 use crate::item::TypeKey;
-use crate::observe::HandlerTally;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
 
-/// The handler or handlers of one type.
-pub(crate) struct TypeHandlers<T> {
-    pub(crate) key: TypeKey,
-    /// The number of the type in order of registration; of a consumer, its number among the
-    /// consumers.
-    pub(crate) number: usize,
-    pub(crate) name: Arc<str>,
-    /// One handler for all partitions of the type, or one per partition.
-    pub(crate) handlers: Vec<HandlerRef<T>>,
-    pub(crate) settings: CallSettings,
-    pub(crate) tally: HandlerTally,
-}
-
-impl<T> TypeHandlers<T> {
-    pub(crate) fn new(
-        key: TypeKey,
-        number: usize,
-        name: &str,
-        handlers: Vec<HandlerRef<T>>,
-        settings: CallSettings,
-    ) -> Self {
-        let tally = HandlerTally::default();
-        Self { key, number, name: name.into(), handlers, settings, tally }
-    }
-
-    /// What a call of them is at a desk.
-    pub(crate) fn purpose(&self) -> Purpose {
-        Purpose::Batch(std::ptr::from_ref(self) as usize)
-    }
-
-    pub(crate) fn needs_host(&self) -> bool {
-        self.handlers.iter().any(|instance| instance.handler.needs_host())
-    }
-}
-
-/// The destination of a group of items: one handler instance of a type.
-pub(crate) struct Target<T> {
-    pub(crate) registered: Arc<TypeHandlers<T>>,
-    instance: usize,
-}
-
-impl<T> Target<T> {
-    pub(crate) fn only(registered: Arc<TypeHandlers<T>>) -> Self {
-        Self { registered, instance: 0 }
-    }
-
-    pub(crate) fn handler(&self) -> &HandlerRef<T> {
-        &self.registered.handlers[self.instance]
-    }
-}
+pub(crate) use type_handlers::{Target, TypeHandlers};
 
 /// A type that is, or once was, registered.
 pub(crate) struct TypeRoute<T> {
@@ -296,7 +245,9 @@ impl<T> Route<T> {
         let mut instances = Vec::new();
         for type_route in self.types() {
             let Some(registered) = type_route.registered() else { continue };
-            for (handler, &home) in registered.handlers.iter().zip(&type_route.partitions) {
+            let homes =
+                type_route.partitions.iter().chain(std::iter::repeat(&type_route.partitions[0]));
+            for (handler, &home) in registered.instances().zip(homes) {
                 if known.insert(handler.address()) {
                     instances.push(IdleHandler { handler: handler.clone(), home });
                 }

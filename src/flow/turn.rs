@@ -2,6 +2,7 @@
 //! with at most one job in hand. No handler runs inside a partition.
 
 pub(crate) mod cycle;
+mod dead_letters;
 pub(crate) mod idle_policy;
 mod linger;
 mod side_calls;
@@ -243,6 +244,10 @@ impl<T: Item> DrainTask<T> {
         let shared = &self.shared.clone();
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
+            if lanes.is_dead(lane) {
+                shared.post_again(lanes, JobPlace { partition, lane });
+                continue;
+            }
             let thread = lanes.tried_by(lane).unwrap_or(self.index);
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.

@@ -19,6 +19,7 @@ pub(crate) enum Outcome {
     Consumed,
     Failed,
     Unhandled,
+    DeadLettered,
 }
 
 /// The counts of one partition at one moment.
@@ -29,6 +30,8 @@ pub(crate) struct PartitionCounts {
     pub(crate) refused: u64,
     pub(crate) taken: u64,
     pub(crate) settled: u64,
+    /// Of those that are taken and not settled: in the hand of no thread.
+    pub(crate) held: u64,
     pub(crate) calls: CallTime,
     /// All that is taken and not settled waits for its next try, and there is something.
     pub(crate) backs_off: bool,
@@ -67,10 +70,17 @@ pub(crate) struct ThreadCounts {
     pub(crate) consumed: u64,
     pub(crate) failed: u64,
     pub(crate) unhandled: u64,
+    pub(crate) dead_lettered: u64,
     /// What the thread is inside of, and since when.
     pub(crate) calling: Option<(Calling, Instant)>,
     /// Past the cut-off: what the thread settles now was counted as abandoned.
     expired: bool,
+}
+
+impl ThreadCounts {
+    pub(crate) fn settled(&self) -> u64 {
+        self.consumed + self.failed + self.unhandled + self.dead_lettered
+    }
 }
 
 /// What one drain thread reports about itself at one moment.
@@ -118,6 +128,7 @@ impl ThreadTally {
             Outcome::Consumed => counts.consumed += items,
             Outcome::Failed => counts.failed += items,
             Outcome::Unhandled => counts.unhandled += items,
+            Outcome::DeadLettered => counts.dead_lettered += items,
         }
         true
     }
@@ -127,7 +138,7 @@ impl ThreadTally {
     pub(crate) fn expire(&self) -> u64 {
         let mut counts = self.0.lock();
         counts.expired = true;
-        counts.consumed + counts.failed + counts.unhandled
+        counts.settled()
     }
 
     pub(crate) fn counts(&self) -> ThreadCounts {

@@ -7,8 +7,8 @@ use crate::sync::{Duration, Instant};
 
 /// One queue at one moment. Counts are items and only grow.
 ///
-/// At any moment `produced = consumed + failed + unhandled + abandoned + queued + in_flight`. At
-/// rest `attempts = produced + refused`.
+/// At any moment `produced = consumed + dead_lettered + failed + unhandled + abandoned + queued +
+/// held + in_flight`. At rest the last three are 0, and `attempts = produced + refused`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
     /// Items per partition.
@@ -21,7 +21,9 @@ pub struct Stats {
     pub refused: u64,
     /// Items whose handler returned.
     pub consumed: u64,
-    /// Items whose handler failed.
+    /// Items that failed for good, and that a handler of dead letters has kept.
+    pub dead_lettered: u64,
+    /// Items that failed for good otherwise.
     pub failed: u64,
     /// Items without a handler.
     pub unhandled: u64,
@@ -29,7 +31,10 @@ pub struct Stats {
     pub abandoned: u64,
     /// Items in partitions.
     pub queued: u64,
-    /// Items taken and not finished: in a handler, waiting for it, or for the next try.
+    /// Items taken that wait: for their batch to become full, for their handler, for the next try,
+    /// or for the handler of dead letters.
+    pub held: u64,
+    /// Items in a running call.
     pub in_flight: u64,
     /// Runs of the balancer, skipped and refused plans included.
     pub rebalances: u64,
@@ -63,10 +68,12 @@ impl Stats {
             produced: 0,
             refused: 0,
             consumed: 0,
+            dead_lettered: 0,
             failed: 0,
             unhandled: 0,
             abandoned,
             queued: 0,
+            held: 0,
             in_flight: 0,
             rebalances: 0,
             moves: 0,
@@ -93,6 +100,7 @@ impl Stats {
         self.consumed += counts.consumed;
         self.failed += counts.failed;
         self.unhandled += counts.unhandled;
+        self.dead_lettered += counts.dead_lettered;
         if let Some((calling, since)) = &counts.calling
             && now.duration_since(*since) > STUCK_AFTER
         {
@@ -102,7 +110,7 @@ impl Stats {
         self.add_unread_threads(index);
         self.drain_threads.push(DrainThreadStats {
             index,
-            items: counts.consumed + counts.failed + counts.unhandled,
+            items: counts.settled(),
             cycles: *cycles,
             cpu: *cpu,
         });
@@ -130,12 +138,14 @@ impl Stats {
         self.attempts += counts.attempts;
         self.produced += counts.pushed;
         self.refused += counts.refused;
-        let (queued, taken, unsettled) = if expired {
-            (0, 0, 0)
+        let (queued, taken, unsettled, held) = if expired {
+            (0, 0, 0, 0)
         } else {
-            (counts.pushed - counts.taken, counts.taken, counts.taken - counts.settled)
+            let queued = counts.pushed - counts.taken;
+            (queued, counts.taken, counts.taken - counts.settled, counts.held)
         };
         self.queued += queued;
+        self.held += held;
         self.in_flight += taken;
         self.add_unread_threads(owner + 1);
         let unsettled = if rule_off(Rule::UsageCountsInFlight) { 0 } else { unsettled };
@@ -157,19 +167,22 @@ impl Stats {
         }
     }
 
-    /// Called after all partitions were added, which was after all threads: in flight is what was
-    /// taken and is not counted as handled, so that no item is both.
-    pub(crate) fn finish(&mut self) {
-        let handled = self.consumed + self.failed + self.unhandled;
-        self.in_flight = self.in_flight.saturating_sub(handled);
+    /// Called after all partitions were added, which was after all threads: held or in flight is
+    /// what was taken and is not counted as handled, so that no item is both. `letters`: items that
+    /// wait for the handler of dead letters.
+    pub(crate) fn finish(&mut self, letters: u64) {
+        let handled = self.consumed + self.dead_lettered + self.failed + self.unhandled;
+        let unsettled = self.in_flight.saturating_sub(handled);
+        self.held = (self.held + letters).min(unsettled);
+        self.in_flight = unsettled - self.held;
         if rule_off(Rule::UsageCountsInFlight) {
             self.in_flight = 0;
         }
     }
 
-    /// Queued and in flight.
+    /// Queued, held and in flight.
     pub fn total_used(&self) -> u64 {
-        self.queued + self.in_flight
+        self.queued + self.held + self.in_flight
     }
 
     /// Items that fit into all partitions.
@@ -183,7 +196,7 @@ impl Stats {
 pub struct PartitionStats {
     /// Its number, from 0.
     pub index: usize,
-    /// Items queued and in flight.
+    /// Items queued, held and in flight.
     pub used: u64,
     /// The drain thread that owns it.
     pub owner: usize,
@@ -200,7 +213,7 @@ pub struct HandlerStats {
     pub key: TypeKey,
     /// Items whose handler returned.
     pub consumed: u64,
-    /// Items whose handler failed.
+    /// Items that the handler failed for good; also those that a handler of dead letters has kept.
     pub failed: u64,
     /// Calls of `consume`.
     pub batches: u64,

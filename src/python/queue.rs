@@ -51,40 +51,45 @@ impl Queue {
     /// Args:
     ///     name: The name of the queue.
     ///     config: A `BatchQueueConfig`.
-    ///     selector: The kind of the selector.
-    ///     select: The function of the selector, or None.
+    ///     selector: The kind of the selector, and its function or None.
     ///     consumers: Methods of the consumers: none if items go to handlers, else one, or one per
     ///         drain thread.
     ///     per_thread: Whether there is one consumer per drain thread.
+    ///     dead_letter: Methods of the handler of dead letters, or None.
     #[new]
     #[pyo3(signature = (
-        name: "str", config: "Any", selector: "str", select: "Any", consumers: "Any",
-        per_thread: "bool"
+        name: "str", config: "Any", selector: "tuple[str, Any]", consumers: "Any",
+        per_thread: "bool", dead_letter: "Any"
     ))]
     fn new(
         py: Python<'_>,
         name: String,
         config: Settings<'_>,
-        selector: &str,
-        select: Option<Py<PyAny>>,
+        selector: (String, Option<Py<PyAny>>),
         consumers: Vec<HandlerMethods<'_>>,
         per_thread: bool,
+        dead_letter: Option<HandlerMethods<'_>>,
     ) -> PyResult<Self> {
         if is_exiting() {
             return Err(too_late(&name));
         }
-        let selector = PySelector::new(selector, select);
+        let (kind, select) = selector;
+        let selector = PySelector::new(&kind, select);
         let shared_scheduler =
             config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
         let shutdown_timeout = config.shutdown_timeout;
         let CoreSettings { settings, common, assign } = config.into_core(selector.core())?;
-        let registry = HandlerRegistry::new(common);
+        let registry = HandlerRegistry::new(name.clone(), common);
+        let keeper = dead_letter.map(|keeper| registry.add_keeper(keeper)).transpose()?;
         let consumers = registry.add_consumers(consumers)?;
         let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
         if per_thread {
             builder = builder.consumer_per_thread(move |thread| consumers[thread].clone());
         } else if let Some(consumer) = consumers.into_iter().next() {
             builder = builder.consumer(consumer);
+        }
+        if let Some(keeper) = keeper {
+            builder = builder.dead_letter(keeper);
         }
         if let Some((pool, threads)) = shared_scheduler {
             builder = builder.shared_scheduler(pool, threads);
@@ -293,7 +298,7 @@ impl Queue {
         py: Python<'_>,
         item_type: ItemType<'_>,
         handlers: Vec<HandlerMethods<'_>>,
-        options: HandlerOptions,
+        options: HandlerOptions<'_>,
         wait: bool,
     ) -> PyResult<()> {
         self.registry.add(py, self.core()?, &item_type, handlers, options, wait)

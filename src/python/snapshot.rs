@@ -60,7 +60,10 @@ pub(super) fn snapshot<'py>(
     snapshot.set_item("failed", stats.failed)?;
     snapshot.set_item("unhandled", stats.unhandled)?;
     snapshot.set_item("abandoned", stats.abandoned)?;
+    snapshot.set_item("queued", stats.queued)?;
+    snapshot.set_item("held", stats.held)?;
     snapshot.set_item("in_flight", stats.in_flight)?;
+    snapshot.set_item("dead_lettered", stats.dead_lettered)?;
     snapshot.set_item("rebalances", stats.rebalances)?;
     snapshot.set_item("thread_count", stats.thread_count)?;
     snapshot.set_item("taken_over", stats.taken_over)?;

@@ -11,6 +11,7 @@ mod weighted;
 mod p1_exclusive;
 mod p1_factory;
 mod p2_bisect;
+mod p2_dead_letters;
 mod p2_failed_part;
 mod p2_no_loss;
 mod p2_pending;

@@ -125,7 +125,7 @@ fn while_a_part_backs_off_the_rest_is_consumed_and_the_counts_add_up() {
     put_six(&queue, &picky);
     wait_until("the part", || queue.stats().consumed == 5);
     let stats = queue.stats();
-    assert_eq!((stats.consumed, stats.queued, stats.in_flight, stats.produced), (5, 0, 1, 6));
+    assert_eq!((stats.consumed, stats.queued, stats.held, stats.produced), (5, 0, 1, 6));
     // The close ends the back-off.
     shut_down(&queue);
     assert_eq!(picky.calls(), [vec![0], vec![1, 2, 3, 4, 5], vec![3]]);

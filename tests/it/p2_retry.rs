@@ -176,7 +176,7 @@ fn a_back_off_does_not_block_other_threads() {
     }
     wait_until("the other type", || collector.items().len() == 100);
     // A batch that waits is not inside a handler, so none counts as stuck; its item is in flight.
-    wait_until("the other type's cycle to end", || queue.stats().in_flight == 1);
+    wait_until("the other type's cycle to end", || queue.stats().held == 1);
     assert_eq!(queue.stats().stuck_handlers.len(), 0);
     shut_down(&queue);
     assert_conserved(&queue.stats());

@@ -37,7 +37,7 @@ fn a_type_that_backs_off_holds_up_no_other_in_any_mode() {
             wait_until("the healthy type", || queue.stats().consumed == 1_000);
             assert_eq!(healthy.items().len(), 1_000);
             let stats = queue.stats();
-            assert_eq!((stats.consumed, stats.queued + stats.in_flight), (1_000, 1_001));
+            assert_eq!((stats.consumed, stats.queued + stats.held), (1_000, 1_001));
             assert!(stats.stuck_handlers.is_empty(), "a batch that waits is inside no handler");
             sink.is_up.store(true, SeqCst);
             // The close ends the back-off of ten minutes.

@@ -285,10 +285,10 @@ pub fn assert_conserved(stats: &Stats) {
     assert_eq!(stats.attempts, stats.produced + stats.refused, "{stats:?}");
     assert_eq!(
         stats.produced,
-        stats.consumed + stats.failed + stats.unhandled + stats.abandoned,
+        stats.consumed + stats.dead_lettered + stats.failed + stats.unhandled + stats.abandoned,
         "{stats:?}"
     );
-    assert_eq!((stats.queued, stats.in_flight), (0, 0), "{stats:?}");
+    assert_eq!((stats.queued, stats.held, stats.in_flight), (0, 0, 0), "{stats:?}");
 }
 
 /// The current owner of each partition.

@@ -117,7 +117,7 @@ fn loom_two_threads_enter_while_a_partition_moves() {
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared: Arc<Shared<Number>> =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
         let threads: Vec<_> = (0..2)
             .map(|thread| {
                 let (shared, seen) = (shared.clone(), seen.clone());
@@ -239,10 +239,12 @@ fn loom_remove_while_the_next_owner_lists_idle_handlers() {
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
         let handlers = [Idle(kept.clone(), Some(hold.clone())), Idle(removed.clone(), None)];
         for (key, handler) in [ONE, TWO].into_iter().zip(handlers) {
-            shared.register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)]).unwrap();
+            shared
+                .register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)].into())
+                .unwrap();
         }
         // The first partition is that of the handler which stays.
         let mut next = DrainTask::new(0, shared.clone(), sleepers.remove(0));
@@ -273,8 +275,8 @@ fn loom_remove_while_the_owner_submits() {
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
-        shared.register::<Infallible>(&ONE.into(), vec![seen.handler()]).unwrap();
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
+        shared.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap();
         shared.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
         let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
         let mut other = DrainTask::new(1, shared.clone(), sleepers.remove(0));

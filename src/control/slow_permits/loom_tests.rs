@@ -44,7 +44,7 @@ fn loom_stale_ticket_while_its_lane_is_posted_again() {
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared: Arc<Shared<Number>> =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, host, slots, None, 2));
+            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
         shared.threads[0].note_quick_call(Duration::ZERO);
         let partition = shared.route.partition(0);
         let lane = partition.change_lanes(|lanes| {

@@ -136,7 +136,7 @@ impl<T: Item> Shared<T> {
         &self,
         thread: usize,
         job: Job<T>,
-        target: &Target<T>,
+        target: Option<&Target<T>>,
         until: Deadline,
         took: Duration,
         settled: usize,
@@ -151,8 +151,9 @@ impl<T: Item> Shared<T> {
             }
             lanes.retry(job, until, settled);
             // The thread that took the handler away meanwhile left the job to this one.
-            if !self.is_current(target) && !rule_off(Rule::RecallFailed) {
-                lanes.recall_type(target.registered.key);
+            let gone = target.filter(|target| !self.is_current(target));
+            if let Some(gone) = gone.filter(|_| !rule_off(Rule::RecallFailed)) {
+                lanes.recall_type(gone.registered.key);
             }
             partition.make_room(lanes, false);
             None
@@ -197,7 +198,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// A posted job is submitted again.
-    fn recall_job(&self, place: JobPlace, desk: usize) {
+    pub(crate) fn recall_job(&self, place: JobPlace, desk: usize) {
         let partition = self.route.partition(place.partition);
         if partition.change_lanes(|lanes| lanes.recall(place.lane, desk)) {
             self.call_owner(partition, None);

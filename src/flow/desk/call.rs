@@ -133,7 +133,9 @@ impl<T: Item> Caller<'_, T> {
         let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
         job.tries += 1;
         let again = self.next_try(target, &job);
-        job.batch.set_last_attempt(again.is_none(), matches!(again, Some(NextTry::Half)));
+        let dead_letter = registered.dead_letter.as_ref();
+        let is_halved = matches!(again, Some(NextTry::Half));
+        job.batch.set_attempt(again.is_none(), is_halved, dead_letter.is_some());
         let tried = match cut {
             Ok(()) => self.try_once(target, &mut job),
             Err(failure) => Some((Err(failure), Duration::ZERO)),
@@ -156,14 +158,18 @@ impl<T: Item> Caller<'_, T> {
             return self.try_again(target, job, again, took);
         }
         let consumed = job.items - failed;
+        let dead = if dead_letter.is_some() { failed.min(job.batch.len()) } else { 0 };
         let counts = !rule_off(Rule::CountFailed);
-        let (done, lost) = if counts { (consumed, failed) } else { (job.items, 0) };
-        self.settle(target, done, lost, &job);
-        if let Err(failure) = result
-            && !failure.reported
-            && failed > 0
-        {
-            self.note_failed(registered, failed, &failure);
+        let lost = if counts { failed - dead } else { 0 };
+        self.settle(target, job.items - dead - lost, lost, &job);
+        if let Err(failure) = result {
+            if lost > 0 && !failure.reported {
+                self.note_failed(registered, lost, &failure);
+            }
+            if let Some(to) = dead_letter.filter(|_| dead > 0) {
+                job.items = dead;
+                return self.bury(Some(target), job, failure, to, consumed + lost, took);
+            }
         }
         for mut segment in std::mem::take(&mut job.batch).into_segments() {
             segment.clear();

@@ -19,7 +19,8 @@ use std::any::Any;
 use smallvec::{SmallVec, smallvec};
 
 use crate::flow::desk::JobPlace;
-use crate::flow::handler::Batch;
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::{Batch, Failure};
 use crate::item::{Item, TypeKey};
 use crate::sync::{Arc, Deadline, Duration, Instant};
 
@@ -38,15 +39,25 @@ pub(crate) struct Job<T> {
     pub(crate) excess: usize,
     /// What is tried after the batch, from the last one to the first, where a batch that failed was
     /// halved.
-    pub(crate) pieces: Vec<Batch<T>>,
-    /// Tries so far.
+    pub(crate) pieces: Vec<Piece<T>>,
+    /// Tries of the batch so far.
     pub(crate) tries: u32,
     /// The time in the handler so far.
     pub(crate) took: Duration,
     /// The drain thread whose consumer tried it, with one consumer for each thread.
     pub(crate) tried_by: Option<usize>,
+    /// Why it failed for good, if the box of its dead letters had no room.
+    pub(crate) dead: Option<Box<Dead<T>>>,
     /// Kept until the job is settled, if a removed handler gets it.
     pub(crate) _debt: Option<Debt>,
+}
+
+/// A part of a batch that was halved.
+#[derive(Debug)]
+pub(crate) struct Piece<T> {
+    pub(crate) batch: Batch<T>,
+    /// Tries of its items so far.
+    pub(crate) tries: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +86,13 @@ impl State {
             _ => None,
         }
     }
+}
+
+/// A job whose items failed for good, on its way to a box.
+#[derive(Debug)]
+pub(crate) struct Dead<T> {
+    pub(crate) failure: Failure,
+    pub(crate) to: Arc<DeadLetterBox<T>>,
 }
 
 /// What a handler that is removed still gets: the items that lingered then.
@@ -181,7 +199,7 @@ impl<T> Lane<T> {
     pub(super) fn append_failed(&mut self, job: Job<T>) {
         self.marks.push((job.weight(), self.start));
         self.tail.append(job.batch);
-        job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece));
+        job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece.batch));
     }
 
     /// Whether it lingers, and its batch is full.

@@ -197,6 +197,11 @@ impl<T> Lanes<T> {
         self.ready.pop_front()
     }
 
+    /// Whether its job waits for room in a box of dead letters.
+    pub(crate) fn is_dead(&self, lane: usize) -> bool {
+        self.all[lane].failed.as_ref().is_some_and(|job| job.dead.is_some())
+    }
+
     pub(crate) fn key(&self, lane: usize) -> TypeKey {
         self.all[lane].key
     }
@@ -289,6 +294,7 @@ impl<T> Lanes<T> {
                 tries: 0,
                 took: Duration::ZERO,
                 tried_by: None,
+                dead: None,
                 _debt: owed.map(|owed| owed.debt),
             }
         });
@@ -340,6 +346,11 @@ impl<T> Lanes<T> {
     /// What is left of the job of a lane is tried again when `until` has come, ahead of the tail.
     /// So many items of it were `settled`.
     pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline, settled: usize) {
+        // The room of a box is announced there.
+        let state = match &job.dead {
+            Some(dead) => State::Posted(dead.to.address(), Some(until)),
+            None => State::BackingOff(until),
+        };
         self.settled += settled as u64;
         let weight = job.weight();
         self.held += weight;
@@ -353,7 +364,7 @@ impl<T> Lanes<T> {
         } else {
             lane.failed = Some(job);
         }
-        self.set_state(index, State::BackingOff(until));
+        self.set_state(index, state);
     }
 
     /// After the end of time: takes all items out that no thread has in hand.
@@ -362,7 +373,7 @@ impl<T> Lanes<T> {
         for (_, lane) in &mut self.all {
             if let Some(job) = lane.failed.take() {
                 items.push(job.batch);
-                items.extend(job.pieces);
+                items.extend(job.pieces.into_iter().map(|piece| piece.batch));
             }
             items.push(std::mem::take(&mut lane.tail));
             if std::mem::take(&mut lane.is_choked) {

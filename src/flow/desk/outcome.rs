@@ -49,6 +49,12 @@ impl<T: Item> Caller<'_, T> {
     /// Counts a job whose type has no handler, or lost it between two tries.
     pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (shared, weight) = (self.shared, job.weight());
+        if job.tries > 0
+            && let Some(to) = &shared.dead_letters.of_queue
+        {
+            let failure = Failure::last("its handler was removed before the next attempt");
+            return self.bury(None, job.in_one_piece(), failure, to, 0, Duration::ZERO);
+        }
         let items = weight as u64;
         if job.tries > 0 {
             self.tally.settle(Outcome::Failed, items);
@@ -88,7 +94,7 @@ impl<T: Item> Caller<'_, T> {
 
     /// Counts items for the log, and adds the line that is due, if one is: `line` returns it after
     /// what the type is called.
-    fn note(
+    pub(super) fn note(
         &mut self,
         problem: Problem,
         key: TypeKey,

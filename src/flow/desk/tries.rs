@@ -9,8 +9,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::flow::desk::call::Caller;
-use crate::flow::desk::lane::Job;
-use crate::flow::handler::{Batch, Failure};
+use crate::flow::desk::lane::{Job, Piece};
+use crate::flow::handler::Failure;
 use crate::flow::route::Target;
 use crate::item::Item;
 use crate::sync::{Deadline, Duration};
@@ -27,13 +27,23 @@ pub(super) enum NextTry {
 impl<T> Job<T> {
     /// All that the job holds, by weight.
     pub(crate) fn weight(&self) -> usize {
-        self.items + self.pieces.iter().map(Batch::len).sum::<usize>()
+        self.items + self.pieces.iter().map(|piece| piece.batch.len()).sum::<usize>()
+    }
+
+    /// The same job with its pieces in its batch, in order.
+    pub(super) fn in_one_piece(mut self) -> Self {
+        while let Some(piece) = self.pieces.pop() {
+            self.batch.append(piece.batch);
+        }
+        self.items = self.batch.len();
+        self
     }
 
     /// Takes the piece that waits next in hand. Returns `false` if there is none.
     pub(super) fn next_piece(&mut self) -> bool {
-        let Some(batch) = self.pieces.pop() else { return false };
-        (self.items, self.batch, self.took) = (batch.len(), batch, Duration::ZERO);
+        let Some(Piece { batch, tries }) = self.pieces.pop() else { return false };
+        (self.items, self.batch, self.tries) = (batch.len(), batch, tries);
+        self.took = Duration::ZERO;
         true
     }
 }
@@ -92,7 +102,7 @@ impl<T: Item> Caller<'_, T> {
         settled: usize,
     ) {
         let until = Deadline::after(delay);
-        self.shared.retry_job(self.thread, job, target, until, took, settled);
+        self.shared.retry_job(self.thread, job, Some(target), until, took, settled);
     }
 }
 
@@ -102,7 +112,7 @@ fn halve<T: Item>(job: &mut Job<T>) -> bool {
     let Ok((first, second)) = catch_unwind(AssertUnwindSafe(|| batch.halve())) else {
         return false;
     };
-    job.pieces.push(second);
+    job.pieces.push(Piece { batch: second, tries: job.tries });
     (job.items, job.batch, job.took) = (first.len(), first, Duration::ZERO);
     true
 }

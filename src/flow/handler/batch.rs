@@ -13,11 +13,19 @@ pub struct Batch<T> {
     last_attempt: bool,
     /// Whether a failure of this call leads to halves only.
     before_halves: bool,
+    /// Whether a handler of dead letters gets what fails for good.
+    has_dead_letter: bool,
 }
 
 impl<T> Default for Batch<T> {
     fn default() -> Self {
-        Self { segments: Segments::new(), len: 0, last_attempt: true, before_halves: false }
+        Self {
+            segments: Segments::new(),
+            len: 0,
+            last_attempt: true,
+            before_halves: false,
+            has_dead_letter: false,
+        }
     }
 }
 
@@ -44,8 +52,15 @@ impl<T> Batch<T> {
         self.last_attempt || self.before_halves
     }
 
-    pub(crate) fn set_last_attempt(&mut self, last: bool, before_halves: bool) {
+    /// Whether a handler of dead letters gets what fails for good, if the handler leaves it in the
+    /// batch.
+    pub fn has_dead_letter(&self) -> bool {
+        self.has_dead_letter
+    }
+
+    pub(crate) fn set_attempt(&mut self, last: bool, before_halves: bool, has_dead_letter: bool) {
         (self.last_attempt, self.before_halves) = (last, before_halves);
+        self.has_dead_letter = has_dead_letter;
     }
 
     /// The items, in order.

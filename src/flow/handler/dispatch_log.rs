@@ -10,16 +10,21 @@ pub(crate) enum Problem {
     Failed,
     Unhandled,
     Refused,
+    DeadLettered,
+    LostLetters,
 }
 
 impl Problem {
-    const ALL: [Self; 3] = [Self::Failed, Self::Unhandled, Self::Refused];
+    const ALL: [Self; 5] =
+        [Self::Failed, Self::Unhandled, Self::Refused, Self::DeadLettered, Self::LostLetters];
 
     fn text(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Unhandled => "had no handler",
             Self::Refused => "were refused",
+            Self::DeadLettered => "went to the handler of dead letters",
+            Self::LostLetters => "failed in the handler of dead letters",
         }
     }
 }
@@ -28,7 +33,7 @@ impl Problem {
 #[derive(Debug)]
 pub(crate) struct DispatchLog {
     /// By problem.
-    items: [Throttle<TypeKey>; 3],
+    items: [Throttle<TypeKey>; 5],
     side_calls: Throttle<(SideCall, String)>,
 }
 
@@ -41,10 +46,7 @@ pub(crate) enum SideCall {
 
 impl DispatchLog {
     pub(crate) fn new() -> Self {
-        Self {
-            items: [Throttle::new(), Throttle::new(), Throttle::new()],
-            side_calls: Throttle::new(),
-        }
+        Self { items: Problem::ALL.map(|_| Throttle::new()), side_calls: Throttle::new() }
     }
 
     /// Counts items of a type. Returns the line that is due, if one is.

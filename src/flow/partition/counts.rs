@@ -49,6 +49,7 @@ impl<T> Partition<T> {
             refused: self.slow.refused(),
             taken: self.taken(),
             settled: lanes.settled(),
+            held: lanes.held() as u64,
             calls: lanes.calls(),
             backs_off: lanes.back_off(),
         }

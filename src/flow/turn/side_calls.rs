@@ -73,7 +73,10 @@ impl<T: Item> DrainTask<T> {
 
     /// All instances that serve a type, but for the queue's consumers.
     fn handlers_to_close(&self) -> Vec<HandlerRef<T>> {
-        let instances = self.shared.route.instances().into_iter().map(|idle| idle.handler);
+        let keeper = self.shared.dead_letters.of_queue.as_ref().map(|of_queue| &of_queue.handler);
+        let others = self.shared.route.instances().into_iter().map(|idle| idle.handler);
+        let others = others.filter(|handler| keeper.is_none_or(|keeper| !keeper.is(handler)));
+        let instances = others.chain(keeper.cloned());
         instances.filter(|handler| !self.shared.consumption.includes(handler)).collect()
     }
 

@@ -65,6 +65,7 @@ impl<T: Item> DrainTask<T> {
             || self.is_dismissed()
             || self.has_partition_to_finish()
             || shared.has_ended_retirement()
+            || shared.has_dead_letters()
         {
             return true;
         }

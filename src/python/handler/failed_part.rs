@@ -53,7 +53,7 @@ impl PyHandler {
                 release(error.into_value(py).into_bound(py).into_any());
                 Failure::new("")
             }
-            _ => self.report(py, &failed, error),
+            _ => self.report(py, &failed, error, batch.has_dead_letter()),
         };
         release(failed.into_any());
         Err(Failure { in_part, ..failure })

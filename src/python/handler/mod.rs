@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `registry` | the types and handlers that a queue was given |
 //! | `py_handler` | one Python handler as the core calls it |
+//! | `letters` | what a handler of dead letters gets |
 //! | `retry_on` | the exceptions after which a batch is tried again |
 //! | `failed_part` | a call that failed, perhaps only for a part of its batch |
 //! | `desks` | the desks of handler instances |
@@ -12,6 +13,7 @@
 mod desks;
 mod failed_part;
 mod host;
+mod letters;
 mod py_handler;
 mod registry;
 mod retry_on;

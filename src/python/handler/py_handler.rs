@@ -8,12 +8,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
+use super::letters::{LetterOffice, cause_of};
 use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{PyItem, RowBlock};
-use crate::{Batch, Desk, Failure, Handler, TypeKey};
+use crate::{Batch, DeadLetters, Desk, Failure, Handler, TypeKey};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
 /// it does not define are `None`.
@@ -32,6 +33,8 @@ pub(crate) struct PyHandler {
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<GuardedRef>,
     pub(crate) retry_on: RetryOn,
+    /// For a handler of dead letters.
+    pub(crate) letters: LetterOffice,
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
@@ -74,8 +77,19 @@ impl PyHandler {
         py: Python<'_>,
         batch: &Bound<'_, PyList>,
         error: PyErr,
+        has_dead_letter: bool,
     ) -> Failure {
         let error = error.into_value(py).into_bound(py).into_any();
+        let cause = has_dead_letter.then(|| cause_of(&error));
+        Failure { cause, ..self.report_error(py, batch, error) }
+    }
+
+    fn report_error(
+        &self,
+        py: Python<'_>,
+        batch: &Bound<'_, PyList>,
+        error: Bound<'_, PyAny>,
+    ) -> Failure {
         let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
             return Failure::last(describe_error(py, error));
         };
@@ -132,7 +146,10 @@ fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 /// Moves all items of a batch into a list.
-fn list_of<'py>(py: Python<'py>, batch: &mut Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
+pub(super) fn list_of<'py>(
+    py: Python<'py>,
+    batch: &mut Batch<PyItem>,
+) -> PyResult<Bound<'py, PyList>> {
     // One call fills the list with None, and each item then replaces a None: no iterator is called
     // in between.
     let items = batch.iter().count();
@@ -185,9 +202,13 @@ impl PyHandler {
             )),
         };
         result.map_err(|error| {
-            let reported = Python::try_attach(|py| match list_of(py, batch) {
-                Ok(list) => self.report(py, &list, error),
-                Err(memory) => Failure::last(memory.to_string()),
+            let kept = batch.has_dead_letter();
+            let reported = Python::try_attach(|py| {
+                let list = if kept { copy_of(py, batch) } else { list_of(py, batch) };
+                match list {
+                    Ok(list) => self.report(py, &list, error, kept),
+                    Err(memory) => Failure::last(memory.to_string()),
+                }
             });
             reported.unwrap_or_else(|| Failure::last("the interpreter ended"))
         })
@@ -208,8 +229,8 @@ impl Handler<PyItem> for PyHandler {
             // handler. It also keeps blocks of rows, which are cut if a part of them fails.
             let again = self.retry_on.of(batch);
             let rows = has_rows(batch);
-            let list =
-                if again.is_some() || rows { copy_of(py, batch) } else { list_of(py, batch) };
+            let keeps = again.is_some() || rows || batch.has_dead_letter();
+            let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
             let (list, args) =
                 match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
                     Ok(made) => made,
@@ -227,6 +248,21 @@ impl Handler<PyItem> for PyHandler {
             release(args.into_any());
             release(list.into_any());
             result
+        })
+    }
+
+    fn consume_dead_letters(&self, letters: &mut Vec<DeadLetters<PyItem>>) -> Result<(), Failure> {
+        Python::attach(|py| {
+            let kept = self.letters.list(py, letters).and_then(|list| {
+                let args = PyTuple::new(py, [list])?;
+                let result = guarded_call(self.consume.bind(py), &args).and_then(failure_of);
+                release(args.into_any());
+                result
+            });
+            kept.map_err(|error| {
+                let error = error.into_value(py).into_bound(py).into_any();
+                Failure::last(describe_error(py, error))
+            })
         })
     }
 

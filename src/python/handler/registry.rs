@@ -9,6 +9,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::desks::desk_of;
+use super::letters::LetterOffice;
 use super::py_handler::PyHandler;
 use super::retry_on::RetryOn;
 use crate::arrow::Tags;
@@ -17,7 +18,7 @@ use crate::python::config::{RetrySettings, millis};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
-use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Pause, TypeKey};
+use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Handlers, Pause, TypeKey};
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
 pub(crate) type HandlerMethods<'py> = (
@@ -51,11 +52,12 @@ impl<'py> HandlerSpec<'py> {
 
 /// The facade's `HandlerOptions`: the settings of one type.
 #[derive(FromPyObject)]
-pub(crate) struct HandlerOptions {
+pub(crate) struct HandlerOptions<'py> {
     weight: f64,
     max_batch_items: Option<usize>,
     max_delay_ms: Option<f64>,
     retry: Option<RetrySettings>,
+    dead_letter: Option<HandlerMethods<'py>>,
 }
 
 /// What all handlers of a queue share.
@@ -69,12 +71,20 @@ pub(crate) struct CommonCallbacks {
 /// The types and handlers of one queue, for identity and for the garbage collector.
 pub(crate) struct HandlerRegistry {
     common: CommonCallbacks,
-    entries: Mutex<Entries>,
+    entries: Arc<Mutex<Entries>>,
+    /// The name of the queue.
+    queue: String,
 }
 
 impl HandlerRegistry {
-    pub(crate) fn new(common: CommonCallbacks) -> Self {
-        Self { common, entries: Mutex::default() }
+    pub(crate) fn new(queue: String, common: CommonCallbacks) -> Self {
+        Self { common, entries: Arc::default(), queue }
+    }
+
+    /// The handler of a queue's dead letters.
+    pub(crate) fn add_keeper(&self, keeper: HandlerMethods<'_>) -> PyResult<HandlerRef<PyItem>> {
+        let spec = HandlerSpec::new(keeper)?;
+        Ok(self.entries.lock().handler(spec, self).1)
     }
 
     /// The consumers of a queue, which get the items of all types.
@@ -84,7 +94,7 @@ impl HandlerRegistry {
     ) -> PyResult<Vec<HandlerRef<PyItem>>> {
         let specs = HandlerSpec::all(consumers)?;
         let mut entries = self.entries.lock();
-        Ok(specs.into_iter().map(|spec| entries.handler(spec, &self.common).1).collect())
+        Ok(specs.into_iter().map(|spec| entries.handler(spec, self).1).collect())
     }
 
     /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
@@ -95,24 +105,27 @@ impl HandlerRegistry {
         queue: &BatchQueue<PyItem>,
         item_type: &ItemType<'_>,
         handlers: Vec<HandlerMethods<'_>>,
-        options: HandlerOptions,
+        options: HandlerOptions<'_>,
         wait: bool,
     ) -> PyResult<()> {
-        let HandlerOptions { weight, max_batch_items, max_delay_ms, retry } = options;
+        let HandlerOptions { weight, max_batch_items, max_delay_ms, retry, dead_letter } = options;
         let max_delay = max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?;
         let (retry, retry_on) = retry.map(RetrySettings::into_core).transpose()?.unzip();
         let specs = HandlerSpec::all(handlers)?;
+        let keeper = dead_letter.map(HandlerSpec::new).transpose()?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
         let (key, handlers) = {
             let mut entries = self.entries.lock();
-            let handlers: Vec<_> =
-                specs.into_iter().map(|spec| entries.handler(spec, &self.common)).collect();
+            let mut handler = |spec| entries.handler(spec, self);
+            let handlers: Vec<_> = specs.into_iter().map(&mut handler).collect();
+            let dead_letter = keeper.map(handler).map(|(_, reference)| reference);
             let key = entries.keep_type(item_type);
             for (handler, _) in &handlers {
                 handler.set_retry_on(key, retry_on.as_ref().map(|kinds| kinds.clone_ref(py)));
             }
-            (key, handlers.into_iter().map(|(_, reference)| reference).collect())
+            let instances = handlers.into_iter().map(|(_, reference)| reference).collect();
+            (key, Handlers { instances, dead_letter })
         };
         let handled = HandledType { key, name, weight, max_batch_items, max_delay, retry };
         let added = if wait {
@@ -198,9 +211,10 @@ impl Entries {
     fn handler(
         &mut self,
         spec: HandlerSpec<'_>,
-        common: &CommonCallbacks,
+        registry: &HandlerRegistry,
     ) -> (Arc<PyHandler>, HandlerRef<PyItem>) {
         let HandlerSpec { methods, name, aggregating } = spec;
+        let common = &registry.common;
         let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
         if let Some(known) =
             self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance))
@@ -226,6 +240,7 @@ impl Entries {
                 .error_handler
                 .as_ref()
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
+            letters: LetterOffice::new(&registry.queue, &registry.entries),
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());

@@ -14,7 +14,7 @@ use crate::{Batch, Item, TypeKey};
 /// Tuples of exception classes, for one handler.
 pub(crate) struct RetryOn {
     of_queue: Option<Arc<GuardedRef>>,
-    /// For the types that the handler serves under a policy of their own.
+    /// For the types whose policy differs.
     of_types: Mutex<HashMap<TypeKey, Arc<GuardedRef>>>,
 }
 

@@ -241,7 +241,7 @@ impl<'a> Actor<'a> {
         let count = self.random.within(2..5);
         let probes: Vec<_> =
             (0..count).map(|_| Probe::new(self.world, &[kind], true, &mut self.random)).collect();
-        let handlers = probes.iter().map(Probe::handler).collect();
+        let handlers: Vec<_> = probes.iter().map(Probe::handler).collect();
         let answer =
             self.queue.add_handler_with(Self::named(kind), handlers, &mut Impatient::default());
         for probe in &probes {

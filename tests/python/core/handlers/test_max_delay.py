@@ -153,7 +153,7 @@ def test_a_removed_handler_gets_what_waits_for_it():
     with BatchQueue("sessions", config) as queue:
         queue.add_handler(int, Session())
         queue.produce_many([1, 2])
-        eventually(lambda: queue.stats().in_flight == 2, "the take")
+        eventually(lambda: queue.stats().held == 2, "the take")
         assert queue.remove_handler(int, timeout=WAIT_S)
         assert (calls, closed) == ([[1, 2]], [True])
 

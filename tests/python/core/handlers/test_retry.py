@@ -192,7 +192,7 @@ def test_shutdown_ends_the_wait_and_runs_the_remaining_attempts_immediately(make
     queue.produce_many([1, 2])
     flusher, flushed = in_background(lambda: queue.flush(WAIT_S))
     eventually(lambda: len(handler.tries) == 1, "the first attempt")
-    assert queue.stats().in_flight == 2
+    assert queue.stats().held == 2
     assert queue.shutdown(WAIT_S) == 0
     join(flusher)
     assert flushed == [True]

@@ -241,8 +241,9 @@ class Threads:
 
     def stats(self, producer):
         stats = self.queue.stats()
-        assert stats.produced >= stats.consumed + stats.failed + stats.unhandled
-        assert 0 <= stats.total_used - stats.in_flight <= stats.total_capacity, "P5"
+        settled = stats.consumed + stats.dead_lettered + stats.failed + stats.unhandled
+        assert stats.produced >= settled
+        assert 0 <= stats.queued <= stats.total_capacity, "P5"
 
     def shutdown(self, producer, timeout):
         assert self.queue.shutdown(timeout) == self.queue.stats().abandoned

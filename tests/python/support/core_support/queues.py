@@ -22,8 +22,7 @@ def config(threads=1, partitions=None, **settings):
 def assert_conserved(stats):
     """Checks the conservation law of a queue at rest."""
     assert stats.attempts == stats.produced + stats.refused, stats
-    assert stats.produced == stats.consumed + stats.failed + stats.unhandled + stats.abandoned, (
-        stats
-    )
-    assert stats.in_flight == 0, stats
+    settled = stats.consumed + stats.dead_lettered + stats.failed + stats.unhandled
+    assert stats.produced == settled + stats.abandoned, stats
+    assert stats.queued == stats.held == stats.in_flight == 0, stats
     assert stats.total_used == 0, stats

@@ -1,0 +1,176 @@
+//! Dead letters: items that failed for good, on their way to a handler that keeps them.
+//!
+//! A handler of dead letters is called like any other: at its desk, by one thread at a time. Until
+//! then the letters are in its box, which takes as many items as a partition. The thread whose call
+//! failed puts them there, and serves the box when it has nothing else in hand, unless another
+//! thread does so before. The lane they came from is not held up, unless the box is full.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `BoxState`, under its lock | threads that call; threads that serve the box | the same |
+//! | `list` | the same, under the lock of a box | threads that serve |
+//! | `waiting` | the same | drain threads |
+//! | `posted`, `settled` | the same | flushes |
+
+use std::fmt;
+
+use crate::flow::desk::JobPlace;
+use crate::flow::handler::{DeadLetters, HandlerRef};
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, QuickMutex};
+
+/// Where the dead letters for one handler wait.
+pub(crate) struct DeadLetterBox<T> {
+    pub(crate) handler: HandlerRef<T>,
+    pub(crate) name: Arc<str>,
+    most_items: usize,
+    state: QuickMutex<BoxState<T>>,
+}
+
+impl<T> fmt::Debug for DeadLetterBox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeadLetterBox").field(&self.name).finish()
+    }
+}
+
+struct BoxState<T> {
+    letters: Vec<DeadLetters<T>>,
+    /// By weight.
+    items: usize,
+    /// Whether it is in the list of those that have letters.
+    is_listed: bool,
+    /// Lanes whose letters found no room.
+    refused: Vec<JobPlace>,
+}
+
+impl<T> DeadLetterBox<T> {
+    pub(crate) fn new(handler: HandlerRef<T>, most_items: usize) -> Arc<Self> {
+        let state =
+            BoxState { letters: Vec::new(), items: 0, is_listed: false, refused: Vec::new() };
+        let name = handler.handler.name().into();
+        Arc::new(Self { handler, name, most_items, state: QuickMutex::new(state) })
+    }
+
+    /// What stands for the box where a desk would.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Takes letters out with up to `most` items, or one with more, and the lanes that may try
+    /// again.
+    pub(crate) fn take(&self, most: usize) -> (Vec<DeadLetters<T>>, Vec<JobPlace>) {
+        let mut state = self.state.lock();
+        let mut items = 0;
+        let fits = |letters: &&DeadLetters<T>| {
+            items += letters.items.len();
+            items <= most
+        };
+        let count = state.letters.iter().take_while(fits).count().max(1);
+        let count = count.min(state.letters.len());
+        let letters: Vec<_> = state.letters.drain(..count).collect();
+        state.items -= letters.iter().map(|letters| letters.items.len()).sum::<usize>();
+        (letters, std::mem::take(&mut state.refused))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().letters.is_empty()
+    }
+}
+
+/// The boxes of a queue that have letters.
+pub(crate) struct DeadLetterBoxes<T> {
+    list: Mutex<Vec<Arc<DeadLetterBox<T>>>>,
+    /// The length of `list`.
+    waiting: AtomicUsize,
+    /// Items, by weight, that ever came into a box, and those of them that are settled.
+    posted: AtomicU64,
+    settled: AtomicU64,
+    /// For the types that have no handler of dead letters themselves.
+    pub(crate) of_queue: Option<Arc<DeadLetterBox<T>>>,
+}
+
+impl<T> DeadLetterBoxes<T> {
+    pub(crate) fn new(of_queue: Option<Arc<DeadLetterBox<T>>>) -> Self {
+        Self {
+            of_queue,
+            list: Mutex::new(Vec::new()),
+            waiting: AtomicUsize::new(0),
+            posted: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts letters from a lane into a box. Returns them if it has no room; the lane is called back
+    /// when it may have.
+    pub(crate) fn post(
+        &self,
+        to: &Arc<DeadLetterBox<T>>,
+        letters: DeadLetters<T>,
+        from: JobPlace,
+    ) -> Result<(), DeadLetters<T>> {
+        let mut state = to.state.lock();
+        let items = letters.items.len();
+        if state.items > 0 && state.items + items > to.most_items {
+            state.refused.push(from);
+            return Err(letters);
+        }
+        state.items += items;
+        state.letters.push(letters);
+        // Relaxed: a flush reads it after it has seen the end of the lane, which comes later.
+        self.posted.fetch_add(items as u64, Ordering::Relaxed);
+        if !std::mem::replace(&mut state.is_listed, true) {
+            self.change(|list| list.push(to.clone()));
+        }
+        Ok(())
+    }
+
+    /// Takes an empty box off the list. Returns `false` if it has letters.
+    pub(crate) fn unlist(&self, empty: &Arc<DeadLetterBox<T>>) -> bool {
+        let mut state = empty.state.lock();
+        if !state.letters.is_empty() {
+            return false;
+        }
+        if std::mem::take(&mut state.is_listed) {
+            self.change(|list| list.retain(|other| !Arc::ptr_eq(other, empty)));
+        }
+        true
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<DeadLetterBox<T>>>)) {
+        let mut list = self.list.lock();
+        change(&mut list);
+        // Relaxed: ordered by the caller's fence.
+        self.waiting.store(list.len(), Ordering::Relaxed);
+    }
+
+    /// Whether a box has letters. The caller has fenced.
+    #[inline]
+    pub(crate) fn are_waiting(&self) -> bool {
+        // Relaxed: ordered by the caller's fence.
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// The items that wait in boxes, by weight.
+    pub(crate) fn waiting_items(&self) -> u64 {
+        self.with_letters().iter().map(|letter_box| letter_box.state.lock().items as u64).sum()
+    }
+
+    pub(crate) fn with_letters(&self) -> Vec<Arc<DeadLetterBox<T>>> {
+        self.list.lock().clone()
+    }
+
+    pub(crate) fn posted(&self) -> u64 {
+        // Relaxed: see `post`.
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn settled(&self) -> u64 {
+        // Acquire: pairs with the Release in `settle`; a flush that counts an item has seen its
+        // handler's writes.
+        self.settled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn settle(&self, items: usize) {
+        // Release: pairs with the Acquire in `settled`.
+        self.settled.fetch_add(items as u64, Ordering::Release);
+    }
+}

@@ -1,0 +1,113 @@
+//! How a drain thread serves the boxes of dead letters; see `handler/dead_letters.rs`.
+
+use crate::flow::desk::call::call;
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::dispatch_log::Problem;
+use crate::flow::handler::{DeadLetters, Failure};
+use crate::flow::turn::cycle::DrainTask;
+use crate::item::{Item, TypeKey};
+use crate::observe::{Calling, Outcome};
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
+use crate::sync::{Arc, Instant};
+use crate::thread_context::HandlerScope;
+
+impl<T: Item> DrainTask<T> {
+    /// Calls the handlers of dead letters that no thread is inside; or, at the end of the queue,
+    /// all of them. Inside no partition, with nothing in hand.
+    pub(super) fn serve_dead_letters(&mut self, at_end: bool) {
+        let shared = self.shared.clone();
+        let boxes = &shared.dead_letters;
+        if !boxes.are_waiting() {
+            return;
+        }
+        let is_expired = shared.ending.is_expired();
+        shared.host.enter(&mut || {
+            for letter_box in boxes.with_letters() {
+                let desk = &letter_box.handler.desk;
+                if is_expired {
+                    // They were counted as abandoned.
+                    self.serve_at_desk(&letter_box);
+                    continue;
+                }
+                if at_end {
+                    shared.enter_in_turn(desk);
+                } else if !desk.try_enter() {
+                    continue;
+                }
+                self.serve_at_desk(&letter_box);
+                shared.release(desk, false);
+            }
+        });
+    }
+
+    fn serve_at_desk(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
+        let shared = self.shared.clone();
+        loop {
+            let (letters, refused) = letter_box.take(shared.config.max_batch_items);
+            for place in refused {
+                shared.recall_job(place, letter_box.address());
+            }
+            if letters.is_empty() {
+                if shared.dead_letters.unlist(letter_box) {
+                    return;
+                }
+                continue;
+            }
+            self.call_with_letters(letter_box, letters);
+        }
+    }
+
+    /// One call, and one attempt.
+    fn call_with_letters(&mut self, to: &DeadLetterBox<T>, mut letters: Vec<DeadLetters<T>>) {
+        let shared = self.shared.clone();
+        let items: usize = letters.iter().map(|letters| letters.items.len()).sum();
+        let (handler, tally) = (&to.handler, &self.slot().tally);
+        if tally.begin_call(Calling::Named(to.name.clone()), Instant::now()) {
+            shared.watch_turn();
+            let holding = HandlerScope::of(&handler.desk);
+            let _compensation = shared.compensate_for(handler);
+            let result = call(&to.name, || handler.handler.consume_dead_letters(&mut letters));
+            drop(holding);
+            let outcome = if result.is_ok() { Outcome::DeadLettered } else { Outcome::Failed };
+            let counts = tally.settle(outcome, items as u64);
+            if let (Err(failure), true) = (result, counts) {
+                self.note_lost_letters(to, items, &failure);
+            }
+        }
+        // What is left, here in the host.
+        drop(letters);
+        shared.dead_letters.settle(items);
+        shared.notify_flushes();
+    }
+
+    fn note_lost_letters(&mut self, to: &DeadLetterBox<T>, items: usize, failure: &Failure) {
+        let (shared, name) = (&self.shared, &to.name);
+        let queue = &shared.name;
+        let line = |items: u64| {
+            let line = format!(
+                "queue {queue}: {items} items failed in the handler of dead letters {name}: \
+                 {failure}"
+            );
+            (name.to_string(), line)
+        };
+        // One subject for each handler.
+        let key = TypeKey(to.handler.address());
+        let line = shared.dispatch_log.note(queue, Problem::LostLetters, key, items as u64, line);
+        self.lines.extend(line);
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// Whether there are dead letters whose handler no thread is inside. If one is, the queue hears
+    /// when it leaves. The caller has fenced.
+    pub(super) fn has_dead_letters(self: &Arc<Self>) -> bool {
+        self.dead_letters.are_waiting()
+            && !rule_off(Rule::AwakeForDeadLetters)
+            && self
+                .dead_letters
+                .with_letters()
+                .iter()
+                .any(|letter_box| letter_box.handler.desk.is_free(&self.watcher()))
+    }
+}
