@@ -14,6 +14,7 @@ from batchqueue import (
     DrainBalancer,
     HandlerConsumer,
     PartitionPolicy,
+    RetryPolicy,
     ThreadPolicy,
     presets,
 )
@@ -127,7 +128,7 @@ GIVEN = {
     "consumer": send,
     "consumer_factory": HandlerConsumer,
 }
-NOT_SETTINGS = {"writers", "shared", "pool_threads"}
+NOT_SETTINGS = {"writers", "shared", "pool_threads", "batches"}
 
 
 @pytest.mark.parametrize("strategy", BufferStrategy)
@@ -234,3 +235,24 @@ def test_type_checker_knows_the_items_of_a_preset(tmp_path, wrong, complaint):
         assert checked.stdout.count("error:") == checked.stdout.count(f"[{complaint}]") == 1, (
             checked.stdout
         )
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        *HANDLERS,
+        lambda **settings: presets.remote_client(send, **settings),
+        lambda **settings: presets.exporter(send, shared=True, **settings),
+        lambda **settings: presets.sql_batch(lambda: send, **settings),
+    ],
+)
+def test_every_preset_takes_the_settings_of_batches_and_failures(preset):
+    settings = {
+        "max_batch_items": 500,
+        "max_delay_ms": 200,
+        "retry": RetryPolicy(bisect=True),
+        "error_handler": print,
+        "dead_letter": send,
+    }
+    config = preset(**settings)
+    assert {name: getattr(config, name) for name in settings} == settings

@@ -2,8 +2,9 @@
 
 An argument of a preset sets the field of `BatchQueueConfig` with the same name, and means what is
 documented there; a preset has defaults that suit its purpose. Its docstring describes only what the
-config does not: arguments of the preset alone, and why a default differs. `dataclasses.replace`
-changes the settings without an argument.
+config does not: arguments of the preset alone, and why a default differs. All of them take
+`max_batch_items`, `max_delay_ms`, `retry`, `error_handler` and `dead_letter` as well;
+`dataclasses.replace` changes the settings without an argument.
 
 Example:
     >>> from batchqueue import BufferStrategy

@@ -3,7 +3,7 @@
 Partitions are adaptive: each metric type has its own while there are few types.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 from batchqueue.config import (
     BatchQueueConfig,
@@ -12,6 +12,7 @@ from batchqueue.config import (
     PartitionPolicy,
     ThreadPolicy,
 )
+from batchqueue.presets.batch_settings import BatchSettings
 
 METRICS_L1_AGGREGATION = "METRICS_L1_AGGREGATION"
 METRICS_L2_PERSISTENCE = "METRICS_L2_PERSISTENCE"
@@ -34,6 +35,7 @@ def l1_aggregation(
     max_idle_ms: float = 50,
     balancer: DrainBalancer | bool | None = _BY_LOAD,
     rebalance_interval_ms: float = 1_000,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L1AggregateWorker`s, with one drain thread per core.
 
@@ -49,6 +51,7 @@ def l1_aggregation(
         max_idle_ms=max_idle_ms,
         balancer=balancer,
         rebalance_interval_ms=rebalance_interval_ms,
+        **batches,
     )
 
 
@@ -62,6 +65,7 @@ def l2_persistence(
     max_idle_ms: float = 50,
     balancer: DrainBalancer | bool | None = _BY_LOAD,
     rebalance_interval_ms: float = 1_000,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L2PersistenceWorker`s.
 
@@ -77,6 +81,7 @@ def l2_persistence(
         max_idle_ms=max_idle_ms,
         balancer=balancer,
         rebalance_interval_ms=rebalance_interval_ms,
+        **batches,
     )
 
 
@@ -88,6 +93,7 @@ def top_n(
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 10,
     max_idle_ms: float = 100,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `TopNWorker`s, with one drain thread.
 
@@ -100,4 +106,5 @@ def top_n(
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        **batches,
     )

@@ -1,10 +1,11 @@
 """Settings of queues that write into a database."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
 from batchqueue.handlers import SupportsConsume
+from batchqueue.presets.batch_settings import BatchSettings
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 1,
     max_idle_ms: float = 20,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[T]:
     """Return the settings of a queue that writes into a database, with one writer per drain thread.
 
@@ -33,4 +35,5 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        **batches,
     )

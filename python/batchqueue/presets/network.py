@@ -5,10 +5,11 @@ threads of one pool with `shared=True`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
 from batchqueue.handlers import SupportsConsume
+from batchqueue.presets.batch_settings import BatchSettings
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueCo
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 1,
     max_idle_ms: float = 50,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[T]:
     """Return the settings of a queue that forwards items to another process. Use a queue per peer.
 
@@ -52,6 +54,7 @@ def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueCo
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        **batches,
     )
 
 
@@ -66,6 +69,7 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     strategy: BufferStrategy = BufferStrategy.BLOCKING,
     min_idle_ms: float = 1,
     max_idle_ms: float = 200,
+    **batches: Unpack[BatchSettings],
 ) -> BatchQueueConfig[T]:
     """Return the settings of a queue that exports items to another system.
 
@@ -89,6 +93,7 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
         strategy=strategy,
         min_idle_ms=min_idle_ms,
         max_idle_ms=max_idle_ms,
+        **batches,
     )
 
 

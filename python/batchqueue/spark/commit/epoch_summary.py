@@ -74,9 +74,11 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     """Return an epoch's entry as one line for the log."""
     stages = summary["stages"]
     counts = {
-        name: sum(stage[name] for stage in stages.values())
-        for name in ("refused", "failed", "unhandled")
+        name: sum(stage.get(name, 0) for stage in stages.values())
+        for name in ("refused", "failed", "unhandled", "dead_lettered")
     }
+    if counts["dead_lettered"] == 0:
+        del counts["dead_lettered"]  # few jobs have a handler for them
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
         f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, "

@@ -169,7 +169,8 @@ def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySumma
     summary = DeliverySummary.total(partitions, seconds, delivery.query_id, delivery.epoch)
     _log.info(
         "query %s, epoch %s: %d rows delivered as %d items from %d partitions, in %d attempts and "
-        "%.1f s; %d failed, %d refused, %d unhandled, %d abandoned; peak queue use %.0f %%",
+        "%.1f s; %d failed, %d dead-lettered, %d refused, %d unhandled, %d abandoned; peak queue "
+        "use %.0f %%",
         *(
             summary.query_id,
             summary.epoch,
@@ -178,7 +179,7 @@ def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySumma
             summary.partitions,
             summary.attempts,
         ),
-        *(summary.seconds, summary.failed, summary.refused, summary.unhandled, summary.abandoned),
-        summary.peak_used_percent,
+        *(summary.seconds, summary.failed, summary.dead_lettered, summary.refused),
+        *(summary.unhandled, summary.abandoned, summary.peak_used_percent),
     )
     return summary

@@ -64,6 +64,7 @@ class DeliverySummary:
         abandoned: Items that a shutdown left behind.
         peak_used_percent: Highest observed fill of the fullest partition of a queue, 0 to 100.
         seconds: Seconds from the start of the job to its end.
+        dead_lettered: Items whose handler raised, and that the `dead_letter` of the config kept.
     """
 
     query_id: str | None
@@ -78,6 +79,7 @@ class DeliverySummary:
     abandoned: int
     peak_used_percent: float
     seconds: float
+    dead_lettered: int = 0
 
     @classmethod
     def total(
@@ -109,4 +111,5 @@ class DeliverySummary:
             abandoned=queue.abandoned,
             peak_used_percent=queue.peak_used_percent,
             seconds=seconds,
+            dead_lettered=queue.dead_lettered,
         )

@@ -43,7 +43,8 @@ class Stage:
 
     The end raises if an item was lost. Once a handler has failed, after all retries, no handler is
     called any more except for `on_close`: a handler that counts positions would take later items
-    for those of the missing batch, and all of them will be delivered again.
+    for those of the missing batch, and all of them will be delivered again. What the `dead_letter`
+    of the config keeps does not count as such.
 
     Attributes:
         summary: The counts; set at the end.
@@ -66,7 +67,7 @@ class Stage:
 
         Args:
             name: Name of the queue.
-            config: Its `error_handler` is replaced.
+            config: Its `error_handler` is replaced; there is none with a `dead_letter`.
             handlers: By item type or tag; None if the config has a consumer.
             loss: What to raise when items were lost.
         """
@@ -75,10 +76,12 @@ class Stage:
         self._peak_used_percent = 0.0
         self._lost = 0
         self._skipped = False
+        self._keeps_failed = config.dead_letter is not None
         handlers = dict(handlers or {})
         wrapped = self._wrapped(handlers.values())
         self._queue: BatchQueue[Any] = BatchQueue(
-            name, replace(config, error_handler=self._record_error)
+            name,
+            replace(config, error_handler=None if self._keeps_failed else self._record_error),
         )
         try:
             for item_type, handler in handlers.items():
@@ -149,7 +152,8 @@ class Stage:
 
     def _wrapped_object(self, handler: object, methods: HandlerMethods) -> SupportsConsume[Any]:
         def on_error(batch: list[Any], error: BaseException) -> None:
-            self._record_error(batch, error)
+            if not self._keeps_failed:
+                self._record_error(batch, error)
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
@@ -161,7 +165,7 @@ class Stage:
         wrapper: Any = type(type(handler).__name__, (SimpleNamespace,), {})
         wrapped: SupportsConsume[Any] = wrapper(
             consume=MethodType(self._until_failed(methods.consume), handler),
-            on_error=on_error,
+            on_error=None if self._keeps_failed and methods.on_error is None else on_error,
             on_idle=methods.on_idle and self._recording_errors(on_idle),
             on_close=methods.on_close and self._recording_errors(methods.on_close),
         )

@@ -19,6 +19,7 @@ class StageSummary:
         unhandled: Items without a handler.
         abandoned: Items that a shutdown left behind.
         peak_used_percent: Highest observed fill of the fullest partition, 0 to 100.
+        dead_lettered: Items whose handler raised, and that the `dead_letter` of the config kept.
     """
 
     produced: int
@@ -28,6 +29,7 @@ class StageSummary:
     unhandled: int
     abandoned: int
     peak_used_percent: float
+    dead_lettered: int = 0
 
     @classmethod
     def from_stats(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
@@ -40,6 +42,7 @@ class StageSummary:
             unhandled=stats.unhandled,
             abandoned=stats.abandoned,
             peak_used_percent=round(peak_used_percent, 2),
+            dead_lettered=stats.dead_lettered,
         )
 
     @classmethod
@@ -53,9 +56,10 @@ class StageSummary:
             unhandled=sum(stage.unhandled for stage in stages),
             abandoned=sum(stage.abandoned for stage in stages),
             peak_used_percent=max((stage.peak_used_percent for stage in stages), default=0.0),
+            dead_lettered=sum(stage.dead_lettered for stage in stages),
         )
 
     @property
     def lost(self) -> int:
-        """Items that were not consumed."""
+        """Items that were neither consumed nor kept as dead letters."""
         return self.failed + self.refused + self.unhandled + self.abandoned

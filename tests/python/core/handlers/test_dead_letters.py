@@ -193,7 +193,7 @@ def test_the_log_says_once_that_items_went_to_the_dead_letters(caplog):
     assert "Rejected" in lines[0]
 
 
-def test_dead_letters_that_hang_hold_up_nobody_and_are_abandoned_in_the_end():
+def test_dead_letters_that_hang_hold_up_no_handler_and_are_abandoned_in_the_end():
     hanging, healthy = threading.Event(), []
     settings = config(2, dead_letter=lambda letters: hanging.wait(WAIT_S), max_batch_items=1)
     queue = BatchQueue("hangs", settings)

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,3 +127,40 @@ def test_stage_reports_that_a_handler_has_failed() -> None:
 def test_stage_reports_items_without_a_handler() -> None:
     with pytest.raises(SinkError, match="without a handler"):
         feed_until_it_fails({str: len})
+
+
+@pytest.mark.parametrize("is_object", [False, True])
+def test_what_dead_letters_keep_does_not_fail_the_stage(is_object: bool) -> None:
+    letters: list[Any] = []
+    taken: list[int] = []
+
+    class Handler:
+        def consume(self, batch: list[int]) -> None:
+            if 13 in batch:
+                raise ValueError("a row was rejected")
+            taken.extend(batch)
+
+    config = replace(
+        CONFIG,
+        max_batch_items=5,
+        retry=RetryPolicy(attempts=1, bisect=True),
+        dead_letter=letters.extend,
+    )
+    handler: Any = Handler() if is_object else Handler().consume
+    with Stage("kept", config, {int: handler}) as stage:
+        stage.produce_many(range(100))
+    assert sorted(taken) == [number for number in range(100) if number != 13]
+    assert [letter.item for letter in letters] == [13]
+    assert (stage.summary.consumed, stage.summary.dead_lettered, stage.summary.lost) == (99, 1, 0)
+
+
+def test_dead_letters_that_raise_fail_the_stage() -> None:
+    def reject(_: list[Any]) -> None:
+        raise ValueError("rejected")
+
+    config = replace(CONFIG, dead_letter=reject)
+    with (
+        pytest.raises(SinkError, match=r"lost 1 of 1 items \(1 failed"),
+        Stage("lost", config, {int: reject}) as stage,
+    ):
+        stage.produce_many([1])
