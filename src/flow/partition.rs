@@ -278,9 +278,11 @@ impl<T> Partition<T> {
         let queued = gate.queued();
         if quiet == Quiet::On {
             Signal::Nothing
-        } else if quiet == Quiet::Over || queued >= half && queued < half + put {
+        } else if queued >= half && queued < half + put {
             Signal::Pressure
-        } else if was_empty {
+        } else if was_empty || quiet == Quiet::Over {
+            // A full batch may wait for a rest, which ends when an item is due.
+
             Signal::FirstItem
         } else {
             Signal::Nothing

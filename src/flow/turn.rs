@@ -80,6 +80,7 @@ impl<T: Item> DrainTask<T> {
             let budget = most.min(most_in_cycle - round.taken);
             let mut visit = self.turn(&shared, index, Step::Take(budget), closing, known_before);
             round.taken += visit.taken;
+            round.takes += usize::from(visit.taken > 0);
             // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the
             // next cycle: the end of the last call has set the bit.
             let mut left = visit.ready;

@@ -32,11 +32,18 @@ pub(in crate::flow) struct Round {
     pub(in crate::flow) calls: usize,
     /// Items taken.
     pub(in crate::flow) taken: usize,
+    /// Turns that took something.
+    pub(in crate::flow) takes: usize,
     /// Items of the jobs that were called.
     pub(in crate::flow) called: usize,
 }
 
 impl Round {
+    /// Batches, or what they gather from if none is full.
+    pub(in crate::flow) fn batches(&self) -> usize {
+        if self.calls == 0 { self.takes } else { self.calls }
+    }
+
     pub(super) fn count<T>(&mut self, job: &Job<T>) {
         self.calls += 1;
         self.called += job.items;

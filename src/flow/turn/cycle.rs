@@ -137,7 +137,7 @@ impl<T: Item> DrainTask<T> {
                 &self.shared.config,
                 self.shared.threads_per_core,
                 round.taken.max(round.called),
-                round.calls,
+                round.batches(),
                 took,
                 self.thin_rest,
             );
