@@ -3,23 +3,41 @@
 //! Drain threads empty segments, and takes and producers need new ones. Memory that passes through
 //! the allocator is returned to the system in between, and faulted in again page by page.
 //!
+//! What is kept is bounded in bytes: 4 KiB in each partition, 512 KiB for each drain thread, 4 MiB
+//! for all producers of a queue. An idle queue gives the last two back, half of it each second.
+//!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `SegmentCache.own` | its drain thread | the same |
-//! | `SegmentPool` | drain threads with a surplus | producers that seal a segment |
+//! | `SegmentCache.own`, `idle` | its drain thread | the same |
+//! | `SegmentPool` | drain threads with a surplus | sealing producers, the idle drain thread |
 
-use crate::sync::{Arc, OnceLock, SegmentChannel};
+use crate::sync::{Arc, Duration, Instant, OnceLock, SegmentChannel};
 
-/// The capacity that a new open segment gets, so that the next puts need not allocate: 4 KiB for
-/// 16-byte items.
+/// The capacity of the open segment that a take leaves behind, so that the next puts need not
+/// allocate: an empty one would halve their rate.
 pub(crate) const KEPT_CAPACITY: usize = 256;
 
-/// The most emptied segments that a drain thread keeps: 512 KiB for 16-byte items.
+/// The same in bytes, for larger items: each partition of a queue may have such a segment.
+const KEPT_BYTES: usize = 4 << 10;
+
+/// The most emptied segments that a drain thread keeps: 512 KiB.
 const MAX_OWN: usize = 128;
 
-/// The most emptied segments that wait for producers, in the whole queue: 2 MiB for 16-byte items.
-/// There are fewer of larger segments, with the same total capacity.
+/// The most emptied segments that wait for producers, in the whole queue.
 const MAX_POOLED: usize = 512;
+
+/// The same in bytes.
+const MAX_POOLED_BYTES: usize = 4 << 20;
+
+/// The largest capacity that a take leaves behind, and that a drain thread keeps: a power of two,
+/// so that the segment grows to that of a full one by doubling.
+pub(crate) const fn kept_capacity<T>() -> usize {
+    match size_of::<T>() {
+        0..=16 => KEPT_CAPACITY,
+        size if size > KEPT_BYTES => 0,
+        size => 1 << (KEPT_BYTES / size).ilog2(),
+    }
+}
 
 /// Full-size segments that drain threads do not need, for the producers of their queue.
 #[derive(Debug)]
@@ -35,21 +53,44 @@ impl<T> SegmentPool<T> {
 
     /// An empty segment to replace a sealed one.
     pub(super) fn segment(&self) -> Vec<T> {
-        let pooled = self.waiting.get().and_then(SegmentChannel::try_recv);
-        pooled.unwrap_or_else(|| Vec::with_capacity(self.segment_size))
+        self.pooled().unwrap_or_else(|| Vec::with_capacity(self.segment_size))
+    }
+
+    fn pooled(&self) -> Option<Vec<T>> {
+        self.waiting.get().and_then(SegmentChannel::try_recv)
+    }
+
+    /// The largest capacity that is kept. A segment that grew from a smaller one by doubling may
+    /// have more than the capacity of a new one.
+    fn largest(&self) -> usize {
+        self.segment_size.next_power_of_two()
     }
 
     fn most(&self) -> usize {
-        (MAX_POOLED * KEPT_CAPACITY / self.segment_size).clamp(1, MAX_POOLED)
+        let bytes = self.largest().saturating_mul(size_of::<T>()).max(1);
+        (MAX_POOLED_BYTES / bytes).min(MAX_POOLED)
     }
 
     fn keep(&self, segment: Vec<T>) {
-        if segment.capacity() == self.segment_size {
-            let most = self.most();
+        let (most, capacity) = (self.most(), segment.capacity());
+        if most > 0 && (self.segment_size..=self.largest()).contains(&capacity) {
             // A surplus segment is freed.
             drop(self.waiting.get_or_init(|| SegmentChannel::bounded(most)).try_send(segment));
         }
     }
+
+    /// Frees all but the `2^halvings`-th part.
+    fn halve(&self, halvings: u32) {
+        let mut segments: Vec<_> = std::iter::from_fn(|| self.pooled()).collect();
+        segments.truncate(halved(segments.len(), halvings));
+        for segment in segments {
+            self.keep(segment);
+        }
+    }
+}
+
+fn halved(count: usize, halvings: u32) -> usize {
+    count.checked_shr(halvings).unwrap_or(0)
 }
 
 /// The emptied segments of one drain thread.
@@ -57,26 +98,56 @@ impl<T> SegmentPool<T> {
 pub(crate) struct SegmentCache<T> {
     own: Vec<Vec<T>>,
     pool: Arc<SegmentPool<T>>,
+    /// Since when the thread has had nothing to do, and how often it has halved what it keeps since
+    /// then.
+    idle: Option<(Instant, u32)>,
 }
 
 impl<T> SegmentCache<T> {
     pub(crate) fn new(pool: Arc<SegmentPool<T>>) -> Self {
-        Self { own: Vec::new(), pool }
+        Self { own: Vec::new(), pool, idle: None }
     }
 
     /// Keeps an emptied segment if its capacity is that of the segments that takes leave behind, or
     /// that producers fill.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
-        if (1..=KEPT_CAPACITY).contains(&segment.capacity()) && self.own.len() < MAX_OWN {
+        if (1..=kept_capacity::<T>()).contains(&segment.capacity()) && self.own.len() < MAX_OWN {
             self.own.push(segment);
         } else {
             self.pool.keep(segment);
         }
     }
 
-    /// An empty segment. If it is newly allocated, it has room for `size` items.
+    /// An empty segment, of at most [`kept_capacity`]. If it is newly allocated, it has room for
+    /// `size` items if that is less.
     pub(crate) fn segment(&mut self, size: usize) -> Vec<T> {
-        self.own.pop().unwrap_or_else(|| Vec::with_capacity(size))
+        self.own.pop().unwrap_or_else(|| Vec::with_capacity(size.min(kept_capacity::<T>())))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn count(&self) -> usize {
+        self.own.len()
+    }
+
+    /// The thread has nothing more to do.
+    pub(crate) fn begin_idle(&mut self) {
+        self.idle = Some((Instant::now(), 0));
+    }
+
+    /// Called before an idle thread sleeps for `limit`: frees half of what it keeps for each second
+    /// without work, those of the sleep included, because nothing wakes it for this. One thread of
+    /// the queue does the same `for_producers`.
+    pub(crate) fn give_back(&mut self, limit: Duration, for_producers: bool) {
+        let Some((since, before)) = self.idle else { return };
+        let seconds = since.elapsed().saturating_add(limit).as_secs();
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        if seconds > before {
+            self.idle = Some((since, seconds));
+            self.own.truncate(halved(self.own.len(), seconds - before));
+            if for_producers {
+                self.pool.halve(seconds - before);
+            }
+        }
     }
 }
 
@@ -88,9 +159,8 @@ mod tests {
         SegmentCache::new(Arc::new(SegmentPool::new(segment_size)))
     }
 
-    fn pooled(segment_cache: &SegmentCache<u64>) -> usize {
-        std::iter::from_fn(|| segment_cache.pool.waiting.get().and_then(SegmentChannel::try_recv))
-            .count()
+    fn pooled<T>(segment_cache: &SegmentCache<T>) -> usize {
+        std::iter::from_fn(|| segment_cache.pool.pooled()).count()
     }
 
     #[test]
@@ -119,9 +189,13 @@ mod tests {
 
     #[test]
     fn kept_segments_are_bounded() {
-        for (size, most) in
-            [(1, 512), (KEPT_CAPACITY, 512), (16 * KEPT_CAPACITY, 32), (1_000 * KEPT_CAPACITY, 1)]
-        {
+        for (size, most) in [
+            (1, 512),
+            (KEPT_CAPACITY, 512),
+            (16 * KEPT_CAPACITY, 128),
+            (1_000 * KEPT_CAPACITY, 2),
+            (10_000 * KEPT_CAPACITY, 0),
+        ] {
             let mut segment_cache = cache(size);
             for _ in 0..MAX_OWN + most + 10 {
                 segment_cache.keep(Vec::with_capacity(size));
@@ -139,5 +213,80 @@ mod tests {
         assert!(segment_cache.own.is_empty());
         assert_eq!(pooled(&segment_cache), 0);
         assert_eq!(segment_cache.segment(3).capacity(), 3);
+    }
+
+    /// The bytes that a thread and a queue keep of segments with so many items of `T`.
+    fn kept_bytes<T>(segment_size: usize, capacity: usize) -> (usize, usize) {
+        let mut segment_cache = SegmentCache::<T>::new(Arc::new(SegmentPool::new(segment_size)));
+        for _ in 0..2_000 {
+            segment_cache.keep(Vec::with_capacity(capacity));
+        }
+        let bytes = |count| count * capacity * size_of::<T>();
+        (bytes(segment_cache.own.len()), bytes(pooled(&segment_cache)))
+    }
+
+    #[test]
+    fn kept_segments_of_large_items_are_bounded_in_bytes() {
+        for capacity in [1, 2, 4, 8, 250, 256, 4_096] {
+            for segment_size in [250, 256, 4_096] {
+                let (own, pooled) = kept_bytes::<[u8; 1_024]>(segment_size, capacity);
+                assert!(own <= 1 << 20, "{own} bytes for a thread");
+                assert!(pooled <= 4 << 20, "{pooled} bytes for a queue");
+            }
+        }
+        assert_eq!(kept_bytes::<[u8; 1_024]>(256, 256), (0, 4 << 20));
+        assert_eq!(kept_bytes::<[u8; 1_024]>(250, 256), (0, 4 << 20), "one that has grown");
+        assert_eq!(kept_bytes::<[u8; 1_024]>(256, 4), (512 << 10, 0));
+        assert_eq!(kept_bytes::<[u8; 5_000]>(1_000, 1_000), (0, 0));
+        assert_eq!(kept_bytes::<()>(256, 256), (0, 0));
+    }
+
+    #[test]
+    fn a_segment_that_is_left_behind_grows_to_a_full_one() {
+        assert_eq!(kept_capacity::<[u8; 16]>(), 256);
+        assert_eq!(kept_capacity::<[u8; 24]>(), 128);
+        assert_eq!(kept_capacity::<[u8; 1_024]>(), 4);
+        assert_eq!(kept_capacity::<[u8; 4_097]>(), 0);
+        assert_eq!(kept_capacity::<()>(), 256);
+    }
+
+    /// A thread that has been idle for so many milliseconds.
+    fn idle(millis: u64) -> SegmentCache<u64> {
+        let mut segment_cache = cache(2 * KEPT_CAPACITY);
+        for _ in 0..100 {
+            segment_cache.keep(Vec::with_capacity(KEPT_CAPACITY));
+            segment_cache.keep(Vec::with_capacity(2 * KEPT_CAPACITY));
+        }
+        segment_cache.begin_idle();
+        let since = Instant::now().checked_sub(Duration::from_millis(millis));
+        segment_cache.idle = since.map(|since| (since, 0));
+        segment_cache
+    }
+
+    #[test]
+    fn an_idle_thread_gives_back_half_each_second() {
+        let none = Duration::ZERO;
+        for (millis, left) in [(500, 100), (1_500, 50), (3_500, 12), (60_500, 0)] {
+            let mut segment_cache = idle(millis);
+            segment_cache.give_back(none, true);
+            segment_cache.give_back(none, true);
+            assert_eq!((segment_cache.own.len(), pooled(&segment_cache)), (left, left));
+        }
+    }
+
+    #[test]
+    fn a_long_sleep_is_paid_for_in_advance() {
+        let mut segment_cache = idle(500);
+        segment_cache.give_back(Duration::from_millis(600), true);
+        assert_eq!(segment_cache.own.len(), 50);
+        segment_cache.give_back(Duration::MAX, true);
+        assert_eq!((segment_cache.own.len(), pooled(&segment_cache)), (0, 0));
+    }
+
+    #[test]
+    fn one_thread_gives_back_what_producers_would_get() {
+        let mut segment_cache = idle(1_500);
+        segment_cache.give_back(Duration::ZERO, false);
+        assert_eq!((segment_cache.own.len(), pooled(&segment_cache)), (50, 100));
     }
 }

@@ -6,7 +6,7 @@
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
 use crate::flow::partition::segment::Segments;
-use crate::flow::partition::segment_pool::{KEPT_CAPACITY, SegmentCache};
+use crate::flow::partition::segment_pool::{SegmentCache, kept_capacity};
 use crate::item::{Item, weight_of};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
@@ -22,7 +22,7 @@ pub(crate) struct TakenItems {
 
 /// What a take found when it reached for the open segment.
 enum Opened<T> {
-    /// The open segment, possibly empty: nothing is left behind it.
+    /// The open segment, possibly empty: no item is left behind it.
     Last(Vec<T>),
     /// This many sealed segments come before it.
     After(u32),
@@ -52,12 +52,14 @@ impl<T: Item> Partition<T> {
             let sealed = match self.take_open(segment_cache) {
                 Opened::Last(open) => {
                     taken.items += self.weight_of(&open);
-                    if !open.is_empty() {
-                        // Relaxed: as in `weight_of`.
-                        taken.may_be_awaited |= self.has_weighted.load(Ordering::Relaxed)
-                            && !rule_off(Rule::NotifyBehindWeighted);
-                        segments.push(open);
+                    if open.is_empty() {
+                        segment_cache.keep(open);
+                        return taken;
                     }
+                    // Relaxed: as in `weight_of`.
+                    taken.may_be_awaited |= self.has_weighted.load(Ordering::Relaxed)
+                        && !rule_off(Rule::NotifyBehindWeighted);
+                    segments.push(open);
                     return taken;
                 }
                 Opened::After(sealed) => sealed,
@@ -99,11 +101,13 @@ impl<T: Item> Partition<T> {
         if gate.sealed > 0 && !rule_off(Rule::SealedFirst) {
             return Opened::After(gate.sealed);
         }
-        if gate.open.is_empty() {
+        if gate.open.is_empty() && gate.open.capacity() <= kept_capacity::<T>() {
             return Opened::Last(Vec::new());
         }
-        let kept = KEPT_CAPACITY.min(gate.segment_size.into());
-        let open = std::mem::replace(&mut gate.open, segment_cache.segment(kept));
+        // Also an empty one that is large, after a full one was sealed: its partition may get no
+        // more items for long.
+        let small = segment_cache.segment(gate.segment_size.into());
+        let open = std::mem::replace(&mut gate.open, small);
         gate.before_open += open.len() as u64;
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the

@@ -287,3 +287,28 @@ fn a_closed_partition_is_finished_only_when_it_is_empty() {
     assert!(both.partition.finish());
     assert!(!both.partition.finish(), "once");
 }
+
+/// An item of one kibibyte.
+struct Large([u8; 1_024]);
+
+impl Item for Large {
+    fn type_key(&self) -> TypeKey {
+        TypeKey(1)
+    }
+}
+
+#[test]
+fn a_take_leaves_little_memory_behind() {
+    for items in [1, 100, 256, 300, 512] {
+        let pool = Arc::new(SegmentPool::new(256));
+        let partition = Partition::new(0, ReadyBit::new(new_word(), 0), 1_000, 256, pool.clone());
+        for _ in 0..items {
+            assert!(partition.put(Large([0; 1_024]), || false).is_ok());
+        }
+        let (mut segments, mut segment_cache) = (Segments::new(), SegmentCache::new(pool));
+        assert_eq!(partition.take(usize::MAX, &mut segments, &mut segment_cache).items, items);
+        assert!(segments.iter().flatten().all(|item| item.0 == [0; 1_024]));
+        let left = partition.gate.lock().open.capacity() * size_of::<Large>();
+        assert!(left <= 4_096, "{left} bytes after {items} items");
+    }
+}

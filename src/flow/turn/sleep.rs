@@ -19,6 +19,9 @@ impl<T: Item> DrainTask<T> {
     /// after all.
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        if after == Cycle::Thin || self.empty_cycles == 0 {
+            self.segment_cache.begin_idle();
+        }
         if after == Cycle::Thin {
             if self.shared.flushes.are_waiting() {
                 return None;
@@ -38,6 +41,10 @@ impl<T: Item> DrainTask<T> {
         }
         if let Some(due) = self.timers.next() {
             limit = limit.min(due.time_left()?);
+        }
+        // Not in loom, which has no clock.
+        if kind == SleepKind::Sleep && !cfg!(loom) {
+            self.segment_cache.give_back(limit, self.index == 0);
         }
         let attempt = self.sleeper.prepare(kind);
         // Checked under pressure only: the check locks gates, usually in competition with a
@@ -86,5 +93,42 @@ impl<T: Item> DrainTask<T> {
                 && !partition.waits_for_calls()
         };
         shared.ending.is_closing() && shared.route.partitions().any(is_mine)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::control::scheduler::sleeper;
+    use crate::flow::partition::segment_pool::kept_capacity;
+    use crate::{BatchQueue, Config, Item, TypeKey};
+
+    struct Number(u64);
+
+    impl Item for Number {
+        fn type_key(&self) -> TypeKey {
+            TypeKey(usize::try_from(self.0).unwrap())
+        }
+    }
+
+    /// How many of 100 emptied segments a thread keeps after a rest, and before its first sleep.
+    fn kept(max_idle: Duration) -> [usize; 2] {
+        let config = Config { max_idle, ..Config::default() };
+        let queue = BatchQueue::<Number>::builder("idle", config).start().unwrap();
+        let mut task = DrainTask::new(0, queue.shared.clone(), sleeper().0);
+        for _ in 0..100 {
+            task.segment_cache.keep(Vec::with_capacity(kept_capacity::<Number>()));
+        }
+        [(); 2].map(|()| {
+            assert!(task.prepare_sleep(Cycle::Empty).is_some());
+            task.segment_cache.count()
+        })
+    }
+
+    #[test]
+    fn a_thread_gives_segments_back_before_a_long_sleep() {
+        assert_eq!(kept(Duration::from_millis(200)), [100, 100]);
+        assert_eq!(kept(Duration::from_secs(2)), [100, 25]);
+        assert_eq!(kept(Duration::from_secs(60)), [100, 0]);
     }
 }
