@@ -147,6 +147,8 @@ pub(crate) enum Rule {
     LeaveHostAtDesk,
     /// P9: a panic in a handler fails its batch and not its drain thread.
     CatchPanic,
+    /// P9: an item that panics when it is dropped ends neither its drain thread nor other items.
+    CatchDropPanic,
     /// P2: a task that is notified while it runs remembers it.
     RememberNotification,
     /// P1: a task that is notified while it runs is not given to a second worker.

@@ -109,6 +109,9 @@ RULES: dict[str, list[str]] = {
     "CountUnhandled": ["it:p2_no_loss::items_without_a_handler_are_counted"],
     "CutOff": ["it:p2_no_loss::a_shutdown_out_of_time_returns_the_number_of_abandoned_items"],
     "CatchPanic": ["it:p2_no_loss::a_failing_batch_counts_as_failed_and_the_next_is_handled"],
+    "CatchDropPanic": [
+        "it:p9_panicking_items::a_queue_outlives_items_that_panic_when_they_are_dropped"
+    ],
     "RefuseReentrant": [
         "it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"
     ],

@@ -5,6 +5,7 @@ pub(crate) mod call_settings;
 pub(crate) mod consumption;
 pub(crate) mod dead_letters;
 pub(crate) mod dispatch_log;
+pub(crate) mod drop_items;
 mod failure;
 pub(crate) mod host;
 

@@ -45,6 +45,7 @@
 //! | `handler/batch.rs`, `failure.rs` | the items of one call; why it failed |
 //! | `handler/call_settings.rs` | how the handlers of a type are called |
 //! | `handler/dead_letters.rs` | what failed for good, on its way to the handler that keeps it |
+//! | `handler/drop_items.rs` | drops items, of which some may panic |
 //! | `handler/consumption.rs` | whether handlers or consumers get the batches |
 //! | `handler/dispatch_log.rs` | when a line about refused, failed or unhandled items is due |
 

@@ -130,7 +130,7 @@ impl<T: Item> Shared<T> {
     }
 
     /// What is left of the job of a lane, after a call of `target`, is tried again when `until` has
-    /// come; so many items of it were `settled`. If the time of a shutdown is over, it is dropped:
+    /// come; so many items of it were `settled`. If the time of a shutdown is over, it is returned:
     /// its items were counted as abandoned.
     pub(super) fn retry_job(
         &self,
@@ -140,7 +140,7 @@ impl<T: Item> Shared<T> {
         until: Deadline,
         took: Duration,
         settled: usize,
-    ) {
+    ) -> Option<Job<T>> {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
             lanes.note_call(took);
@@ -158,11 +158,11 @@ impl<T: Item> Shared<T> {
             partition.make_room(lanes, false);
             None
         });
-        if too_late.is_some() {
-            return;
+        if too_late.is_none() {
+            // The owner sees to it that the next try comes.
+            self.call_owner(partition, Some(thread));
         }
-        // The owner sees to it that the next try comes.
-        self.call_owner(partition, Some(thread));
+        too_late
     }
 
     /// Whether the queue, or the type, still has this handler. Under the lock of the lanes of

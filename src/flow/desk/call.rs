@@ -9,6 +9,7 @@ use crate::flow::desk::tries::NextTry;
 use crate::flow::desk::{Desk, JobPlace};
 use crate::flow::handler::Failure;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::drop_items::message;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
@@ -137,7 +138,7 @@ impl<T: Item> Caller<'_, T> {
     /// Calls the handler once, and counts the outcome unless there is a next try.
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
-        let cut = if job.excess > 0 { self.cut_at_limit(&mut job) } else { Ok(()) };
+        let cut = if job.excess > 0 { self.cut_at_limit(registered, &mut job) } else { Ok(()) };
         job.tries += 1;
         let again = self.next_try(target, &job);
         let dead_letter = registered.dead_letter.as_ref();
@@ -149,7 +150,9 @@ impl<T: Item> Caller<'_, T> {
         };
         let Some((result, took)) = tried else {
             // The time is over, and the items were counted as abandoned.
-            return self.shared.end_job(self.thread, job.place, 0, Duration::ZERO);
+            let place = job.place;
+            self.drop_items(registered, job.into_batches());
+            return self.shared.end_job(self.thread, place, 0, Duration::ZERO);
         };
         let failed = match &result {
             Ok(()) => 0,
@@ -178,10 +181,7 @@ impl<T: Item> Caller<'_, T> {
                 return self.bury(Some(target), job, failure, to, consumed + lost, took);
             }
         }
-        for mut segment in std::mem::take(&mut job.batch).into_segments() {
-            segment.clear();
-            self.segment_cache.keep(segment);
-        }
+        self.drop_items(registered, [std::mem::take(&mut job.batch)]);
         let settled = job.items;
         if job.next_piece() {
             job.tried_by = self.consumer_of(target);
@@ -262,14 +262,8 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
     if rule_off(Rule::CatchPanic) {
         return body();
     }
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        let cause = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let cause = cause.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Failure::last(format!(
-            "{name} panicked: {}",
-            cause.unwrap_or_else(|| "no message".to_owned())
-        )))
-    })
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|cause| Err(Failure::last(format!("{name} panicked: {}", message(&cause)))))
 }
 
 #[cfg(all(test, loom))]

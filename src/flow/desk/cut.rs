@@ -4,14 +4,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::Job;
-use crate::flow::handler::Failure;
+use crate::flow::handler::{Batch, Failure};
+use crate::flow::route::TypeHandlers;
 use crate::item::Item;
 
 impl<T: Item> Caller<'_, T> {
     /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
     /// If that panics, the item is lost and fails the job.
     #[cold]
-    pub(super) fn cut_at_limit(&self, job: &mut Job<T>) -> Result<(), Failure> {
+    pub(super) fn cut_at_limit(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        job: &mut Job<T>,
+    ) -> Result<(), Failure> {
         let excess = std::mem::take(&mut job.excess);
         let Some(last) = job.batch.pop() else { return Ok(()) };
         let parts = catch_unwind(AssertUnwindSafe(|| {
@@ -28,7 +33,11 @@ impl<T: Item> Caller<'_, T> {
             return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
         };
         job.batch.push_back(first);
-        drop(partition.change_lanes(|lanes| lanes.put_back(lane, rest)));
+        if let Some(rest) = partition.change_lanes(|lanes| lanes.put_back(lane, rest)) {
+            let mut batch = Batch::default();
+            batch.push_front(rest);
+            self.drop_items(registered, [batch]);
+        }
         Ok(())
     }
 }

@@ -33,17 +33,21 @@ impl<T: Item> Caller<'_, T> {
         let (place, items) = (job.place, job.items);
         job.dead = Some(Box::new(Dead { failure, to: to.clone() }));
         let (thread, shared) = (self.thread, self.shared);
-        match shared.post_letters(job) {
-            Posted::All => shared.end_job(thread, place, settled + items, took),
+        let too_late = match shared.post_letters(job) {
+            Posted::All => return shared.end_job(thread, place, settled + items, took),
             Posted::ButPieces(mut job) => {
                 job.tried_by = target.and_then(|target| self.consumer_of(target));
                 let now = Deadline::after(Duration::ZERO);
-                shared.retry_job(thread, job, target, now, took, settled + items);
+                shared.retry_job(thread, job, target, now, took, settled + items)
             }
             Posted::NoRoom(job) => {
                 let later = Deadline::after(ASK_AGAIN);
-                shared.retry_job(thread, job, target, later, took, settled);
+                shared.retry_job(thread, job, target, later, took, settled)
             }
+        };
+        if let Some(job) = too_late {
+            let name = target.map_or_else(String::new, |target| target.registered.name.to_string());
+            self.drop_batches(TypeKey(0), || name, job.into_batches());
         }
     }
 

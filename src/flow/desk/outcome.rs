@@ -3,6 +3,7 @@
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::Job;
 use crate::flow::handler::dispatch_log::Problem;
+use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::handler::{Batch, Failure};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey};
@@ -72,7 +73,7 @@ impl<T: Item> Caller<'_, T> {
             self.settle_unhandled(&job.batch, items);
         }
         let place = job.place;
-        drop(job);
+        self.drop_batches(key, || format!("type {}", key.0), job.into_batches());
         shared.end_job(self.thread, place, weight, Duration::ZERO);
     }
 
@@ -88,6 +89,36 @@ impl<T: Item> Caller<'_, T> {
             let hint =
                 hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
             let line = format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}");
+            (name, line)
+        });
+    }
+
+    /// Drops what a call of a handler has left of its items, or what it does not get. They are
+    /// counted.
+    pub(super) fn drop_items(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        batches: impl IntoIterator<Item = Batch<T>>,
+    ) {
+        self.drop_batches(registered.key, || registered.name.to_string(), batches);
+    }
+
+    pub(super) fn drop_batches(
+        &mut self,
+        key: TypeKey,
+        name: impl FnOnce() -> String,
+        batches: impl IntoIterator<Item = Batch<T>>,
+    ) {
+        let mut panics = DropPanics::default();
+        for mut segment in batches.into_iter().flat_map(Batch::into_segments) {
+            panics.clear(&mut segment);
+            self.segment_cache.keep(segment);
+        }
+        let Some((items, cause)) = panics.report() else { return };
+        let queue = &self.shared.name;
+        self.note(Problem::DropPanicked, key, items, |items| {
+            let (name, text) = (name(), Problem::DropPanicked.text());
+            let line = format!("queue {queue}: {items} items of {name} {text}: {cause}");
             (name, line)
         });
     }

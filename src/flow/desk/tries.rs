@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::{Job, Piece};
-use crate::flow::handler::Failure;
+use crate::flow::handler::{Batch, Failure};
 use crate::flow::route::Target;
 use crate::item::Item;
 use crate::sync::{Deadline, Duration};
@@ -37,6 +37,11 @@ impl<T> Job<T> {
         }
         self.items = self.batch.len();
         self
+    }
+
+    /// All its items, in order.
+    pub(super) fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
+        std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
     }
 
     /// Takes the piece that waits next in hand. Returns `false` if there is none.
@@ -76,7 +81,8 @@ impl<T: Item> Caller<'_, T> {
         let delay = match again {
             NextTry::After(delay) => delay,
             NextTry::Half => {
-                if !halve(&mut job) {
+                if let Err(lost) = halve(&mut job) {
+                    self.drop_items(&target.registered, lost);
                     let failure = "an item panicked when its batch was halved";
                     let failed = job.items;
                     settled += self.settle(target, 0, failed, &job);
@@ -94,7 +100,7 @@ impl<T: Item> Caller<'_, T> {
 
     /// Puts a job back into its lane, for its next try after a delay.
     pub(super) fn retry(
-        &self,
+        &mut self,
         target: &Target<T>,
         job: Job<T>,
         delay: Duration,
@@ -102,17 +108,21 @@ impl<T: Item> Caller<'_, T> {
         settled: usize,
     ) {
         let until = Deadline::after(delay);
-        self.shared.retry_job(self.thread, job, Some(target), until, took, settled);
+        let too_late = self.shared.retry_job(self.thread, job, Some(target), until, took, settled);
+        if let Some(job) = too_late {
+            self.drop_items(&target.registered, job.into_batches());
+        }
     }
 }
 
-/// Leaves the first half of its batch in hand. Returns `false` if that panics: the items are lost.
-fn halve<T: Item>(job: &mut Job<T>) -> bool {
-    let batch = std::mem::take(&mut job.batch);
-    let Ok((first, second)) = catch_unwind(AssertUnwindSafe(|| batch.halve())) else {
-        return false;
-    };
+/// Leaves the first half of its batch in hand. If that panics, returns the items, which are lost.
+fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
+    let (mut first, mut second) = (Batch::default(), std::mem::take(&mut job.batch));
+    let halves = catch_unwind(AssertUnwindSafe(|| second.halve_into(&mut first)));
+    if halves.is_err() {
+        return Err([first, second]);
+    }
     job.pieces.push(Piece { batch: second, tries: job.tries });
     (job.items, job.batch, job.took) = (first.len(), first, Duration::ZERO);
-    true
+    Ok(())
 }

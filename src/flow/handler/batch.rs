@@ -1,5 +1,6 @@
 //! What one call of a handler gets.
 
+use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::segment::Segments;
 use crate::flow::partition::segment_pool::KEPT_CAPACITY;
 use crate::item::{Item, weight_of};
@@ -95,6 +96,7 @@ impl<T> Batch<T> {
         }
         self.len = 0;
         let (mut kept, mut at, mut wanted) = (Vec::new(), 0, positions);
+        let mut panics = DropPanics::default();
         for item in self.segments.iter_mut().flat_map(|segment| segment.drain(..)) {
             let weight = item.weight();
             let here = wanted.partition_point(|&position| position < at + weight);
@@ -102,13 +104,16 @@ impl<T> Batch<T> {
             wanted = after;
             if inside.len() == weight {
                 kept.push(item);
-            } else if !inside.is_empty() {
+            } else if inside.is_empty() {
+                panics.drop_all(std::iter::once(item));
+            } else {
                 keep_parts(item, inside.iter().map(|position| position - at), &mut kept);
             }
             at += weight;
         }
         self.segments = Segments::new();
         self.push_segment(kept, positions.len());
+        panics.resume();
     }
 
     /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
@@ -205,13 +210,15 @@ impl<T> Batch<T> {
         self.len -= weight;
     }
 
-    /// Splits a batch of 2 items or more at the largest power of two below its length. Of an exact
-    /// half the bound in `desk/tries.rs` would not hold.
-    pub(crate) fn halve(mut self) -> (Self, Self)
+    /// Moves the first half of a batch of 2 items or more into `first`, up to the largest power of
+    /// two below its length. Of an exact half the bound in `desk/tries.rs` would not hold. If that
+    /// panics, an item is lost, and the others are in either of the two.
+    pub(crate) fn halve_into(&mut self, first: &mut Self)
     where
         T: Item,
     {
-        let (mut first, excess) = self.split_front(1 << (self.len - 1).ilog2());
+        let excess;
+        (*first, excess) = self.split_front(1 << (self.len - 1).ilog2());
         if excess > 0
             && let Some(last) = first.pop()
         {
@@ -220,7 +227,6 @@ impl<T> Batch<T> {
             first.push_back(end);
             self.push_front(rest);
         }
-        (first, self)
     }
 
     /// Adds the items of another batch behind these.
@@ -289,9 +295,12 @@ impl<T> Iterator for Drain<'_, T> {
 
 impl<T> Drop for Drain<'_, T> {
     fn drop(&mut self) {
+        let mut panics = DropPanics::default();
+        self.current.take().into_iter().for_each(|current| panics.drop_all(current));
         for segment in &mut self.segments {
-            segment.clear();
+            panics.clear(segment);
         }
+        panics.resume();
     }
 }
 

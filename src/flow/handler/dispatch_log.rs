@@ -4,7 +4,7 @@ use crate::item::TypeKey;
 use crate::observe::{Due, Others, Throttle};
 use crate::sync::Instant;
 
-/// What happened to items that no handler consumed.
+/// What happened to items that no handler consumed, or that could not be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Problem {
     Failed,
@@ -12,19 +12,27 @@ pub(crate) enum Problem {
     Refused,
     DeadLettered,
     LostLetters,
+    DropPanicked,
 }
 
 impl Problem {
-    const ALL: [Self; 5] =
-        [Self::Failed, Self::Unhandled, Self::Refused, Self::DeadLettered, Self::LostLetters];
+    const ALL: [Self; 6] = [
+        Self::Failed,
+        Self::Unhandled,
+        Self::Refused,
+        Self::DeadLettered,
+        Self::LostLetters,
+        Self::DropPanicked,
+    ];
 
-    fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Unhandled => "had no handler",
             Self::Refused => "were refused",
             Self::DeadLettered => "went to the handler of dead letters",
             Self::LostLetters => "failed in the handler of dead letters",
+            Self::DropPanicked => "panicked when they were dropped",
         }
     }
 }
@@ -33,7 +41,7 @@ impl Problem {
 #[derive(Debug)]
 pub(crate) struct DispatchLog {
     /// By problem.
-    items: [Throttle<TypeKey>; 5],
+    items: [Throttle<TypeKey>; Problem::ALL.len()],
     side_calls: Throttle<(SideCall, String)>,
 }
 

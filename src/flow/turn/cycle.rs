@@ -14,6 +14,7 @@ use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::desk::call::Round;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::ready::ready_after;
 use crate::flow::partition::segment::Segments;
 use crate::flow::partition::segment_pool::SegmentCache;
@@ -243,6 +244,7 @@ impl<T: Item> DrainTask<T> {
         if !shared.ending.is_expired() {
             return;
         }
+        let mut panics = DropPanics::default();
         shared.host.enter(&mut || {
             // All partitions: the owner of one may hang, or it was on its way to a thread that has
             // ended. No thread takes any more, and the lock of the lanes keeps two that discard
@@ -253,9 +255,18 @@ impl<T: Item> DrainTask<T> {
                 partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
                 let held = lanes.discard();
                 drop(lanes);
-                drop((abandoned, held));
+                panics.drop_all(abandoned.into_iter().flatten());
+                for batch in held {
+                    panics.drop_batch(batch);
+                }
             }
         });
+        if let Some((items, cause)) = panics.report() {
+            let queue = &shared.name;
+            self.lines.push(format!(
+                "queue {queue}: {items} abandoned items panicked when they were dropped: {cause}"
+            ));
+        }
     }
 
     // ---- what others see

@@ -1,9 +1,10 @@
 //! How a drain thread serves the boxes of dead letters; see `handler/dead_letters.rs`.
 
 use crate::flow::desk::call::call;
+use crate::flow::handler::DeadLetters;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::dispatch_log::Problem;
-use crate::flow::handler::{DeadLetters, Failure};
+use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::turn::cycle::DrainTask;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Outcome};
@@ -72,29 +73,32 @@ impl<T: Item> DrainTask<T> {
             let outcome = if result.is_ok() { Outcome::DeadLettered } else { Outcome::Failed };
             let counts = tally.settle(outcome, items as u64);
             if let (Err(failure), true) = (result, counts) {
-                self.note_lost_letters(to, items, &failure);
+                let items = items as u64;
+                self.note_letters(to, Problem::LostLetters, items, &failure.message);
             }
         }
         // What is left, here in the host.
-        drop(letters);
+        let mut panics = DropPanics::default();
+        for letter in letters {
+            panics.drop_batch(letter.items);
+        }
+        if let Some((items, cause)) = panics.report() {
+            self.note_letters(to, Problem::DropPanicked, items, &cause);
+        }
         shared.dead_letters.settle(items);
         shared.notify_flushes();
     }
 
-    fn note_lost_letters(&mut self, to: &DeadLetterBox<T>, items: usize, failure: &Failure) {
-        let (shared, name) = (&self.shared, &to.name);
+    fn note_letters(&mut self, to: &DeadLetterBox<T>, problem: Problem, items: u64, cause: &str) {
+        let (shared, name, text) = (&self.shared, &to.name, problem.text());
         let queue = &shared.name;
         let line = |items: u64| {
-            let line = format!(
-                "queue {queue}: {items} items failed in the handler of dead letters {name}: \
-                 {failure}"
-            );
+            let line = format!("queue {queue}: {items} items {text} ({name}): {cause}");
             (name.to_string(), line)
         };
         // One subject for each handler.
         let key = TypeKey(to.handler.address());
-        let line = shared.dispatch_log.note(queue, Problem::LostLetters, key, items as u64, line);
-        self.lines.extend(line);
+        self.lines.extend(shared.dispatch_log.note(queue, problem, key, items, line));
     }
 }
 
