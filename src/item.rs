@@ -51,11 +51,6 @@ pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;
 
-    /// Whether items of a type may weigh more than 1.
-    fn weighs(_key: TypeKey) -> bool {
-        false
-    }
-
     /// How many items this one stands for, at least 1. Must not change while the item is queued.
     /// One that stands for several can be [`cut`](Self::cut).
     fn weight(&self) -> usize {

@@ -113,9 +113,10 @@ impl<T: Item> Shared<T> {
     }
 }
 
-/// Closes the queue when a drain thread unwinds. Panics of handlers are caught; what remains is an
-/// item's code, like its drop or its type. The partitions of that thread have no owner any more, so
-/// the queue closes and counts what is left as abandoned.
+/// Closes the queue when a drain thread unwinds. Panics of handlers and of items are caught; what
+/// remains is the code of a host, like its log, and what a handler says about itself, like whether
+/// it needs the host. The partitions of that thread have no owner any more, so the queue closes and
+/// counts what is left as abandoned.
 pub(crate) struct CloseOnPanic<T: Item>(pub(crate) Arc<Shared<T>>);
 
 impl<T: Item> Drop for CloseOnPanic<T> {

@@ -19,6 +19,7 @@
 //!    take.rs            what is queued, segment by segment
 //!     │
 //!  turn.rs              enter a partition, take, submit, leave with at most one job in hand
+//!    sort.rs            what is taken goes into the lanes of its types
 //!    cycle.rs           the owner's cycle: one turn after the other, and their calls
 //!    side_calls.rs      without a turn: `on_idle`; at the end: `on_close`
 //!    sleep.rs           nothing left: rest, then sleep, as long as idle_policy.rs says

@@ -15,6 +15,7 @@
 //! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
 //! | `linger`, `gate.lingers` | see `partition/linger.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
+//! | `weighed` | producers, thread inside (under the gate) | the same |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `last_call_slow` | threads that call; registration | supervisor |
 //! | `host_free` | registration of handlers | thread inside |
@@ -84,9 +85,9 @@ pub(crate) struct Partition<T> {
     pub(crate) lanes: QuickMutex<Lanes<T>>,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
-    /// Created with the first full segment: most partitions of a queue with many types never fill
-    /// one.
-    sealed: OnceLock<SegmentChannel<Vec<T>>>,
+    /// With the weight of each. Created with the first full segment: most partitions of a queue
+    /// with many types never fill one.
+    sealed: OnceLock<SegmentChannel<(Vec<T>, usize)>>,
     ready: ReadyBit,
     space: Space,
     /// Locked behind the gate.
@@ -98,8 +99,8 @@ pub(crate) struct Partition<T> {
     linger: QuickMutex<Linger>,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
-    /// Whether the partition has ever held an item that weighs more than 1.
-    has_weighted: AtomicBool,
+    /// How many items were put before the open segment, by weight: see `weighted.rs`.
+    weighed: AtomicU64,
     /// Whether the known handlers of its types need no host: their thread then takes from here
     /// outside the host.
     host_free: AtomicBool,
@@ -200,7 +201,7 @@ impl<T> Partition<T> {
             linger: QuickMutex::default(),
             slow: SlowCounts::default(),
             segment_pool,
-            has_weighted: AtomicBool::new(false),
+            weighed: AtomicU64::new(weighted::NONE),
             host_free: AtomicBool::new(false),
             last_call_slow: AtomicBool::new(false),
             mixed: AtomicBool::new(false),
@@ -240,18 +241,17 @@ impl<T> Partition<T> {
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
         let next = self.segment_pool.segment();
-        let full = std::mem::replace(&mut gate.open, next);
-        let items = full.len() as u64;
+        let (full, weight) = self.replace_open(gate, next);
         // Sealed segments are full and count against the bound until `taken` is stored, so the
         // channel never holds more than `buffer_size / segment_size` of them.
         let most = gate.buffer_size as usize / usize::from(gate.segment_size) + 2;
-        match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
-            Ok(()) => {
-                gate.sealed += 1;
-                gate.before_open += items;
-            }
+        match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send((full, weight)) {
+            Ok(()) => gate.sealed += 1,
             // Unreachable because of the bound; if that rule is off, no item may be lost.
-            Err(segment) => gate.open = segment,
+            Err((segment, _)) => {
+                gate.before_open -= segment.len() as u64;
+                gate.open = segment;
+            }
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod idle_policy;
 mod linger;
 mod side_calls;
 mod sleep;
+mod sort;
 mod timers;
 
 use crate::flow::desk::call::{Caller, InHand, Round};
@@ -14,13 +15,12 @@ use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{JobPlace, Recall, Submitted};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
-use crate::flow::partition::segment::Segments;
-use crate::flow::partition::segment_pool::KEPT_CAPACITY;
+use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::take::TakenItems;
 use crate::flow::route::Target;
 use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
 use crate::flow::turn::linger::Patience;
-use crate::item::{Item, TypeKey, weight_of};
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Weak, time_since};
@@ -31,9 +31,6 @@ const ITEMS_IN_QUICK_CYCLE: usize = 10_000;
 
 /// The longest that a quick cycle has taken.
 const QUICK_CYCLE: Duration = Duration::from_millis(1);
-
-/// The key of all items of a queue with a consumer.
-const ALL_TYPES: TypeKey = TypeKey(0);
 
 /// What one turn did, and left to do.
 struct Visit<T> {
@@ -190,7 +187,6 @@ impl<T: Item> DrainTask<T> {
         lanes: &mut Lanes<T>,
         budget: usize,
     ) -> TakenItems {
-        let by_handler = matches!(shared.consumption, Consumption::ByHandler);
         let mut budget = budget;
         if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
             let (batch, most) = (partition.largest_batch(), shared.config.max_batch_items);
@@ -208,29 +204,9 @@ impl<T: Item> DrainTask<T> {
             }
         }
         let before = partition.taken();
-        let mut segments = Segments::new();
+        let mut segments = TakenSegments::new();
         let taken = partition.take(budget, &mut segments, &mut self.segment_cache);
-        // Read after the take, which delivers the mark with the first item of a second type.
-        let has_one_type = shared.has_one_type(partition);
-        for mut segment in segments {
-            let Some(first) = segment.first().map(Item::type_key) else { continue };
-            let key = if by_handler { first } else { ALL_TYPES };
-            if has_one_type || segment.iter().all(|item| item.type_key() == first) {
-                let weight = if !by_handler || T::weighs(first) {
-                    weight_of(&segment)
-                } else {
-                    segment.len()
-                };
-                let lane = lanes.lane_of(key, before);
-                lanes.add_segment(lane, segment, weight);
-            } else {
-                for item in segment.drain(..) {
-                    let lane = lanes.lane_of(item.type_key(), before);
-                    lanes.add(lane, item, || self.segment_cache.segment(KEPT_CAPACITY / 4));
-                }
-                self.segment_cache.keep(segment);
-            }
-        }
+        self.sort(shared, partition, lanes, segments, before);
         taken
     }
 

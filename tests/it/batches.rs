@@ -196,10 +196,6 @@ impl Item for Brittle {
         key(0)
     }
 
-    fn weighs(_key: TypeKey) -> bool {
-        true
-    }
-
     fn weight(&self) -> usize {
         self.0
     }

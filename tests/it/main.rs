@@ -32,6 +32,7 @@ mod p8_logged;
 mod p9_balancers;
 mod p9_clean_ends;
 mod p9_panicking_items;
+mod p9_panicking_keys;
 mod p9_retirement;
 
 mod model;

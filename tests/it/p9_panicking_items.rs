@@ -29,10 +29,6 @@ impl Item for Fragile {
         key(0)
     }
 
-    fn weighs(_key: TypeKey) -> bool {
-        true
-    }
-
     fn weight(&self) -> usize {
         if self.number == HEAVY { 2 } else { 1 }
     }

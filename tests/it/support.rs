@@ -39,10 +39,6 @@ impl Item for Rows {
         key(0)
     }
 
-    fn weighs(_key: TypeKey) -> bool {
-        true
-    }
-
     fn weight(&self) -> usize {
         self.0.len()
     }

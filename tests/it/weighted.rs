@@ -23,10 +23,6 @@ impl Item for Rows {
         key(0)
     }
 
-    fn weighs(_key: TypeKey) -> bool {
-        true
-    }
-
     fn weight(&self) -> usize {
         self.numbers.len()
     }

@@ -138,7 +138,7 @@ impl<T: Item> Caller<'_, T> {
     /// Calls the handler once, and counts the outcome unless there is a next try.
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
-        let cut = if job.excess > 0 { self.cut_at_limit(registered, &mut job) } else { Ok(()) };
+        let cut = self.cut_to_limit(registered, &mut job);
         job.tries += 1;
         let again = self.next_try(target, &job);
         let dead_letter = registered.dead_letter.as_ref();

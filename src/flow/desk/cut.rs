@@ -9,10 +9,26 @@ use crate::flow::route::TypeHandlers;
 use crate::item::Item;
 
 impl<T: Item> Caller<'_, T> {
+    /// Before a try: sees to it that the job does not exceed the limit of a batch.
+    #[inline]
+    pub(super) fn cut_to_limit(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        job: &mut Job<T>,
+    ) -> Result<(), Failure> {
+        if job.excess > 0 {
+            return self.cut_at_limit(registered, job);
+        }
+        if job.tries == 0 && job.items > registered.settings.max_batch_items {
+            return Err(Failure::last("an item panicked when its weight was read"));
+        }
+        Ok(())
+    }
+
     /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
     /// If that panics, the item is lost and fails the job.
     #[cold]
-    pub(super) fn cut_at_limit(
+    fn cut_at_limit(
         &mut self,
         registered: &TypeHandlers<T>,
         job: &mut Job<T>,

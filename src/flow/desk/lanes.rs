@@ -168,12 +168,14 @@ impl<T> Lanes<T> {
     }
 
     /// Adds an item to the tail of a lane. A new segment comes from `room`.
-    pub(crate) fn add(&mut self, lane: usize, item: T, room: impl FnOnce() -> Vec<T>)
-    where
-        T: Item,
-    {
-        let weight = item.weight();
-        self.all[lane].tail.push(item, room);
+    pub(crate) fn add(
+        &mut self,
+        lane: usize,
+        item: T,
+        weight: usize,
+        room: impl FnOnce() -> Vec<T>,
+    ) {
+        self.all[lane].tail.push(item, weight, room);
         self.note_added(lane, weight);
     }
 

@@ -1,9 +1,11 @@
 //! Outcome: counts and logs what became of a job.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::Job;
 use crate::flow::handler::dispatch_log::Problem;
-use crate::flow::handler::drop_items::DropPanics;
+use crate::flow::handler::drop_items::{DropPanics, message};
 use crate::flow::handler::{Batch, Failure};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey};
@@ -70,18 +72,18 @@ impl<T: Item> Caller<'_, T> {
                 (name, line)
             });
         } else if !rule_off(Rule::CountUnhandled) {
-            self.settle_unhandled(&job.batch, items);
+            self.settle_unhandled(&job.batch, key, items);
         }
         let place = job.place;
         self.drop_batches(key, || format!("type {}", key.0), job.into_batches());
         shared.end_job(self.thread, place, weight, Duration::ZERO);
     }
 
-    fn settle_unhandled(&mut self, batch: &Batch<T>, items: u64) {
+    fn settle_unhandled(&mut self, batch: &Batch<T>, key: TypeKey, items: u64) {
         let shared = self.shared;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
-        self.note(Problem::Unhandled, first.type_key(), items, |unhandled| {
+        self.note(Problem::Unhandled, key, items, |unhandled| {
             let (queue, name) = (&shared.name, shared.host.type_name(first));
             let has_handler =
                 |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
@@ -132,7 +134,12 @@ impl<T: Item> Caller<'_, T> {
         items: u64,
         line: impl FnOnce(u64) -> (String, String),
     ) {
-        let shared = self.shared;
-        self.lines.extend(shared.dispatch_log.note(&shared.name, problem, key, items, line));
+        let (shared, queue) = (self.shared, &self.shared.name);
+        // What an item is called may be the user's code.
+        let line = AssertUnwindSafe(|| shared.dispatch_log.note(queue, problem, key, items, line));
+        self.lines.extend(catch_unwind(line).unwrap_or_else(|cause| {
+            let cause = message(&cause);
+            Some(format!("queue {queue}: {items} items {}; no name: {cause}", problem.text()))
+        }));
     }
 }

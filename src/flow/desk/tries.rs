@@ -119,7 +119,7 @@ impl<T: Item> Caller<'_, T> {
 fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
     let (mut first, mut second) = (Batch::default(), std::mem::take(&mut job.batch));
     let halves = catch_unwind(AssertUnwindSafe(|| second.halve_into(&mut first)));
-    if halves.is_err() {
+    if halves.is_err() || second.is_empty() {
         return Err([first, second]);
     }
     job.pieces.push(Piece { batch: second, tries: job.tries });

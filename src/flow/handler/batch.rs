@@ -1,5 +1,7 @@
 //! What one call of a handler gets.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::segment::Segments;
 use crate::flow::partition::segment_pool::KEPT_CAPACITY;
@@ -136,11 +138,8 @@ impl<T> Batch<T> {
 
     /// Adds an item. A new segment comes from `room`, once the last one is so large that a split of
     /// it should not copy more.
-    pub(crate) fn push(&mut self, item: T, room: impl FnOnce() -> Vec<T>)
-    where
-        T: Item,
-    {
-        self.len += item.weight();
+    pub(crate) fn push(&mut self, item: T, weight: usize, room: impl FnOnce() -> Vec<T>) {
+        self.len += weight;
         match self.segments.last_mut() {
             Some(segment) if segment.len() < KEPT_CAPACITY => segment.push(item),
             _ => {
@@ -151,8 +150,9 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Takes `most` items off the front, or all if there are fewer. The last one may be heavier
-    /// than that: its excess weight is returned, and counts as left behind.
+    /// Takes `most` items off the front, or all if there are fewer, or if the weight of one panics.
+    /// The last one may be heavier than that: its excess weight is returned, and counts as left
+    /// behind.
     pub(crate) fn split_front(&mut self, most: usize) -> (Self, usize)
     where
         T: Item,
@@ -160,23 +160,11 @@ impl<T> Batch<T> {
         if self.len <= most {
             return (std::mem::take(self), 0);
         }
-        let (mut len, mut whole) = (0, 0);
-        for weight in self.segments.iter().map(|segment| weight_of(segment)) {
-            if len + weight > most {
-                break;
-            }
-            len += weight;
-            whole += 1;
-        }
+        let Ok((whole, last, len)) = catch_unwind(AssertUnwindSafe(|| self.find_end(most))) else {
+            return (std::mem::take(self), 0);
+        };
         let mut segments: Segments<T> = self.segments.drain(..whole).collect();
-        if len < most
-            && let Some(segment) = self.segments.first_mut()
-        {
-            let heavier = |item: &T| {
-                len += item.weight();
-                len >= most
-            };
-            let last = segment.iter().position(heavier).unwrap_or(segment.len() - 1);
+        if let (Some(last), Some(segment)) = (last, self.segments.first_mut()) {
             let rest = segment.split_off(last + 1);
             if rest.is_empty() {
                 segments.push(self.segments.remove(0));
@@ -186,6 +174,31 @@ impl<T> Batch<T> {
         }
         self.len -= most;
         (Self { segments, len: most, ..Self::default() }, len - most)
+    }
+
+    /// Where the first `most` items end: the number of whole segments, the index of the last item
+    /// in the next one if it belongs to them, and their weight.
+    fn find_end(&self, most: usize) -> (usize, Option<usize>, usize)
+    where
+        T: Item,
+    {
+        let (mut len, mut whole) = (0, 0);
+        for weight in self.segments.iter().map(|segment| weight_of(segment)) {
+            if len + weight > most {
+                break;
+            }
+            len += weight;
+            whole += 1;
+        }
+        let next = self.segments.get(whole).filter(|_| len < most);
+        let last = next.map(|segment| {
+            let is_last = |item: &T| {
+                len += item.weight();
+                len >= most
+            };
+            segment.iter().position(is_last).unwrap_or(segment.len() - 1)
+        });
+        (whole, last, len)
     }
 
     /// Takes the last item out of the segments. Its weight still counts.

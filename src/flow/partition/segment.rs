@@ -2,8 +2,11 @@
 
 use smallvec::SmallVec;
 
-/// The segments of one take, usually a single one.
+/// The segments of a batch, usually a single one.
 pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
+
+/// The segments of one take, each with the weight of its items.
+pub(crate) type TakenSegments<T> = SmallVec<[(Vec<T>, usize); 1]>;
 
 /// The channel slots of the largest buffers; a slot is 24 bytes and a stamp.
 const MOST_SEGMENTS: usize = 8_192;

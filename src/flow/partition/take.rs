@@ -5,9 +5,9 @@
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
-use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::segment_pool::{SegmentCache, kept_capacity};
-use crate::item::{Item, weight_of};
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
@@ -22,8 +22,8 @@ pub(crate) struct TakenItems {
 
 /// What a take found when it reached for the open segment.
 enum Opened<T> {
-    /// The open segment, possibly empty: no item is left behind it.
-    Last(Vec<T>),
+    /// The open segment, possibly empty, with its weight: no item is left behind it.
+    Last(Vec<T>, usize),
     /// This many sealed segments come before it.
     After(u32),
 }
@@ -44,39 +44,38 @@ impl<T: Item> Partition<T> {
     pub(crate) fn take(
         &self,
         budget: usize,
-        segments: &mut Segments<T>,
+        segments: &mut TakenSegments<T>,
         segment_cache: &mut SegmentCache<T>,
     ) -> TakenItems {
         let mut taken = TakenItems { items: 0, may_be_awaited: false };
         while taken.items < budget {
             let sealed = match self.take_open(segment_cache) {
-                Opened::Last(open) => {
-                    taken.items += self.weight_of(&open);
+                Opened::Last(open, weight) => {
+                    taken.items += weight;
                     if open.is_empty() {
                         segment_cache.keep(open);
                         return taken;
                     }
-                    // Relaxed: as in `weight_of`.
-                    taken.may_be_awaited |= self.has_weighted.load(Ordering::Relaxed)
-                        && !rule_off(Rule::NotifyBehindWeighted);
-                    segments.push(open);
+                    taken.may_be_awaited |=
+                        self.has_weighted() && !rule_off(Rule::NotifyBehindWeighted);
+                    segments.push((open, weight));
                     return taken;
                 }
                 Opened::After(sealed) => sealed,
             };
             for _ in 0..sealed {
-                let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else {
+                let Some((segment, weight)) = self.sealed.get().and_then(SegmentChannel::try_recv)
+                else {
                     break;
                 };
                 // Relaxed: only the thread inside touches it.
                 self.drain_side
                     .received
                     .store(self.drain_side.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                let weight = self.weight_of(&segment);
                 self.store_taken(weight);
                 taken.items += weight;
                 taken.may_be_awaited = true;
-                segments.push(segment);
+                segments.push((segment, weight));
                 if taken.items >= budget {
                     break;
                 }
@@ -102,27 +101,20 @@ impl<T: Item> Partition<T> {
             return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() && gate.open.capacity() <= kept_capacity::<T>() {
-            return Opened::Last(Vec::new());
+            return Opened::Last(Vec::new(), 0);
         }
         // Also an empty one that is large, after a full one was sealed: its partition may get no
         // more items for long.
         let small = segment_cache.segment(gate.segment_size.into());
-        let open = std::mem::replace(&mut gate.open, small);
-        gate.before_open += open.len() as u64;
+        let (open, weight) = self.replace_open(&mut gate, small);
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the
         // partition not empty, and set no bit.
         if rule_off(Rule::TakenBeforeUnlock) {
             drop(gate);
         }
-        self.store_taken(self.weight_of(&open));
-        Opened::Last(open)
-    }
-
-    fn weight_of(&self, segment: &[T]) -> usize {
-        // Relaxed: set under the gate before the first weighted item was put, and the gate or the
-        // channel delivered that item.
-        if self.has_weighted.load(Ordering::Relaxed) { weight_of(segment) } else { segment.len() }
+        self.store_taken(weight);
+        Opened::Last(open, weight)
     }
 
     fn store_taken(&self, items: usize) {

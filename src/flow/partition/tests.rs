@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::gate::Access;
 use crate::flow::partition::ready::{ReadyBit, new_word};
-use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::segment::segment_size;
 use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool};
 use crate::flow::partition::slow_counts::Attempt;
@@ -24,10 +24,6 @@ struct Numbers(Range<u64>);
 impl Item for Numbers {
     fn type_key(&self) -> TypeKey {
         TypeKey(1)
-    }
-
-    fn weighs(_key: TypeKey) -> bool {
-        true
     }
 
     fn weight(&self) -> usize {
@@ -214,12 +210,13 @@ impl Both {
     }
 
     fn take(&mut self, budget: usize) {
-        let mut segments = Segments::new();
+        let mut segments = TakenSegments::new();
         self.partition.begin_take();
         let taken = self.partition.take(budget, &mut segments, &mut self.segment_cache);
         self.partition.make_room(&mut Lanes::new(), taken.may_be_awaited);
         assert!(taken.items >= budget.min(self.queued.len()));
-        for mut segment in segments {
+        for (mut segment, weight) in segments {
+            assert_eq!(segment.iter().map(Item::weight).sum::<usize>(), weight);
             for number in segment.drain(..).flat_map(|numbers| numbers.0) {
                 assert_eq!(Some(number), self.queued.pop_front());
                 self.taken += 1;
@@ -305,9 +302,9 @@ fn a_take_leaves_little_memory_behind() {
         for _ in 0..items {
             assert!(partition.put(Large([0; 1_024]), || false).is_ok());
         }
-        let (mut segments, mut segment_cache) = (Segments::new(), SegmentCache::new(pool));
+        let (mut segments, mut segment_cache) = (TakenSegments::new(), SegmentCache::new(pool));
         assert_eq!(partition.take(usize::MAX, &mut segments, &mut segment_cache).items, items);
-        assert!(segments.iter().flatten().all(|item| item.0 == [0; 1_024]));
+        assert!(segments.iter().flat_map(|(segment, _)| segment).all(|item| item.0 == [0; 1_024]));
         let left = partition.gate.lock().open.capacity() * size_of::<Large>();
         assert!(left <= 4_096, "{left} bytes after {items} items");
     }

@@ -1,10 +1,41 @@
-//! Puts by weight, in pieces where only a piece finds room.
+//! Puts by weight, in pieces where only a piece finds room; and the weight of a segment.
+//!
+//! The gate counts items by weight, so the weight of the open segment is the difference between
+//! what was put until now and what was put before it. `weighed` is the latter, kept from the first
+//! weighted put on. So no item is asked for its weight again, which is the user's code, while the
+//! thread inside takes it.
 
+use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Ordering;
+
+/// The value of `weighed` while no item of the partition weighs more than 1.
+pub(super) const NONE: u64 = u64::MAX;
+
+impl<T> Partition<T> {
+    /// Whether the partition has ever got an item by weight. Relaxed: set under the gate before
+    /// that item was put, and the gate or the channel delivered the item.
+    pub(super) fn has_weighted(&self) -> bool {
+        self.weighed.load(Ordering::Relaxed) != NONE
+    }
+
+    /// Replaces the open segment, and returns it with its weight.
+    pub(super) fn replace_open(&self, gate: &mut Gate<T>, next: Vec<T>) -> (Vec<T>, usize) {
+        let open = std::mem::replace(&mut gate.open, next);
+        gate.before_open += open.len() as u64;
+        // Relaxed, both: under the gate.
+        let before = self.weighed.load(Ordering::Relaxed);
+        if before == NONE {
+            let weight = open.len();
+            return (open, weight);
+        }
+        self.weighed.store(gate.before_open, Ordering::Relaxed);
+        (open, usize::try_from(gate.before_open - before).unwrap_or(usize::MAX))
+    }
+}
 
 impl<T: Item> Partition<T> {
     /// Puts an item by its weight. Returns what does not fit: the whole item, unless there is room
@@ -38,8 +69,10 @@ impl<T: Item> Partition<T> {
         };
         let weight = put.as_ref().map_or(0, Item::weight);
         if let Some(put) = put {
-            // Relaxed: under the gate.
-            self.has_weighted.store(true, Ordering::Relaxed);
+            if !self.has_weighted() {
+                // Relaxed: under the gate.
+                self.weighed.store(gate.before_open, Ordering::Relaxed);
+            }
             // The segment's length counts the item as one.
             gate.before_open += weight as u64 - 1;
             self.append(&mut gate, put);

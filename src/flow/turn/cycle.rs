@@ -16,7 +16,7 @@ use crate::flow::desk::call::Round;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::ready::ready_after;
-use crate::flow::partition::segment::Segments;
+use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::turn::idle_policy::after_thin_cycle;
 use crate::flow::turn::timers::Timers;
@@ -250,12 +250,12 @@ impl<T: Item> DrainTask<T> {
             // ended. No thread takes any more, and the lock of the lanes keeps two that discard
             // apart.
             for partition in shared.route.partitions() {
-                let mut abandoned = Segments::new();
+                let mut abandoned = TakenSegments::new();
                 let mut lanes = partition.lanes.lock();
                 partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
                 let held = lanes.discard();
                 drop(lanes);
-                panics.drop_all(abandoned.into_iter().flatten());
+                panics.drop_all(abandoned.into_iter().flat_map(|(segment, _)| segment));
                 for batch in held {
                     panics.drop_batch(batch);
                 }

@@ -98,7 +98,7 @@ fn keep_failed<'py>(
         batch.keep(&positions);
     } else {
         for &position in &positions {
-            batch.push(PyItem::new(list.get_item(position)?), Vec::new);
+            batch.push(PyItem::new(list.get_item(position)?), 1, Vec::new);
         }
     }
     copy_of(py, batch).map(Some)

@@ -125,11 +125,6 @@ impl Item for PyItem {
     }
 
     #[inline]
-    fn weighs(key: TypeKey) -> bool {
-        Tags::is_tag(key)
-    }
-
-    #[inline]
     fn weight(&self) -> usize {
         self.as_ref().map_or_else(|block| block.rows.len(), |_| 1)
     }

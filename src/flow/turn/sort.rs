@@ -1,0 +1,91 @@
+//! Sort: what a turn has taken goes into the lanes of its types.
+//!
+//! Which type an item has, and its weight in a segment of several types, is the user's code, which
+//! runs under the lock of the lanes here. It is called before a lane changes, and if it panics the
+//! item goes into the lane of a type that has no handler.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::desk::lanes::Lanes;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::partition::Partition;
+use crate::flow::partition::segment::TakenSegments;
+use crate::flow::partition::segment_pool::KEPT_CAPACITY;
+use crate::flow::turn::cycle::DrainTask;
+use crate::item::{Item, TypeKey};
+use crate::shared::Shared;
+
+/// The key of all items of a queue with a consumer.
+const ALL_TYPES: TypeKey = TypeKey(0);
+
+/// The key of items that do not say which type they have.
+const UNKNOWN: TypeKey = TypeKey(usize::MAX);
+
+impl<T: Item> DrainTask<T> {
+    /// Adds segments to the lanes. `before`: how many items of the partition were taken before.
+    pub(super) fn sort(
+        &mut self,
+        shared: &Shared<T>,
+        partition: &Partition<T>,
+        lanes: &mut Lanes<T>,
+        segments: TakenSegments<T>,
+        before: u64,
+    ) {
+        let by_handler = matches!(shared.consumption, Consumption::ByHandler);
+        // Read after the take, which delivers the mark with the first item of a second type.
+        let has_one_type = shared.has_one_type(partition);
+        for (segment, weight) in segments {
+            let key = if by_handler { type_of(&segment, has_one_type) } else { Some(ALL_TYPES) };
+            if let Some(key) = key {
+                let lane = lanes.lane_of(key, before);
+                lanes.add_segment(lane, segment, weight);
+            } else {
+                self.sort_items(lanes, segment, weight, before);
+            }
+        }
+    }
+
+    fn sort_items(
+        &mut self,
+        lanes: &mut Lanes<T>,
+        mut segment: Vec<T>,
+        weight: usize,
+        before: u64,
+    ) {
+        let is_weighted = weight > segment.len();
+        let (mut unknown, mut left) = (Vec::new(), weight);
+        let mut items = segment.drain(..);
+        loop {
+            let sorted = catch_unwind(AssertUnwindSafe(|| {
+                while let Some(item) = items.as_slice().first() {
+                    let (key, weight) =
+                        (item.type_key(), if is_weighted { item.weight() } else { 1 });
+                    let Some(item) = items.next() else { break };
+                    left = left.saturating_sub(weight);
+                    let lane = lanes.lane_of(key, before);
+                    lanes.add(lane, item, weight, || self.segment_cache.segment(KEPT_CAPACITY / 4));
+                }
+            }));
+            if sorted.is_ok() {
+                break;
+            }
+            unknown.extend(items.next());
+        }
+        drop(items);
+        self.segment_cache.keep(segment);
+        if !unknown.is_empty() {
+            let lane = lanes.lane_of(UNKNOWN, before);
+            lanes.add_segment(lane, unknown, left);
+        }
+    }
+}
+
+/// The type of all items of a segment; `None` if there are several, or if one is not known.
+fn type_of<T: Item>(segment: &[T], has_one_type: bool) -> Option<TypeKey> {
+    let find = || {
+        let first = segment.first()?.type_key();
+        let is_one = has_one_type || segment.iter().all(|item| item.type_key() == first);
+        is_one.then_some(first)
+    };
+    catch_unwind(AssertUnwindSafe(find)).unwrap_or(None)
+}
