@@ -1,9 +1,10 @@
 //! What it costs to wait for full batches, and how long items wait.
 //!
-//! *Saturated*: the workload *headline* in batches of exactly 500, with a delay of 50 ms, beside the
-//! default settings, in turns. *Paced*: 1,000 items a second of one type, with a delay of 5 ms: the
-//! time from each put to its call, the items of a call, and the cycles of the drain thread for each
-//! call, in each of which it wakes up. Run with `cargo bench --bench lingering`; it takes 30 seconds.
+//! *Saturated*: the workload *headline* in batches of exactly 500, with a delay of 50 ms, beside
+//! the default settings, in turns. *Paced*: 1,000 items a second of one type, with a delay of 5 ms:
+//! the time from each put to its call, the items of a call, and the cycles of the drain thread for
+//! each call, in each of which it wakes up. Run with `cargo bench --bench lingering`; it takes 30
+//! seconds.
 
 mod workload;
 
