@@ -9,6 +9,7 @@
 //! | `dead_letters` | see `flow/handler/dead_letters.rs` | drain threads, flushes |
 //! | `flushes` | see `control/flushes.rs` | drain threads, flushes |
 //! | `retirements` | see `control/retirements.rs` | drain threads |
+//! | `serving` | see `control/serving.rs` | control side, drain threads |
 //! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
 //! | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
 //! | `balancing` | see `control/balance/balancing.rs` | control side, statistics |
@@ -25,6 +26,7 @@ use crate::control::growth::Growth;
 use crate::control::log_helper::LogHelper;
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::Pool;
+use crate::control::serving::Serving;
 use crate::control::slow_calls::SlowCalls;
 use crate::control::supervision::Supervision;
 use crate::control::thread_slots::ThreadSlots;
@@ -61,6 +63,7 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
     pub(crate) retirements: Retirements<T>,
+    pub(crate) serving: Serving,
     pub(crate) supervision: Supervision,
     pub(crate) slow_calls: SlowCalls,
     /// `None` without a balancer, or with only one drain thread.
@@ -105,6 +108,7 @@ impl<T: Item> Shared<T> {
             pool,
             route,
             retirements: Retirements::new(),
+            serving: Serving::default(),
             supervision,
             slow_calls,
             balancing,

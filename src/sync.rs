@@ -57,7 +57,7 @@ impl<V: Default> Forgettable<V> {
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
+    pub(crate) use arc_swap::ArcSwapOption;
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -76,26 +76,8 @@ mod real {
         std::thread::Builder::new().name(name).spawn(body)
     }
 
-    /// A value that many threads read and that one thread at a time, under the control lock,
-    /// replaces.
-    #[derive(Debug)]
-    pub(crate) struct Published<V>(ArcSwap<V>);
-
-    impl<V> Published<V> {
-        pub(crate) fn new(value: V) -> Self {
-            Self(ArcSwap::from_pointee(value))
-        }
-
-        pub(crate) fn load(&self) -> Arc<V> {
-            self.0.load_full()
-        }
-
-        pub(crate) fn publish(&self, value: V) {
-            self.0.store(Arc::new(value));
-        }
-    }
-
-    /// The same for a value that may be there or not.
+    /// A value that may be there or not, that many threads read and that one thread at a time,
+    /// under the control lock, replaces.
     #[derive(Debug)]
     pub(crate) struct PublishedOption<V>(ArcSwapOption<V>);
 

@@ -161,7 +161,7 @@ RULES: dict[str, list[str]] = {
         "it:model::random_actions_keep_every_promise",
     ],
     "ListAtDesk": [
-        "loom:control::ownership::loom_rules::loom_remove_while_the_next_owner_lists_idle_handlers"
+        "loom:control::ownership::loom_rules::loom_remove_while_the_owner_lists_idle_handlers"
     ],
     "RecallType": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",

@@ -13,6 +13,7 @@
 //! | `thread_slots` | what the others see of each drain thread, and how they wake it |
 //! | `register`, `growth` | new handlers and types; the partitions that they get |
 //! | `retire`, `retirements` | replaced and removed handlers |
+//! | `serving` | how many types each handler instance serves |
 //! | `flushes` | threads that wait until what was accepted has been handled |
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
 //! | `waits` | handlers that wait for queues, and which of these waits would never end |
@@ -32,6 +33,7 @@ mod register;
 mod retire;
 pub(crate) mod retirements;
 pub(crate) mod scheduler;
+pub(crate) mod serving;
 pub(crate) mod slow_calls;
 mod slow_permits;
 pub(crate) mod spares;

@@ -74,6 +74,7 @@ impl<T: Item> Shared<T> {
                 before.as_deref(),
                 Some(&registered),
             );
+            self.serving.add(registered.instances());
             route.add_idle_handlers(&registered, &known.partitions);
             for &partition in &known.partitions {
                 route.partition(partition).note_slow(false);
@@ -97,6 +98,7 @@ impl<T: Item> Shared<T> {
         );
         control.growth.count_hosted(route, &partitions, None, Some(&registered));
         self.note_settings(&partitions, settings);
+        self.serving.add(registered.instances());
         route.add_idle_handlers(&registered, &partitions);
         route.add_type(registered, partitions);
         Ok(None)

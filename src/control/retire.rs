@@ -9,7 +9,7 @@ use crate::control::retirements::{Retired, Retirement};
 use crate::flow::desk::Recall;
 use crate::flow::desk::lane::{Debt, Owed};
 use crate::flow::handler::HandlerRef;
-use crate::flow::route::{TypeHandlers, TypeRoute};
+use crate::flow::route::TypeHandlers;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -24,6 +24,7 @@ impl<T: Item> Shared<T> {
         partitions: &[usize],
         debt: Option<Debt>,
     ) -> Arc<Retired> {
+        self.serving.remove(registered.instances());
         let gone: Vec<HandlerRef<T>> =
             registered.instances().filter(|handler| !self.serves(handler)).cloned().collect();
         self.route.drop_idle_handlers(&gone);
@@ -105,12 +106,9 @@ impl<T: Item> Shared<T> {
 
     /// Whether a handler instance still serves some type of this queue.
     fn serves(&self, handler: &HandlerRef<T>) -> bool {
-        let has = |registered: Arc<TypeHandlers<T>>| {
-            registered.instances().any(|other| other.is(handler))
-        };
         let of_queue = &self.dead_letters.of_queue;
         of_queue.as_ref().is_some_and(|of_queue| of_queue.handler.is(handler))
             || self.consumption.includes(handler)
-            || self.route.types().filter_map(TypeRoute::registered).any(has)
+            || self.serving.includes(handler)
     }
 }

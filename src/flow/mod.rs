@@ -9,6 +9,7 @@
 //!     │
 //!  route.rs             partitions, their owners, the handlers of the types; it only grows
 //!    type_table.rs      type → partition, for the queue's life      a hot type: several, in turn
+//!    idle_handlers.rs   the handlers that are called when there is nothing to do
 //!     │
 //!  partition.rs         open segment ──sealed when full──▶ channel
 //!    gate.rs            what its lock guards: segment, bound, closed mark

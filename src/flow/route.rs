@@ -11,8 +11,9 @@
 //! | `partitions`, `owners`, `words` | growth | all threads |
 //! | `type_table` | the registration of a new type | producers, drain threads |
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
-//! | `idle_handlers` | the same | drain threads after an empty cycle |
+//! | `idle_handlers` | see `route/idle_handlers.rs` | drain threads after an empty cycle |
 
+mod idle_handlers;
 mod type_handlers;
 pub(crate) mod type_table;
 
@@ -25,10 +26,11 @@ use crate::flow::partition::Partition;
 use crate::flow::partition::ready::{BITS, ReadyBit, ReadyWord, new_word};
 use crate::flow::partition::segment::segment_size;
 use crate::flow::partition::segment_pool::SegmentPool;
+use crate::flow::route::idle_handlers::{IdleHandler, IdleHandlers};
 use crate::flow::route::type_table::{TypeEntry, TypeTable};
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, Published, PublishedOption};
+use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, PublishedOption};
 
 pub(crate) use type_handlers::{Target, TypeHandlers};
 
@@ -54,19 +56,6 @@ impl<T> TypeRoute<T> {
     }
 }
 
-/// A handler instance with `on_idle`.
-pub(crate) struct IdleHandler<T> {
-    pub(crate) handler: HandlerRef<T>,
-    /// The owner of this partition calls it.
-    pub(crate) home: usize,
-}
-
-impl<T> Clone for IdleHandler<T> {
-    fn clone(&self) -> Self {
-        Self { handler: self.handler.clone(), home: self.home }
-    }
-}
-
 pub(crate) struct Route<T> {
     /// Shared with the type table's entries. The list of pointers is dense and never rewritten, and
     /// each partition occupies separate cache lines.
@@ -75,7 +64,7 @@ pub(crate) struct Route<T> {
     words: AppendOnly<ReadyWord>,
     type_table: TypeTable<T>,
     types: AppendOnly<TypeRoute<T>>,
-    idle_handlers: Published<Vec<IdleHandler<T>>>,
+    idle_handlers: IdleHandlers<T>,
     pub(crate) segment_pool: Arc<SegmentPool<T>>,
 }
 
@@ -88,7 +77,7 @@ impl<T> Route<T> {
             words: AppendOnly::new(),
             type_table: TypeTable::new(),
             types: AppendOnly::new(),
-            idle_handlers: Published::new(Vec::new()),
+            idle_handlers: IdleHandlers::new(),
             segment_pool: Arc::new(SegmentPool::new(segment_size)),
         }
     }
@@ -209,8 +198,14 @@ impl<T> Route<T> {
         Target { registered, instance }
     }
 
-    pub(crate) fn idle_handlers(&self) -> Arc<Vec<IdleHandler<T>>> {
-        self.idle_handlers.load()
+    /// The handlers with `on_idle` whose home `is_mine`.
+    pub(crate) fn idle_handlers(&self, is_mine: impl Fn(usize) -> bool) -> Vec<IdleHandler<T>> {
+        self.idle_handlers.of(is_mine)
+    }
+
+    /// Whether a handler is still one of them.
+    pub(crate) fn lists_idle(&self, handler: &HandlerRef<T>) -> bool {
+        self.idle_handlers.includes(handler)
     }
 
     // ---- types
@@ -304,31 +299,18 @@ impl<T> Route<T> {
 
     /// Adds new handlers to the list of those with `on_idle`.
     pub(crate) fn add_idle_handlers(&self, registered: &TypeHandlers<T>, partitions: &[usize]) {
-        if !registered.handlers.iter().any(|instance| instance.handler.has_on_idle()) {
-            return;
-        }
-        let mut idle_handlers: Vec<IdleHandler<T>> = (*self.idle_handlers.load()).clone();
-        let before = idle_handlers.len();
         for (handler, &home) in registered.handlers.iter().zip(partitions) {
-            if handler.handler.has_on_idle()
-                && !idle_handlers.iter().any(|idle| idle.handler.is(handler))
-            {
-                idle_handlers.push(IdleHandler { handler: handler.clone(), home });
+            if handler.handler.has_on_idle() {
+                self.idle_handlers.add(handler, home);
             }
-        }
-        if idle_handlers.len() > before {
-            self.idle_handlers.publish(idle_handlers);
         }
     }
 
     /// Removes from the list the handlers that no longer handle any type.
     pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
-        if !gone.iter().any(|instance| instance.handler.has_on_idle()) {
-            return;
+        for handler in gone.iter().filter(|instance| instance.handler.has_on_idle()) {
+            self.idle_handlers.remove(handler);
         }
-        let mut idle_handlers: Vec<IdleHandler<T>> = (*self.idle_handlers.load()).clone();
-        idle_handlers.retain(|idle| !gone.iter().any(|handler| handler.is(&idle.handler)));
-        self.idle_handlers.publish(idle_handlers);
     }
 }
 

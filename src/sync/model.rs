@@ -48,25 +48,25 @@ impl Deadline {
 /// The published value as loom sees it: an index into versions that are never freed. Only the index
 /// is shared memory, so a reader may see an old version, as with the real one.
 #[derive(Debug)]
-pub(crate) struct Published<V> {
+struct Published<V> {
     versions: std::sync::Mutex<Vec<std::sync::Arc<V>>>,
     current: AtomicUsize,
 }
 
 impl<V> Published<V> {
-    pub(crate) fn new(value: V) -> Self {
+    fn new(value: V) -> Self {
         Self {
             versions: std::sync::Mutex::new(vec![std::sync::Arc::new(value)]),
             current: AtomicUsize::new(0),
         }
     }
 
-    pub(crate) fn load(&self) -> std::sync::Arc<V> {
+    fn load(&self) -> std::sync::Arc<V> {
         let current = self.current.load(Ordering::Acquire);
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)[current].clone()
     }
 
-    pub(crate) fn publish(&self, value: V) {
+    fn publish(&self, value: V) {
         let newest = {
             // Released before the next step of the model: loom would run another thread into this
             // lock.

@@ -228,11 +228,11 @@ impl Handler<Number> for Idle {
     }
 }
 
-/// Rule 12: the next owner of a removed handler's partition does not call `on_idle` from a list
-/// that it read before: it reads the list again inside the partition. One cycle of each drain
-/// thread is enough; that of the first thread is run by the thread that removes.
+/// Rule 12: the owner of a removed handler's partition does not call `on_idle` from a list that it
+/// read before: it checks the list again at the desk. One cycle of each drain thread is enough;
+/// that of the other one, which ends the removal, is run by the thread that removes.
 #[test]
-fn loom_remove_while_the_next_owner_lists_idle_handlers() {
+fn loom_remove_while_the_owner_lists_idle_handlers() {
     model(2, || {
         let (removed, kept, hold) = (Arc::new(Seen::default()), Arc::new(Seen::default()), hold());
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
@@ -246,19 +246,19 @@ fn loom_remove_while_the_next_owner_lists_idle_handlers() {
                 .register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)].into())
                 .unwrap();
         }
-        // The first partition is that of the handler which stays.
-        let mut next = DrainTask::new(0, shared.clone(), sleepers.remove(0));
-        let mut first = DrainTask::new(1, shared.clone(), sleepers.remove(0));
-        let next = thread::spawn(move || {
-            next.cycle();
+        // One thread owns both. It is held in the handler that stays, the first of its list.
+        assert!(shared.hand_over(&mut shared.control.lock(), 1, 0));
+        let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
+        let mut other = DrainTask::new(1, shared.clone(), sleepers.remove(0));
+        let owner = thread::spawn(move || {
+            owner.cycle();
         });
         hold.0.wait();
         let retired = shared.unregister(TWO).unwrap();
-        assert!(shared.hand_over(&mut shared.control.lock(), 1, 0));
-        first.cycle();
+        other.cycle();
         retired.wait_for_end(None, &mut Wait).unwrap();
         hold.1.open();
-        next.join().unwrap();
+        owner.join().unwrap();
         assert_eq!(kept.numbers().len(), 1);
         assert!(removed.numbers().is_empty());
     });

@@ -9,7 +9,7 @@ use crate::flow::turn::cycle::DrainTask;
 use crate::item::Item;
 use crate::observe::Calling;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, Instant};
+use crate::sync::Instant;
 use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
@@ -35,16 +35,20 @@ impl<T: Item> DrainTask<T> {
         let shared = self.shared.clone();
         self.has_idle_handlers = false;
         if let Consumption::ByHandler = shared.consumption {
-            let idle_handlers = shared.route.idle_handlers();
-            if !idle_handlers.iter().any(|idle| shared.owns(self.index, idle.home)) {
+            let thread = self.index;
+            let idle_handlers = shared.route.idle_handlers(|home| shared.owns(thread, home));
+            if idle_handlers.is_empty() {
                 return;
             }
             self.has_idle_handlers = true;
             shared.host.enter(&mut || {
-                let thread = self.index;
                 for idle in idle_handlers.iter().filter(|idle| shared.owns(thread, idle.home)) {
+                    // There may be many, and a caller may wait for the end of a removed one.
+                    if shared.retirements.are_pending() {
+                        self.retire_handlers(false);
+                    }
                     // At the desk: a removal sees this thread there, or has changed the list.
-                    let is_listed = || Arc::ptr_eq(&shared.route.idle_handlers(), &idle_handlers);
+                    let is_listed = || shared.route.lists_idle(&idle.handler);
                     self.call_on_idle_of(&idle.handler, is_listed);
                 }
             });

@@ -1,6 +1,6 @@
 //! The types and handlers that a queue was given.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,6 +42,10 @@ impl<'py> HandlerSpec<'py> {
     fn new(methods: HandlerMethods<'py>) -> PyResult<Self> {
         let (name, aggregating) = (name_of(&methods.0)?, aggregating_of(&methods.0)?);
         Ok(Self { methods, name, aggregating })
+    }
+
+    fn address(&self) -> usize {
+        self.methods.0.as_ptr() as usize
     }
 
     /// Called before the registry is locked: reading an attribute may run Python code.
@@ -115,6 +119,7 @@ impl HandlerRegistry {
         let keeper = dead_letter.map(HandlerSpec::new).transpose()?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
+        let addresses: Vec<_> = specs.iter().chain(&keeper).map(HandlerSpec::address).collect();
         let (key, handlers) = {
             let mut entries = self.entries.lock();
             let mut handler = |spec| entries.handler(spec, self);
@@ -138,6 +143,9 @@ impl HandlerRegistry {
                 AddHandlerError::Config(problem) => Err(AddHandlerError::Config(problem)),
             })
         };
+        let is_refused =
+            matches!(added, Err(AddHandlerError::Closed(_) | AddHandlerError::Config(_)));
+        self.entries.lock().note_added(key, addresses, is_refused);
         self.forget_unused();
         added.map_err(|error| match error {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
@@ -160,6 +168,7 @@ impl HandlerRegistry {
     ) -> Result<bool, P::Interrupt> {
         let key = item_type.known_to(&self.entries.lock().tags);
         let removed = queue.remove_handler_with(key, deadline, pause);
+        self.entries.lock().note_removed(key);
         self.forget_unused();
         removed
     }
@@ -184,25 +193,52 @@ impl HandlerRegistry {
     /// Visits nothing while another thread has the entries locked.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(entries) = self.entries.try_lock() else { return Ok(()) };
-        for (handler, _) in &entries.handlers {
-            handler.traverse(visit)?;
+        for known in entries.handlers.values() {
+            known.handler.traverse(visit)?;
         }
-        for class in entries.types.values() {
-            visit.call(class)?;
+        for known in entries.types.values() {
+            visit.call(&known.object)?;
         }
         visit.call(&self.common.error_handler)?;
         visit.call(&self.common.retry_on)
     }
 }
 
+/// A handler instance.
+struct KnownHandler {
+    handler: Arc<PyHandler>,
+    reference: HandlerRef<PyItem>,
+    /// How often it is among the handlers of the types.
+    types: usize,
+}
+
+impl KnownHandler {
+    /// Whether the core has no reference.
+    fn is_unused(&self) -> bool {
+        // Both of these two are here.
+        Arc::strong_count(&self.handler) <= 2
+    }
+}
+
+/// A class or a tag.
+struct KnownType {
+    object: Py<PyAny>,
+    /// The addresses of its handler instances.
+    handlers: Vec<usize>,
+}
+
 /// The types and the handlers. A type that is kept here keeps its address, which is the core's key,
 /// from being used again.
 #[derive(Default)]
 pub(crate) struct Entries {
-    types: HashMap<TypeKey, Py<PyAny>>,
+    types: HashMap<TypeKey, KnownType>,
     /// The tags among the types.
     tags: Arc<Tags>,
-    handlers: Vec<(Arc<PyHandler>, HandlerRef<PyItem>)>,
+    /// By the address of the instance, which the handler keeps alive.
+    handlers: HashMap<usize, KnownHandler>,
+    /// Instances without a type, which the core may still have: one may be in its last call, or two
+    /// threads registered handlers of the same type concurrently.
+    perhaps_unused: HashSet<usize>,
 }
 
 impl Entries {
@@ -213,14 +249,13 @@ impl Entries {
         spec: HandlerSpec<'_>,
         registry: &HandlerRegistry,
     ) -> (Arc<PyHandler>, HandlerRef<PyItem>) {
+        let address = spec.address();
+        if let Some(known) = self.handlers.get(&address) {
+            return (known.handler.clone(), known.reference.clone());
+        }
         let HandlerSpec { methods, name, aggregating } = spec;
         let common = &registry.common;
         let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
-        if let Some(known) =
-            self.handlers.iter().find(|(handler, _)| handler.instance.is(&instance))
-        {
-            return known.clone();
-        }
         let py = instance.py();
         // An aggregator that emits nothing has nothing to do when idle.
         let on_idle =
@@ -244,13 +279,15 @@ impl Entries {
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());
-        self.handlers.push((handler.clone(), reference.clone()));
+        let known =
+            KnownHandler { handler: handler.clone(), reference: reference.clone(), types: 0 };
+        self.handlers.insert(address, known);
         (handler, reference)
     }
 
     /// The class or the tag with this key.
     pub(crate) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
-        self.types.get(&key).map(|item_type| item_type.clone_ref(py))
+        self.types.get(&key).map(|known| known.object.clone_ref(py))
     }
 
     /// Returns the key of a type. A class is kept for as long as the queue may hold its address; a
@@ -261,17 +298,57 @@ impl Entries {
             ItemType::Tag(tag, _) if key == Tags::UNKNOWN => Arc::make_mut(&mut self.tags).add(tag),
             _ => key,
         };
-        self.types.entry(key).or_insert_with(|| item_type.object().clone().unbind());
+        self.types.entry(key).or_insert_with(|| KnownType {
+            object: item_type.object().clone().unbind(),
+            handlers: Vec::new(),
+        });
         key
     }
 
-    /// Takes the handlers that no type uses: both of their references are in `handlers`.
-    fn take_unused(&mut self) -> Vec<(Arc<PyHandler>, HandlerRef<PyItem>)> {
-        let all = std::mem::take(&mut self.handlers);
-        let (used, unused) =
-            all.into_iter().partition(|(handler, _)| Arc::strong_count(handler) > 2);
-        self.handlers = used;
-        unused
+    /// After the core was given the handlers at these addresses for a type, unless it refused them.
+    fn note_added(&mut self, key: TypeKey, handlers: Vec<usize>, is_refused: bool) {
+        for address in &handlers {
+            self.count(*address, |types| types + usize::from(!is_refused));
+        }
+        if !is_refused && let Some(known) = self.types.get_mut(&key) {
+            let before = std::mem::replace(&mut known.handlers, handlers);
+            self.note_gone(&before);
+        }
+    }
+
+    /// After the core was asked to remove the handlers of a type.
+    fn note_removed(&mut self, key: TypeKey) {
+        let known = self.types.get_mut(&key);
+        let before = known.map(|known| std::mem::take(&mut known.handlers));
+        self.note_gone(&before.unwrap_or_default());
+    }
+
+    fn note_gone(&mut self, handlers: &[usize]) {
+        for address in handlers {
+            self.count(*address, |types| types - 1);
+        }
+    }
+
+    /// Changes how often an instance is among the handlers of the types.
+    fn count(&mut self, address: usize, change: impl FnOnce(usize) -> usize) {
+        let Some(known) = self.handlers.get_mut(&address) else { return };
+        known.types = change(known.types);
+        if known.types == 0 {
+            self.perhaps_unused.insert(address);
+        } else {
+            self.perhaps_unused.remove(&address);
+        }
+    }
+
+    /// Takes the handlers that no type uses.
+    fn take_unused(&mut self) -> Vec<KnownHandler> {
+        let handlers = &self.handlers;
+        let is_unused = |address: &usize| handlers.get(address).is_none_or(KnownHandler::is_unused);
+        let unused: Vec<usize> = self.perhaps_unused.iter().copied().filter(is_unused).collect();
+        for address in &unused {
+            self.perhaps_unused.remove(address);
+        }
+        unused.iter().filter_map(|address| self.handlers.remove(address)).collect()
     }
 }
 
