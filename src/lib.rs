@@ -28,7 +28,7 @@
 //! * **P2 no loss, no duplication**: an accepted item is consumed, dead-lettered, failed, unhandled
 //!   or abandoned, exactly once.
 //! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition and
-//!   type; also through retries and while partitions move.
+//!   type; also through retries, while partitions move, and while types come and go.
 //! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
 //!   close; balancing works while all drain threads are busy; a batch that backs off, or waits for
 //!   its handler, holds up its own lane only, also where it fills a partition that it shares; a
@@ -55,7 +55,8 @@
 //! | `control::ownership` | who may take from a partition; the protocol is in its README |
 //! | `control::balance` | from measured loads to wanted owners; one control thread per process |
 //! | `control::scheduler` | dedicated threads, shared pools, sleep; the protocol is in its README |
-//! | `control::{register, retire, close}` | new types, retired handlers, the end |
+//! | `control::{register, retire, departure}` | new types, retired handlers, types that go |
+//! | `control::close` | the end |
 //! | `observe`, `snapshot` | counts and statistics; how they are read |
 //! | `shared` | the components that the threads of one queue share |
 //! | `thread_context` | the queue that a thread drains, the handler that it is inside |

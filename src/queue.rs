@@ -64,8 +64,8 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Sends the items of one type to a handler, from now on and in place of its previous handler.
-    /// Under an adaptive policy the partitions may grow; a type keeps its partition for the queue's
-    /// life.
+    /// Under an adaptive policy the partitions may grow; a type keeps its partition until it has
+    /// [gone](Self::remove_handler).
     ///
     /// A replaced handler finishes the batch that it is inside of, and then gets `on_close`, unless
     /// it serves another type of this queue; all other items go to the new one. When the call
@@ -87,7 +87,7 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Errors
     /// As [`add_handler`](Self::add_handler); also if `handlers` is empty or longer than the number
-    /// of partitions, if the type has another number of partitions for life, or if the selector is
+    /// of partitions, if the type has another number of partitions, or if the selector is
     /// not by type.
     pub fn add_handlers(
         &self,
@@ -120,6 +120,9 @@ impl<T: Item> BatchQueue<T> {
     /// serves another type of this queue. When the call returns, no thread is inside it. The last
     /// call is made by a drain thread that is inside no handler, if need be by a spare one; on a
     /// drain thread this call does not wait for it.
+    ///
+    /// When all that was in its partition by then is settled, the type has *gone*: nothing is kept
+    /// of it, and the next new type gets its partition.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, None, &mut Wait) {
             Ok(removed) => removed,
@@ -141,7 +144,11 @@ impl<T: Item> BatchQueue<T> {
     ) -> Result<bool, P::Interrupt> {
         let retired = self.shared.unregister(key);
         let removed = retired.is_some();
-        wait_for_retired(retired, deadline, pause).map(|ended| removed && ended)
+        let ended = wait_for_retired(retired, deadline, pause);
+        if removed {
+            self.shared.after_retirement();
+        }
+        ended.map(|ended| removed && ended)
     }
 
     /// Puts one item in, waiting for space if the strategy says so.

@@ -99,6 +99,8 @@ pub(crate) enum Rule {
     RouteAfterTake,
     /// P2: a partition is marked before items of a second type can arrive.
     MarkMixed,
+    /// P2: a lookup in the type table is repeated if the table was exchanged meanwhile.
+    TableVersion,
     /// P4: a flush is notified when a thread leaves a partition.
     NotifyFlush,
     /// P4: a producer of many items only tries further gates while it holds one.

@@ -9,6 +9,7 @@
 //! | `dead_letters` | see `flow/handler/dead_letters.rs` | drain threads, flushes |
 //! | `flushes` | see `control/flushes.rs` | drain threads, flushes |
 //! | `retirements` | see `control/retirements.rs` | drain threads |
+//! | `departures` | see `control/departure.rs` | drain threads |
 //! | `serving` | see `control/serving.rs` | control side, drain threads |
 //! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
 //! | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
@@ -20,9 +21,11 @@ use std::fmt;
 
 use crate::config::{Config, available_cores};
 use crate::control::balance::Balancing;
+use crate::control::departure::Departures;
 use crate::control::ending::Ending;
 use crate::control::flushes::Flushes;
 use crate::control::growth::Growth;
+use crate::control::known_types::KnownTypes;
 use crate::control::log_helper::LogHelper;
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::Pool;
@@ -44,6 +47,7 @@ use crate::sync::{Arc, AtomicUsize, Duration, Instant, Mutex};
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) growth: Growth,
+    pub(crate) types: KnownTypes,
     /// Who may put items in; past `Open` the queue does not grow, and no plan is carried out.
     pub(crate) access: Access,
     /// Items that an expired shutdown left behind.
@@ -64,6 +68,7 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) route: Route<T>,
     pub(crate) retirements: Retirements<T>,
     pub(crate) serving: Serving,
+    pub(crate) departures: Departures,
     pub(crate) supervision: Supervision,
     pub(crate) slow_calls: SlowCalls,
     /// `None` without a balancer, or with only one drain thread.
@@ -109,12 +114,14 @@ impl<T: Item> Shared<T> {
             route,
             retirements: Retirements::new(),
             serving: Serving::default(),
+            departures: Departures::default(),
             supervision,
             slow_calls,
             balancing,
             started: Instant::now(),
             control: Mutex::new(Control {
                 growth: Growth::default(),
+                types: KnownTypes::default(),
                 access: Access::Open,
                 abandoned: 0,
                 longest_handoff: Duration::ZERO,

@@ -28,7 +28,8 @@ impl<T: Item> Shared<T> {
     pub(crate) fn stats(&self) -> Stats {
         let route = &self.route;
         let (mut stats, expired) = {
-            let control = self.control.lock();
+            let mut control = self.control.lock();
+            self.end_some_departures(&mut control);
             let (abandoned, longest_handoff) = (control.abandoned, control.longest_handoff);
             // An expiry after this is not seen: its items are still queued or in flight.
             let expired = self.ending.is_expired_under_lock();
@@ -49,7 +50,7 @@ impl<T: Item> Shared<T> {
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
         for type_route in route.types() {
             let Some(registered) = type_route.registered() else { continue };
-            for &partition in &type_route.partitions {
+            for &partition in &registered.partitions {
                 types.entry(partition).or_default().push(registered.key);
             }
             stats.add_handler(registered.key, registered.tally.counts());

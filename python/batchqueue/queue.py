@@ -99,8 +99,9 @@ class BatchQueue(_core.Queue, Generic[T]):
         """Send the items of one type to a handler, which replaces the previous handler of the type.
 
         A type is a class, or a tag: the rows that have this value in the type column of
-        `produce_arrow`. It keeps its partition for the queue's life. Items that were produced
-        before their type had a handler may end as unhandled, so register handlers first.
+        `produce_arrow`. It keeps its partition until its handler is removed and what was in the
+        partition is settled; then nothing is kept of it. Items that were produced before their
+        type had a handler may end as unhandled, so register handlers first.
 
         A replaced handler gets the batch that a drain thread may have in hand, and then `on_close`,
         unless it serves another type of this queue. When the call returns, no thread is inside the

@@ -65,9 +65,15 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
+        "loom:control::departure::loom_tests::loom_put_while_the_type_goes_and_another_comes",
+        "unit:control::departure::tests::"
+        "an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition",
         "loom:flow::desk::call::loom_tests::loom_unknown_type_while_the_owner_takes",
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
+    ],
+    "TableVersion": [
+        "loom:flow::route::type_table::loom_tests::loom_look_up_while_the_twins_follow_each_other"
     ],
     "NotifyFlush": [
         "loom:flow::loom_tests::loom_flush_while_the_cycle_ends",

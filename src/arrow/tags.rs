@@ -4,11 +4,16 @@ use std::collections::HashMap;
 
 use crate::item::TypeKey;
 
-/// The tags that a queue has, or once had, handlers for. Integers are stored as decimal strings.
+/// The tags that a queue has handlers for. Integers are stored as decimal strings.
 ///
-/// Tag keys are odd. Addresses of classes are even, so the two never collide.
+/// Tag keys are odd. Addresses of classes are even, so the two never collide. A key is never used
+/// again: rows that are queued have only the key.
 #[derive(Debug, Clone, Default)]
-pub struct Tags(HashMap<Box<str>, TypeKey>);
+pub struct Tags {
+    keys: HashMap<Box<str>, TypeKey>,
+    /// How many keys were assigned.
+    assigned: usize,
+}
 
 impl Tags {
     /// The key of all rows whose tag has no handler.
@@ -19,13 +24,21 @@ impl Tags {
 
     /// Returns the key of a tag, assigning one on first use.
     pub fn add(&mut self, tag: &str) -> TypeKey {
-        let next = TypeKey(2 * self.0.len() + 5);
-        *self.0.entry(tag.into()).or_insert(next)
+        let Self { keys, assigned } = self;
+        *keys.entry(tag.into()).or_insert_with(|| {
+            *assigned += 1;
+            TypeKey(2 * *assigned + 3)
+        })
+    }
+
+    /// Removes a tag. If it is added again, it gets another key.
+    pub fn remove(&mut self, tag: &str) {
+        self.keys.remove(tag);
     }
 
     /// Returns the key of a tag, or [`UNKNOWN`](Self::UNKNOWN) if it has none.
     pub fn key(&self, tag: &str) -> TypeKey {
-        self.0.get(tag).copied().unwrap_or(Self::UNKNOWN)
+        self.keys.get(tag).copied().unwrap_or(Self::UNKNOWN)
     }
 
     /// Whether a key belongs to a tag, [`UNKNOWN`](Self::UNKNOWN) and [`NULL`](Self::NULL)
@@ -44,7 +57,10 @@ mod tests {
         let mut tags = Tags::default();
         let (a, b) = (tags.add("a"), tags.add("b"));
         assert_eq!((tags.add("a"), tags.key("a"), tags.key("b")), (a, a, b));
-        assert_eq!(tags.key("c"), Tags::UNKNOWN);
+        tags.remove("a");
+        assert_eq!((tags.key("a"), tags.key("c")), (Tags::UNKNOWN, Tags::UNKNOWN));
+        assert_ne!(tags.add("c"), a);
+        assert_ne!(tags.add("a"), a);
         let keys = [a, b, Tags::UNKNOWN, Tags::NULL];
         assert!(keys.iter().all(|key| Tags::is_tag(*key)));
         assert!((0..4).all(|first| (first + 1..4).all(|second| keys[first] != keys[second])));

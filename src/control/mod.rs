@@ -13,6 +13,8 @@
 //! | `thread_slots` | what the others see of each drain thread, and how they wake it |
 //! | `register`, `growth` | new handlers and types; the partitions that they get |
 //! | `retire`, `retirements` | replaced and removed handlers |
+//! | `known_types`, `departure` | types with a handler; how one goes that has lost it |
+//! | `whereabouts` | where types were that have gone |
 //! | `serving` | how many types each handler instance serves |
 //! | `flushes` | threads that wait until what was accepted has been handled |
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
@@ -21,10 +23,12 @@
 mod agenda;
 pub(crate) mod balance;
 pub(crate) mod close;
+pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod flushes;
 pub(crate) mod growth;
 pub(crate) mod helpers;
+pub(crate) mod known_types;
 pub(crate) mod log_helper;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -44,3 +48,4 @@ mod supervisor_tests;
 mod take_over;
 pub(crate) mod thread_slots;
 pub(crate) mod waits;
+mod whereabouts;

@@ -4,6 +4,8 @@
 //! queue is closing (rule 11 of `ownership/README.md`).
 
 use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
+use crate::control::growth::Weight;
+use crate::control::known_types::KnownType;
 use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
@@ -11,10 +13,10 @@ use crate::flow::handler::Handlers;
 use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::partition::gate::Access;
-use crate::flow::route::TypeHandlers;
+use crate::flow::route::{Partitions, TypeHandlers};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::rules::{Rule, rule_off};
-use crate::shared::Shared;
+use crate::shared::{Control, Shared};
 use crate::sync::Arc;
 
 fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
@@ -40,68 +42,146 @@ impl<T: Item> Shared<T> {
         item_type: &HandledType,
         handlers: Handlers<T>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
-        let Handlers { instances, dead_letter } = handlers;
-        check_numbers(item_type, instances.len()).map_err(AddHandlerError::Config)?;
-        let most_letters = self.config.buffer_size;
-        let dead_letter = dead_letter.map(|handler| DeadLetterBox::new(handler, most_letters));
+        check_numbers(item_type, handlers.instances.len()).map_err(AddHandlerError::Config)?;
         let settings =
             CallSettings::of_type(&self.config, item_type).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
         if control.access != Access::Open && !rule_off(Rule::NoGrowthWhileClosing) {
             return Err(AddHandlerError::Closed(Closed));
         }
-        let route = &self.route;
-        let known = route.find(item_type.key);
-        let number = known.map_or(route.type_count(), |known| known.number);
-        let registered =
-            TypeHandlers::new(item_type.key, number, &item_type.name, instances, settings);
-        let dead_letter = dead_letter.or_else(|| self.dead_letters.of_queue.clone());
-        let registered = Arc::new(registered.with_dead_letter(dead_letter));
-        if let Some(known) = known {
-            let (instances, partitions) = (registered.handlers.len(), known.partitions.len());
-            if instances > 1 && instances != partitions {
-                return Err(AddHandlerError::Config(ConfigError(format!(
-                    "{} has {partitions} of the queue's partitions for life, so it cannot be \
-                     spread over {instances}; give {partitions}, or call add_handler_factory \
-                     before any other handler of the type",
-                    item_type.name
-                ))));
-            }
-            let before = known.registered();
-            control.growth.count_hosted(
-                route,
-                &known.partitions,
-                before.as_deref(),
-                Some(&registered),
-            );
-            self.serving.add(registered.instances());
-            route.add_idle_handlers(&registered, &known.partitions);
-            for &partition in &known.partitions {
-                route.partition(partition).note_slow(false);
-            }
-            self.note_settings(&known.partitions, settings);
-            known.publish(Some(registered));
-            return Ok(before.map(|before| self.retire(before, &known.partitions, None)));
+        let before = if control.types.get(item_type.key).is_some() {
+            self.register_known(&mut control, item_type, handlers, settings)
+        } else {
+            self.register_new(&mut control, item_type, handlers, settings).map(|()| None)
+        };
+        let before = before.map_err(AddHandlerError::Config)?;
+        let retired = before.map(|before| self.retire(before, None));
+        self.end_some_departures(&mut control);
+        drop(control);
+        if retired.is_some() {
+            self.threads.wake_all();
         }
-        let (config, threads, spread) =
-            (&self.config, self.threads.len(), registered.handlers.len());
-        self.check_spread(&item_type.name, spread).map_err(AddHandlerError::Config)?;
+        Ok(retired)
+    }
+
+    /// Gives other handlers to a type that has not gone. Returns the previous ones.
+    fn register_known(
+        &self,
+        control: &mut Control,
+        item_type: &HandledType,
+        handlers: Handlers<T>,
+        settings: CallSettings,
+    ) -> Result<Option<Arc<TypeHandlers<T>>>, ConfigError> {
+        let (route, key) = (&self.route, item_type.key);
+        let Some(known) = control.types.get(key) else { return Ok(None) };
+        let (instances, partitions) = (handlers.instances.len(), known.partitions.clone());
+        let count = partitions.len();
+        if instances > 1 && instances != count {
+            return Err(ConfigError(format!(
+                "{} has {count} of the queue's partitions, so it cannot be spread over \
+                 {instances}; give {count}, or call add_handler_factory before any other handler \
+                 of the type",
+                item_type.name
+            )));
+        }
+        let place = route.place(known.number);
+        let registered = self.handlers_of(item_type, known.number, handlers, settings);
+        let registered = Arc::new(registered.in_partitions(partitions));
+        let before = place.registered();
+        control.growth.count_hosted(
+            route,
+            &registered.partitions,
+            before.as_deref(),
+            Some(&registered),
+        );
+        self.prepare(&registered);
+        control.types.stay(key);
+        place.publish(Some(registered));
+        Ok(before)
+    }
+
+    fn register_new(
+        &self,
+        control: &mut Control,
+        item_type: &HandledType,
+        handlers: Handlers<T>,
+        settings: CallSettings,
+    ) -> Result<(), ConfigError> {
+        let (key, spread) = (item_type.key, handlers.instances.len());
+        self.check_spread(&item_type.name, spread)?;
         if rule_off(Rule::GrowthKeepsOwners) {
             self.forget_moves();
         }
-        let partitions = control.growth.place(
-            route,
-            config,
-            (threads, self.threads.most()),
-            item_type.weight,
-            spread,
-        );
-        control.growth.count_hosted(route, &partitions, None, Some(&registered));
-        self.note_settings(&partitions, settings);
+        let weight = Weight::of(item_type.weight, spread);
+        let (partitions, spread) = self.place_type(control, key, weight, spread);
+        control.growth.add_type(&self.route, key, &partitions, weight);
+        let number = control.types.free_numbers.pop().unwrap_or(self.route.type_count());
+        let registered = self
+            .handlers_of(item_type, number, handlers, settings)
+            .in_partitions(partitions.clone());
+        let registered = Arc::new(registered);
+        control.growth.count_hosted(&self.route, &partitions, None, Some(&registered));
+        self.prepare(&registered);
+        self.route.add_type(&mut control.types.table_use, registered, spread);
+        control.types.add(key, KnownType::new(number, partitions, spread, weight));
+        Ok(())
+    }
+
+    /// The partitions of a new type, and the number of its spread if it has several.
+    fn place_type(
+        &self,
+        control: &mut Control,
+        key: TypeKey,
+        weight: Weight,
+        count: usize,
+    ) -> (Partitions, Option<usize>) {
+        let (route, growth, types) = (&self.route, &mut control.growth, &mut control.types);
+        let former = types.whereabouts.get(key);
+        // Several handlers keep the order per partition only, whatever partitions they get.
+        let former = former.filter(|former| count == 1 || count == former.len()).cloned();
+        let free = || {
+            let spreads = types.free_spreads.iter().map(|&spread| route.partitions_of(spread));
+            let mut fitting = spreads.filter(|known| known.len() == count);
+            fitting.find(|known| growth.are_free(known)).cloned()
+        };
+        let known = former.or_else(|| if count > 1 { free() } else { None });
+        let partitions = known.unwrap_or_else(|| {
+            let threads = (self.threads.len(), self.threads.most());
+            growth.place(route, &self.config, threads, weight, count)
+        });
+        let spread = (partitions.len() > 1).then(|| {
+            let same = |&spread: &usize| *route.partitions_of(spread) == partitions;
+            match types.free_spreads.iter().position(same) {
+                Some(at) => types.free_spreads.swap_remove(at),
+                None => route.add_spread(partitions.clone()),
+            }
+        });
+        (partitions, spread)
+    }
+
+    fn handlers_of(
+        &self,
+        item_type: &HandledType,
+        number: usize,
+        handlers: Handlers<T>,
+        settings: CallSettings,
+    ) -> TypeHandlers<T> {
+        let Handlers { instances, dead_letter } = handlers;
+        let most_letters = self.config.buffer_size;
+        let dead_letter = dead_letter.map(|handler| DeadLetterBox::new(handler, most_letters));
+        let dead_letter = dead_letter.or_else(|| self.dead_letters.of_queue.clone());
+        TypeHandlers::new(item_type.key, number, &item_type.name, instances, settings)
+            .with_dead_letter(dead_letter)
+    }
+
+    /// Before the handlers are published.
+    fn prepare(&self, registered: &TypeHandlers<T>) {
         self.serving.add(registered.instances());
-        route.add_idle_handlers(&registered, &partitions);
-        route.add_type(registered, partitions);
-        Ok(None)
+        self.route.add_idle_handlers(registered);
+        for &partition in &registered.partitions {
+            self.route.partition(partition).note_slow(false);
+        }
+        self.note_settings(&registered.partitions, registered.settings);
     }
 
     /// A handler of these partitions is called with these settings. With another selector than by
@@ -158,16 +238,29 @@ impl<T: Item> Shared<T> {
     /// Removes a type's handler. Returns the end of its retirement, or `None` if it had no handler.
     pub(crate) fn unregister(self: &Arc<Self>, key: TypeKey) -> Option<Arc<Retired>> {
         let mut control = self.control.lock();
-        let known = self.route.find(key)?;
-        let before = known.registered()?;
+        let place = self.route.place(control.types.get(key)?.number);
+        let before = place.registered()?;
         if control.access == Access::Closed {
             // The drain threads are about to end, and they close every handler that is still
             // registered.
             return None;
         }
-        control.growth.count_hosted(&self.route, &known.partitions, Some(&before), None);
-        let debt = self.owe_what_lingers(&before, &known.partitions);
-        known.publish(None);
-        Some(self.retire(before, &known.partitions, debt))
+        control.growth.count_hosted(&self.route, &before.partitions, Some(&before), None);
+        let debt = self.owe_what_lingers(&before);
+        place.publish(None);
+        let retired = self.retire(before, debt);
+        // What follows locks the lanes as well, which would hide that the rule is off.
+        if !rule_off(Rule::RecallType) {
+            self.begin_departure(&mut control, key);
+            self.end_some_departures(&mut control);
+        }
+        drop(control);
+        self.threads.wake_all();
+        Some(retired)
+    }
+
+    /// When a removed handler has had its last call.
+    pub(crate) fn after_retirement(&self) {
+        self.end_some_departures(&mut self.control.lock());
     }
 }

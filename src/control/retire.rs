@@ -17,11 +17,11 @@ use crate::sync::{Arc, Weak};
 
 impl<T: Item> Shared<T> {
     /// Begins the retirement of `registered`, after the type was published without it. Under the
-    /// control lock.
+    /// control lock; when the caller has released that, it wakes all threads, the first of which
+    /// that is not inside a handler ends the retirement if no thread is inside.
     pub(crate) fn retire(
         self: &Arc<Self>,
         registered: Arc<TypeHandlers<T>>,
-        partitions: &[usize],
         debt: Option<Debt>,
     ) -> Arc<Retired> {
         self.serving.remove(registered.instances());
@@ -41,11 +41,8 @@ impl<T: Item> Shared<T> {
                 self.call_owner(partition, None);
             }
         };
-        self.partitions_of(partitions).for_each(recall);
-        let retired = self.retirements.begin(registered, debt);
-        // The first that is not inside a handler ends the retirement, if no thread is inside.
-        self.threads.wake_all();
-        retired
+        self.partitions_of(&registered.partitions).for_each(recall);
+        self.retirements.begin(registered, debt)
     }
 
     /// Where the items of a type may be that has these partitions.
@@ -55,16 +52,11 @@ impl<T: Item> Shared<T> {
         own.iter().copied().chain(0..if all { count } else { 0 })
     }
 
-    /// Handlers that are about to be removed still get what lingers in these partitions. Under the
-    /// control lock.
-    pub(crate) fn owe_what_lingers(
-        &self,
-        registered: &Arc<TypeHandlers<T>>,
-        partitions: &[usize],
-    ) -> Option<Debt> {
+    /// Handlers that are about to be removed still get what lingers. Under the control lock.
+    pub(crate) fn owe_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<Debt> {
         registered.settings.max_delay.filter(|_| !rule_off(Rule::OweLingering))?;
         let debt = Debt::default();
-        for partition in self.partitions_of(partitions) {
+        for partition in self.partitions_of(&registered.partitions) {
             let partition = self.route.partition(partition);
             // What is put from now on need not reach them.
             let queued = || partition.pushed_under_gate() - partition.taken();

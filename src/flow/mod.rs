@@ -7,8 +7,9 @@
 //!    weighted.rs        or one that stands for many, like a block of rows
 //!    choke.rs           when a full partition is searched for types that are held up there
 //!     │
-//!  route.rs             partitions, their owners, the handlers of the types; it only grows
-//!    type_table.rs      type → partition, for the queue's life      a hot type: several, in turn
+//!  route.rs             partitions, their owners, the handlers of the types
+//!    type_table.rs      type → partition, until the type has gone   a hot type: several, in turn
+//!    changes.rs         partitions are added, types come and go
 //!    idle_handlers.rs   the handlers that are called when there is nothing to do
 //!     │
 //!  partition.rs         open segment ──sealed when full──▶ channel

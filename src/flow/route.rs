@@ -1,48 +1,57 @@
 //! The route: partitions, type → partition, type → handler.
 //!
-//! The route only grows, in place, and its contents never move: growth keeps the old partitions
-//! with their counters, owner words and words of the ready set, and a type keeps its partition for
-//! the queue's life, so growth never reorders a type and never lets a second thread into its
-//! handler. Producers look up a type without any read-modify-write. Only the handler of a type can
-//! change; it is published separately, and a drain thread reads it after a take.
+//! Partitions are only added, in place, and never move: growth keeps the old ones with their
+//! counters, owner words and words of the ready set, and a type keeps its partition until it has
+//! gone, so growth never reorders a type and never lets a second thread into its handler. Producers
+//! look up a type without any read-modify-write. The handler of a type is published separately, and
+//! a drain thread reads it after a take.
+//!
+//! A type that has gone leaves its partitions, its place in `types` and its spread to later types.
+//! A producer that had looked it up before may still put an item into the partition. So a partition
+//! that gets another type is marked as mixed, and [`Route::target`] finds no handler for the item.
+//! Registered handlers know their type and its partitions, so that a thread which reads a place
+//! that has changed hands notices.
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
 //! | `partitions`, `owners`, `words` | growth | all threads |
-//! | `type_table` | the registration of a new type | producers, drain threads |
+//! | `type_table` | the registration of a new type, and its end | producers, drain threads |
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
+//! | `types[n].name` | the registration of a new type | statistics, supervisor |
+//! | `spreads` | the registration of a new type | producers |
 //! | `idle_handlers` | see `route/idle_handlers.rs` | drain threads after an empty cycle |
 
+mod changes;
 mod idle_handlers;
 mod type_handlers;
 pub(crate) mod type_table;
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
-use crate::flow::partition::ready::{BITS, ReadyBit, ReadyWord, new_word};
+use crate::flow::partition::ready::ReadyWord;
 use crate::flow::partition::segment::segment_size;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::route::idle_handlers::{IdleHandler, IdleHandlers};
-use crate::flow::route::type_table::{TypeEntry, TypeTable};
+use crate::flow::route::type_table::{Found, TypeEntry, TypeTable};
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AppendOnly, Arc, AtomicUsize, Ordering, PublishedOption};
+use crate::sync::{AppendOnly, Arc, AtomicUsize, Mutex, Ordering, PublishedOption};
+
+/// Partitions of a type, by index: nearly always one.
+pub(crate) type Partitions = SmallVec<[usize; 1]>;
 
 pub(crate) use type_handlers::{Target, TypeHandlers};
 
-/// A type that is, or once was, registered.
+/// The place of a type, which a later one gets when it has gone.
 pub(crate) struct TypeRoute<T> {
-    /// Its partition, or all partitions that a factory spread it over.
-    pub(crate) partitions: Vec<usize>,
-    /// Selects the partition for the next item.
-    next: AtomicUsize,
     registered: PublishedOption<TypeHandlers<T>>,
-    name: Arc<str>,
-    pub(crate) number: usize,
+    name: Mutex<Arc<str>>,
 }
 
 impl<T> TypeRoute<T> {
@@ -50,10 +59,24 @@ impl<T> TypeRoute<T> {
         self.registered.load()
     }
 
+    /// The handlers of the type with this key, if the place is still its own.
+    fn registered_for(&self, key: TypeKey) -> Option<Arc<TypeHandlers<T>>> {
+        self.registered().filter(|registered| registered.key == key)
+    }
+
     /// Under the control lock.
     pub(crate) fn publish(&self, registered: Option<Arc<TypeHandlers<T>>>) {
         self.registered.publish(registered);
     }
+}
+
+/// The partitions of a type that has several. They stay when it has gone: a producer may be about
+/// to choose one of them.
+#[derive(Debug)]
+struct Spread {
+    partitions: Partitions,
+    /// Selects the partition for the next item.
+    next: AtomicUsize,
 }
 
 pub(crate) struct Route<T> {
@@ -64,6 +87,7 @@ pub(crate) struct Route<T> {
     words: AppendOnly<ReadyWord>,
     type_table: TypeTable<T>,
     types: AppendOnly<TypeRoute<T>>,
+    spreads: AppendOnly<Spread>,
     idle_handlers: IdleHandlers<T>,
     pub(crate) segment_pool: Arc<SegmentPool<T>>,
 }
@@ -77,6 +101,7 @@ impl<T> Route<T> {
             words: AppendOnly::new(),
             type_table: TypeTable::new(),
             types: AppendOnly::new(),
+            spreads: AppendOnly::new(),
             idle_handlers: IdleHandlers::new(),
             segment_pool: Arc::new(SegmentPool::new(segment_size)),
         }
@@ -89,9 +114,13 @@ impl<T> Route<T> {
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find(key) {
-            Some(entry) if entry.is_spread => self.next_of(entry),
-            Some(entry) if !rule_off(Rule::TypesKeepPartitions) => &entry.partition,
-            _ => self.partition_for_unknown_type(key),
+            Some(Found { partition: Some(partition), .. })
+                if !rule_off(Rule::TypesKeepPartitions) =>
+            {
+                partition
+            }
+            Some(found) => self.partition_of(found.entry, key),
+            None => self.partition_for_unknown_type(key),
         }
     }
 
@@ -103,19 +132,30 @@ impl<T> Route<T> {
         partition
     }
 
-    #[cold]
-    fn next_of(&self, entry: &TypeEntry<T>) -> &Partition<T> {
-        let spread = self.type_route(entry);
-        // Relaxed: any even spread will do.
-        self.partition(
-            spread.partitions
-                [spread.next.fetch_add(1, Ordering::Relaxed) % spread.partitions.len()],
-        )
+    /// The partition of a type whose slot refers to none.
+    #[inline(never)]
+    fn partition_of(&self, entry: TypeEntry, key: TypeKey) -> &Partition<T> {
+        if entry.is_spread() {
+            let Spread { partitions, next } = self.spread(entry.index());
+            // Relaxed: any even spread will do.
+            self.partition(partitions[next.fetch_add(1, Ordering::Relaxed) % partitions.len()])
+        } else if rule_off(Rule::TypesKeepPartitions) {
+            self.partition_for_unknown_type(key)
+        } else {
+            self.partition(entry.index())
+        }
+    }
+
+    fn spread(&self, number: usize) -> &Spread {
+        match self.spreads.get(number) {
+            Some(spread) => spread,
+            None => unreachable!("an entry is published after its spread"),
+        }
     }
 
     /// Whether the items of a type go to several partitions.
     pub(crate) fn is_spread(&self, key: TypeKey) -> bool {
-        self.type_table.find(key).is_some_and(|entry| entry.is_spread)
+        self.type_table.find(key).is_some_and(|found| found.entry.is_spread())
     }
 
     // ---- partitions
@@ -169,31 +209,22 @@ impl<T> Route<T> {
         selector: Selector,
         known_before: usize,
     ) -> Option<Target<T>> {
-        let entry = self.type_table.find(key).filter(|entry| entry.type_number() < known_before)?;
-        let type_route = self.type_route(entry);
+        let entry = self.type_table.find(key)?.entry;
+        if entry.number() >= known_before {
+            return None;
+        }
+        let registered = self.place_of(entry).registered_for(key)?;
         if selector != Selector::ByType || rule_off(Rule::TypesKeepPartitions) {
-            return type_route.registered().map(Target::only);
+            return Some(Target::only(registered));
         }
-        if !entry.is_spread {
-            return type_route
-                .registered()
-                .filter(|_| entry.partition.index == partition)
-                .map(Target::only);
-        }
-        let registered = type_route.registered()?;
-        let position = type_route.partitions.iter().position(|&home| home == partition)?;
+        let position = registered.partitions.iter().position(|&home| home == partition)?;
         let instance = if registered.handlers.len() == 1 { 0 } else { position };
         Some(Target { registered, instance })
     }
 
     /// The handler that is, or was, that of a type in one of its partitions.
-    pub(crate) fn target_in(
-        &self,
-        registered: Arc<TypeHandlers<T>>,
-        partition: usize,
-    ) -> Target<T> {
-        let homes = self.find(registered.key).map(|known| &known.partitions);
-        let position = homes.and_then(|homes| homes.iter().position(|&home| home == partition));
+    pub(crate) fn target_in(registered: Arc<TypeHandlers<T>>, partition: usize) -> Target<T> {
+        let position = registered.partitions.iter().position(|&home| home == partition);
         let instance = position.filter(|&at| at < registered.handlers.len()).unwrap_or(0);
         Target { registered, instance }
     }
@@ -210,26 +241,34 @@ impl<T> Route<T> {
 
     // ---- types
 
+    /// The place of a type that has a handler.
     pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
-        self.type_table.find(key).map(|entry| self.type_route(entry))
+        let found = self.type_table.find(key).map(|found| self.place_of(found.entry));
+        found.filter(|place| place.registered_for(key).is_some())
     }
 
-    fn type_route(&self, entry: &TypeEntry<T>) -> &TypeRoute<T> {
-        match self.types.get(entry.type_number()) {
-            Some(type_route) => type_route,
+    fn place_of(&self, entry: TypeEntry) -> &TypeRoute<T> {
+        self.place(entry.number())
+    }
+
+    /// The place with a number.
+    pub(crate) fn place(&self, number: usize) -> &TypeRoute<T> {
+        match self.types.get(number) {
+            Some(place) => place,
             None => unreachable!("an entry is published after its type"),
         }
     }
 
+    /// How many types there have been at the same time.
     pub(crate) fn type_count(&self) -> usize {
         self.types.len()
     }
 
     pub(crate) fn name_of(&self, number: usize) -> String {
-        self.types.get(number).map_or_else(String::new, |type_route| type_route.name.to_string())
+        self.types.get(number).map_or_else(String::new, |place| place.name.lock().to_string())
     }
 
-    /// All types that were ever registered, in order of registration.
+    /// The places of all types, some of which may be free.
     pub(crate) fn types(&self) -> impl Iterator<Item = &TypeRoute<T>> {
         (0..self.type_count()).filter_map(|number| self.types.get(number))
     }
@@ -240,8 +279,8 @@ impl<T> Route<T> {
         let mut instances = Vec::new();
         for type_route in self.types() {
             let Some(registered) = type_route.registered() else { continue };
-            let homes =
-                type_route.partitions.iter().chain(std::iter::repeat(&type_route.partitions[0]));
+            let homes = &registered.partitions;
+            let homes = homes.iter().chain(std::iter::repeat(&homes[0]));
             for (handler, &home) in registered.instances().zip(homes) {
                 if known.insert(handler.address()) {
                     instances.push(IdleHandler { handler: handler.clone(), home });
@@ -249,68 +288,6 @@ impl<T> Route<T> {
             }
         }
         instances
-    }
-
-    // ---- growth, under the control lock
-
-    /// Adds partitions until there are `wanted`.
-    pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
-        let segment = segment_size(config.buffer_size, config.max_batch_items);
-        for index in self.partition_count()..wanted {
-            if index / BITS == self.word_count() {
-                self.words.push(new_word());
-            }
-            let Some(word) = self.words.get(index / BITS).cloned() else {
-                unreachable!("just added")
-            };
-            self.owners.push(OwnerWord::owned(index % threads));
-            let ready = ReadyBit::new(word, index);
-            let partition = Partition::new(
-                index,
-                ready,
-                config.buffer_size,
-                segment,
-                self.segment_pool.clone(),
-            );
-            if config.max_delay.is_some_and(|delay| !delay.is_zero()) {
-                partition.let_linger();
-            }
-            self.partitions.push(Arc::new(partition));
-        }
-    }
-
-    /// Adds a new type, with its partitions for the queue's life.
-    pub(crate) fn add_type(&self, registered: Arc<TypeHandlers<T>>, partitions: Vec<usize>) {
-        let (key, number, name) = (registered.key, registered.number, registered.name.clone());
-        let Some(first) = self.partitions.get(partitions[0]).cloned() else {
-            unreachable!("growth came first")
-        };
-        let entry = TypeEntry::new(key, number, first, partitions.len() > 1);
-        let registered = PublishedOption::new(registered);
-        self.types.push(TypeRoute {
-            partitions,
-            next: AtomicUsize::new(0),
-            registered,
-            name,
-            number,
-        });
-        self.type_table.insert(entry);
-    }
-
-    /// Adds new handlers to the list of those with `on_idle`.
-    pub(crate) fn add_idle_handlers(&self, registered: &TypeHandlers<T>, partitions: &[usize]) {
-        for (handler, &home) in registered.handlers.iter().zip(partitions) {
-            if handler.handler.has_on_idle() {
-                self.idle_handlers.add(handler, home);
-            }
-        }
-    }
-
-    /// Removes from the list the handlers that no longer handle any type.
-    pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
-        for handler in gone.iter().filter(|instance| instance.handler.has_on_idle()) {
-            self.idle_handlers.remove(handler);
-        }
     }
 }
 

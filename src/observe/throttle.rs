@@ -49,7 +49,12 @@ struct Said {
 #[derive(Debug)]
 struct Known<K> {
     subjects: FxHashMap<K, Said>,
+    /// When the last item came of each subject that was forgotten. It keeps its place until it
+    /// would have been quiet for long: each new subject would have a line otherwise.
+    forgotten: Vec<Instant>,
     others: FxHashSet<K>,
+    /// Those without their own lines that were forgotten, or had items left when they were.
+    forgotten_others: usize,
     other_items: u64,
     others_at: Option<Instant>,
 }
@@ -62,7 +67,9 @@ impl<K: Eq + Hash> Throttle<K> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Known {
             subjects: FxHashMap::default(),
+            forgotten: Vec::new(),
             others: FxHashSet::default(),
+            forgotten_others: 0,
             other_items: 0,
             others_at: None,
         }))
@@ -81,7 +88,7 @@ impl<K: Eq + Hash> Throttle<K> {
             return Some(Due::Subject(std::mem::take(&mut said.items_since)));
         }
         known.forget_quiet(now);
-        if known.subjects.len() < MOST_SUBJECTS {
+        if known.has_room() {
             known
                 .subjects
                 .insert(subject, Said { at: now, last: now, items_since: 0, label: String::new() });
@@ -94,6 +101,19 @@ impl<K: Eq + Hash> Throttle<K> {
         }
         known.others_at = Some(now);
         known.take_others().map(Due::Others)
+    }
+
+    /// What comes under this key from here on is another subject. Items of this one that were not
+    /// logged count as those of others.
+    pub(crate) fn forget(&self, subject: &K) {
+        let known = &mut *self.0.lock();
+        if let Some(said) = known.subjects.remove(subject) {
+            known.forgotten.push(said.last);
+            known.other_items += said.items_since;
+            known.forgotten_others += usize::from(said.items_since > 0);
+        } else if known.others.remove(subject) {
+            known.forgotten_others += 1;
+        }
     }
 
     /// The same where there are few subjects: returns the number of items since the last line if a
@@ -127,8 +147,13 @@ impl<K: Eq + Hash> Throttle<K> {
 }
 
 impl<K: Eq + Hash> Known<K> {
+    fn has_room(&self) -> bool {
+        self.subjects.len() + self.forgotten.len() < MOST_SUBJECTS
+    }
+
     fn forget_quiet(&mut self, now: Instant) {
-        if self.subjects.len() >= MOST_SUBJECTS {
+        if !self.has_room() {
+            self.forgotten.retain(|last| now.duration_since(*last) < 2 * INTERVAL);
             let is_quiet = |said: &Said| {
                 said.items_since == 0 && now.duration_since(said.last) >= 2 * INTERVAL
             };
@@ -137,7 +162,8 @@ impl<K: Eq + Hash> Known<K> {
     }
 
     fn take_others(&mut self) -> Option<Others> {
-        let (items, subjects) = (std::mem::take(&mut self.other_items), self.others.len());
+        let subjects = self.others.len() + std::mem::take(&mut self.forgotten_others);
+        let items = std::mem::take(&mut self.other_items);
         // Its memory, too.
         self.others = FxHashSet::default();
         (items > 0).then_some(Others { items, subjects })
@@ -185,5 +211,29 @@ mod tests {
         let later = start + 2 * INTERVAL;
         assert_eq!(throttle.note(1_000, 1, later), Some(Due::Subject(1)));
         assert_eq!(throttle.0.lock().subjects.len(), 1);
+    }
+
+    #[test]
+    fn forgotten_subjects_are_counted_and_keep_their_places() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        let mut lines = 0;
+        for subject in 0..20_000 {
+            lines += usize::from(throttle.note(subject, 2, start).is_some());
+            throttle.note(subject, 3, start);
+            throttle.forget(&subject);
+        }
+        assert_eq!(lines, MOST_SUBJECTS + 1, "each would have a line otherwise");
+        {
+            let known = throttle.0.lock();
+            assert!(known.subjects.is_empty() && known.others.is_empty());
+            assert_eq!(known.forgotten.len(), MOST_SUBJECTS);
+        }
+        // The line about others has what was left of those before, and the first of this one.
+        let logged = 2 * MOST_SUBJECTS + (3 * MOST_SUBJECTS + 2);
+        let (items, subjects) = ((5 * 20_000 - logged) as u64, 20_000 - MOST_SUBJECTS);
+        let others = Some(Others { items, subjects });
+        assert_eq!(throttle.take_rest(), Rest { subjects: vec![], others });
+        assert!(throttle.note(0, 1, start + 2 * INTERVAL).is_some());
+        assert!(throttle.0.lock().forgotten.is_empty());
     }
 }

@@ -13,6 +13,7 @@ pub(super) fn snapshot<'py>(
     registry: &HandlerRegistry,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stats = queue.stats();
+    registry.forget(queue);
     let entries = registry.lock();
     let type_of = |key: &TypeKey| entries.type_of(py, *key);
     let partitions: Vec<_> = stats

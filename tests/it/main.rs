@@ -17,6 +17,7 @@ mod p2_no_loss;
 mod p2_pending;
 mod p2_retry;
 mod p3_order;
+mod p3_types_come_and_go;
 mod p4_choke;
 mod p4_circles;
 mod p4_held_up;

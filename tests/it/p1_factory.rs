@@ -127,8 +127,8 @@ fn an_impossible_spread_is_rejected_with_value_limit_and_remedy() {
     fixed.add_handlers(key(0), factory(3).1).unwrap();
     assert_eq!(
         refusal(&fixed, 0, 2),
-        "type 16 has 3 of the queue's partitions for life, so it cannot be spread over 2; give 3, \
-         or call add_handler_factory before any other handler of the type"
+        "type 16 has 3 of the queue's partitions, so it cannot be spread over 2; give 3, or call \
+         add_handler_factory before any other handler of the type"
     );
     shut_down(&fixed);
 

@@ -132,7 +132,7 @@ fn a_removal_waits_for_the_batch_in_flight() {
 }
 
 #[test]
-fn a_type_that_is_added_again_gets_its_old_partition() {
+fn the_partition_of_a_type_that_has_gone_goes_to_the_next_new_type() {
     let queue = start(config(2));
     let (first, second) = (Witness::default(), Witness::default());
     for kind in 0..4 {
@@ -148,13 +148,14 @@ fn a_type_that_is_added_again_gets_its_old_partition() {
     assert_eq!(partition_of(1), None);
     queue.produce(sent(1, 0, 1)).unwrap();
     flush(&queue);
-    // Partitions and types that were added in the meantime change nothing.
     queue.add_handler(key(9), first.handler()).unwrap();
+    assert_eq!(partition_of(9), Some(1));
     queue.add_handler(key(1), second.handler()).unwrap();
-    assert_eq!(partition_of(1), Some(1));
+    assert_eq!(partition_of(1), Some(4));
     queue.produce(sent(1, 0, 2)).unwrap();
+    queue.produce(sent(9, 0, 3)).unwrap();
     shut_down(&queue);
-    assert_eq!((first.seen(), second.seen()), (vec![(0, 1)], vec![(2, 1)]));
+    assert_eq!((first.seen(), second.seen()), (vec![(0, 1), (3, 1)], vec![(2, 0)]));
     assert_eq!(queue.stats().unhandled, 1);
 }
 

@@ -11,6 +11,7 @@ use crate::control::balance::plan::{
 };
 use crate::control::log_helper::Line;
 use crate::control::thread_slots::ThreadSlot;
+use crate::flow::route::TypeRoute;
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
 use crate::shared::Shared;
@@ -188,10 +189,11 @@ impl<T: Item> Shared<T> {
             return;
         }
         let by_type = self.config.selector == Selector::ByType;
-        let routes =
-            self.route.types().filter(|route| by_type && route.partitions.contains(&partition));
-        let names: Vec<String> =
-            routes.filter_map(|route| Some(route.registered()?.name.to_string())).collect();
+        let registered = self.route.types().filter_map(TypeRoute::registered);
+        let names: Vec<String> = registered
+            .filter(|registered| by_type && registered.partitions.contains(&partition))
+            .map(|registered| registered.name.to_string())
+            .collect();
         let types =
             if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
         let remedy = if by_type {

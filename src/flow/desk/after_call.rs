@@ -7,7 +7,7 @@ use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
-use crate::flow::route::{Target, TypeHandlers, TypeRoute};
+use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -112,7 +112,7 @@ impl<T: Item> Shared<T> {
         partition: usize,
     ) -> Option<Target<T>> {
         let registered = lanes.owed(lane)?.to.clone().downcast::<TypeHandlers<T>>().ok()?;
-        Some(self.route.target_in(registered, partition))
+        Some(Route::target_in(registered, partition))
     }
 
     /// The job of a lane is over, with so many items settled. `thread` has called its handler, and

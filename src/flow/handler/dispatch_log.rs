@@ -82,6 +82,11 @@ impl DispatchLog {
         self.side_calls.items_due((call, handler.to_owned()), 1, Instant::now())
     }
 
+    /// The type has gone: its key may become that of another.
+    pub(crate) fn forget(&self, key: TypeKey) {
+        self.items.iter().for_each(|throttle| throttle.forget(&key));
+    }
+
     /// At the end: the lines about all that was counted and never logged.
     pub(crate) fn take_rest(&self, queue: &str) -> Vec<String> {
         let mut lines = Vec::new();

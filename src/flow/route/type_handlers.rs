@@ -4,6 +4,7 @@ use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::route::Partitions;
 use crate::item::TypeKey;
 use crate::observe::HandlerTally;
 use crate::sync::Arc;
@@ -17,6 +18,8 @@ pub(crate) struct TypeHandlers<T> {
     pub(crate) name: Arc<str>,
     /// One handler for all partitions of the type, or one per partition.
     pub(crate) handlers: Vec<HandlerRef<T>>,
+    /// The partitions of the type, one or as many as it was spread over; none for a consumer.
+    pub(crate) partitions: Partitions,
     pub(crate) settings: CallSettings,
     /// What fails for good goes there.
     pub(crate) dead_letter: Option<Arc<DeadLetterBox<T>>>,
@@ -31,8 +34,21 @@ impl<T> TypeHandlers<T> {
         handlers: Vec<HandlerRef<T>>,
         settings: CallSettings,
     ) -> Self {
-        let tally = HandlerTally::default();
-        Self { key, number, name: name.into(), handlers, settings, dead_letter: None, tally }
+        Self {
+            key,
+            number,
+            name: name.into(),
+            handlers,
+            partitions: Partitions::new(),
+            settings,
+            dead_letter: None,
+            tally: HandlerTally::default(),
+        }
+    }
+
+    /// The same for a type with these partitions.
+    pub(crate) fn in_partitions(self, partitions: Partitions) -> Self {
+        Self { partitions, ..self }
     }
 
     pub(crate) fn with_dead_letter(self, dead_letter: Option<Arc<DeadLetterBox<T>>>) -> Self {

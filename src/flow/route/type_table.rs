@@ -1,66 +1,159 @@
 //! The type table: how producers look up the partition of a type.
 //!
-//! A hash table with open addressing that only grows: an entry is written once and stays, and a
-//! table that is too full is followed by one of twice the size that holds all entries. A lookup is
-//! a chain of plain loads, each of which depends on the previous one, and a put cannot lock the
-//! gate before the last. So the chain is short, and an entry refers to its partition directly,
-//! without an index. A published pointer with a reference count, as used for the rarely read parts
-//! of the route, would cost two read-modify-writes, about as much as the rest of a put.
+//! A hash table with open addressing. A lookup is a chain of plain loads, each of which depends on
+//! the previous one, and a put cannot lock the gate before the last. So the chain is short, and a
+//! slot refers to its partition directly, without an index, unless another type had the slot
+//! before. A published pointer with a reference count, as used for the rarely read parts of the
+//! route, would cost two read-modify-writes, about as much as the rest of a put.
+//!
+//! Nothing is freed under a reader, and nothing is allocated for each type that comes and goes. In
+//! a table that is in use, a slot belongs to one key: a type that goes leaves a mark, which only
+//! the same key can use again. A table that is full is followed by one of twice the size, or, if
+//! many of its slots are marks, by its *twin*: there are two tables of each size, and the one that
+//! is out of use is cleared and filled. A reader may still be in it, since the time when it was in
+//! use. So the number of the table in use, its *version*, never repeats, and a reader that finds
+//! another version after its search than before searches again.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | a slot | the holder of the control lock, once | all threads |
-//! | a table | the same, before it stores `newest` | threads that saw `newest` |
-//! | `newest` | the same | all threads |
+//! | `version` | the holder of the control lock | all threads |
+//! | a table | the same, before it stores its first version | threads that saw that version |
+//! | `Slot::word` of the table in use | the same: empty → live ⇄ marked | all threads |
+//! | `Slot::key` of the table in use | the same, before the slot's first word | who saw that word |
+//! | both, of a table that is out of use | the same | readers that come late, in vain |
+//! | `Slot::home` | the same, once, before a word that refers to it | threads that saw that word |
+//!
+//! ```text
+//! version   changes so far, 57 bits | the table, 7 bits
+//! word      number of the type, 32 bits | index, 28 bits | spread | direct | state, 2 bits
+//! ```
 
 use crate::flow::partition::Partition;
 use crate::item::TypeKey;
-use crate::sync::{Arc, AtomicUsize, OnceLock, Ordering, SetOnce};
+use crate::rules::{Rule, rule_off};
+use crate::sync::{AppendOnly, Arc, AtomicU64, AtomicUsize, OnceLock, Ordering, SetOnce};
 
 /// The slots of the first table; a power of two.
 const FIRST_SLOTS: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// More than ever needed: the last table would hold a billion types.
-const TABLES: usize = 26;
+/// Two of each size. More than ever needed: the last one would hold a billion types.
+const TABLES: usize = 2 * 26;
 
-/// The partition of a type.
-#[derive(Debug)]
-pub(crate) struct TypeEntry<T> {
-    key: TypeKey,
-    /// The partition, or the first of those that the type is spread over.
-    pub(crate) partition: Arc<Partition<T>>,
-    number: u32,
-    pub(crate) is_spread: bool,
-}
+/// The bits of a version that say which table is in use.
+const TABLE_BITS: u32 = 7;
 
-impl<T> TypeEntry<T> {
-    pub(crate) fn new(
-        key: TypeKey,
-        type_number: usize,
-        partition: Arc<Partition<T>>,
-        is_spread: bool,
-    ) -> Self {
-        let Ok(number) = u32::try_from(type_number) else {
-            panic!("{type_number} types are more than a queue can hold")
+/// What a slot says about its type, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TypeEntry(u64);
+
+impl TypeEntry {
+    const EMPTY: Self = Self(0);
+    const LIVE: u64 = 1;
+    const MARKED: Self = Self(2);
+    const STATE: u64 = 3;
+    const DIRECT: u64 = 1 << 2;
+    const SPREAD: u64 = 1 << 3;
+    const INDEX_SHIFT: u32 = 4;
+    const INDEX_BITS: u32 = 28;
+    const NUMBER_SHIFT: u32 = 32;
+
+    /// `index`: that of its partition, or of its spread if the type has several.
+    pub(crate) fn new(number: usize, index: usize, is_spread: bool) -> Self {
+        let Ok(number) = u32::try_from(number) else {
+            panic!("{number} types are more than a queue can hold")
         };
-        Self { key, partition, number, is_spread }
+        assert!(index < 1 << Self::INDEX_BITS, "there are fewer partitions");
+        let spread = if is_spread { Self::SPREAD } else { 0 };
+        let (number, index) = (u64::from(number), index as u64);
+        Self(number << Self::NUMBER_SHIFT | index << Self::INDEX_SHIFT | spread | Self::LIVE)
     }
 
-    pub(crate) fn type_number(&self) -> usize {
-        self.number as usize
+    #[allow(clippy::cast_possible_truncation)] // 32 bits
+    pub(crate) fn number(self) -> usize {
+        (self.0 >> Self::NUMBER_SHIFT) as usize
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // 28 bits
+    pub(crate) fn index(self) -> usize {
+        (self.0 >> Self::INDEX_SHIFT) as usize & ((1 << Self::INDEX_BITS) - 1)
+    }
+
+    pub(crate) fn is_spread(self) -> bool {
+        self.0 & Self::SPREAD != 0
+    }
+
+    fn directly(self, is_direct: bool) -> Self {
+        Self(self.0 & !Self::DIRECT | if is_direct { Self::DIRECT } else { 0 })
+    }
+
+    fn is_direct(self) -> bool {
+        self.0 & Self::DIRECT != 0
+    }
+
+    fn is_live(self) -> bool {
+        self.0 & Self::STATE == Self::LIVE
     }
 }
 
-impl<T> Clone for TypeEntry<T> {
-    fn clone(&self) -> Self {
-        Self { partition: self.partition.clone(), ..*self }
-    }
+/// A type that was found.
+pub(crate) struct Found<'a, T> {
+    pub(crate) entry: TypeEntry,
+    /// Its partition, unless the slot refers to another one, or the type is spread.
+    pub(crate) partition: Option<&'a Partition<T>>,
 }
 
 /// Aligned, so that no slot straddles two cache lines.
 #[derive(Debug)]
 #[repr(align(32))]
-struct Slot<T>(SetOnce<TypeEntry<T>>);
+struct Slot<T> {
+    key: AtomicUsize,
+    /// A [`TypeEntry`].
+    word: AtomicU64,
+    /// The partition of the slot's first type.
+    home: SetOnce<Arc<Partition<T>>>,
+}
+
+impl<T> Slot<T> {
+    fn new() -> Self {
+        Self {
+            key: AtomicUsize::new(0),
+            word: AtomicU64::new(TypeEntry::EMPTY.0),
+            home: SetOnce::new(),
+        }
+    }
+
+    #[inline]
+    fn entry(&self) -> TypeEntry {
+        // Acquire: pairs with the Release in `store`, after the key and the home were written. In a
+        // table that is out of use it may be a later word; then the version is a later one, too.
+        TypeEntry(self.word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn has(&self, key: TypeKey) -> bool {
+        // Acquire: pairs with the Release in `fill`. In a table that is out of use it may be the
+        // key of a later word; then the version is a later one, too.
+        self.key.load(Ordering::Acquire) == key.0
+    }
+
+    /// Makes the slot that of a type, and refers to its partition directly if it can.
+    fn fill(&self, key: TypeKey, entry: TypeEntry, partitions: &AppendOnly<Arc<Partition<T>>>) {
+        // Release: pairs with the Acquire in `has`, after the store of the version that put the
+        // table out of use.
+        self.key.store(key.0, Ordering::Release);
+        let partition = partitions.get(entry.index()).filter(|_| !entry.is_spread());
+        if let Some(partition) = partition.filter(|_| self.home.get().is_none()) {
+            assert!(self.home.set(partition.clone()).is_ok(), "under the control lock");
+        }
+        let is_home = |home: &Arc<Partition<T>>| partition.is_some_and(|it| Arc::ptr_eq(it, home));
+        self.store(entry.directly(self.home.get().is_some_and(is_home)));
+    }
+
+    fn store(&self, entry: TypeEntry) {
+        // Release: pairs with the Acquire in `entry`, as in `fill`.
+        self.word.store(entry.0, Ordering::Release);
+    }
+}
 
 #[derive(Debug)]
 struct Table<T> {
@@ -72,172 +165,161 @@ struct Table<T> {
 impl<T> Table<T> {
     fn with_slots(slots: usize) -> Self {
         Self {
-            slots: (0..slots).map(|_| Slot(SetOnce::new())).collect(),
+            slots: (0..slots).map(|_| Slot::new()).collect(),
             shift: u64::BITS - slots.trailing_zeros(),
         }
     }
 
-    /// The slots starting from the one where `key` belongs, cyclically. A quarter of them is free,
-    /// so a search ends.
+    /// The slots from the one where `key` belongs to the first empty one, cyclically, with their
+    /// entries. A quarter of them is empty while the table is in use.
     #[inline]
-    fn probe(&self, key: TypeKey) -> impl Iterator<Item = &SetOnce<TypeEntry<T>>> {
+    fn probe(&self, key: TypeKey) -> impl Iterator<Item = (&Slot<T>, TypeEntry)> {
         // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits of the
         // product spread numbers and addresses evenly.
         let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mask = self.slots.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // below the number of slots
         let start = (hash >> self.shift) as usize;
-        (start..).map(move |index| &self.slots[index & mask].0)
+        // A reader that comes late may find no empty slot.
+        (0..self.slots.len()).map(move |step| {
+            let slot = &self.slots[(start + step) & mask];
+            (slot, slot.entry())
+        })
     }
 
     #[inline]
-    fn find(&self, key: TypeKey) -> Option<&TypeEntry<T>> {
-        // The first empty slot ends the lookup.
-        self.probe(key).map_while(SetOnce::get).find(|entry| entry.key == key)
+    fn find(&self, key: TypeKey) -> Option<Found<'_, T>> {
+        let (slot, entry) = self
+            .probe(key)
+            .take_while(|(_, entry)| *entry != TypeEntry::EMPTY)
+            .find(|(slot, _)| slot.has(key))?;
+        let partition = if entry.is_direct() { slot.home.get().map(|home| &**home) } else { None };
+        entry.is_live().then_some(Found { entry, partition })
     }
 
-    fn insert(&self, entry: TypeEntry<T>) {
-        let Some(slot) = self.probe(entry.key).find(|slot| slot.get().is_none()) else {
-            unreachable!("a quarter is free")
-        };
-        assert!(slot.set(entry).is_ok(), "only the holder of the control lock writes");
+    /// The slot of a key, or the empty one that it may have.
+    fn slot_for(&self, key: TypeKey) -> (&Slot<T>, TypeEntry) {
+        let found =
+            self.probe(key).find(|(slot, entry)| *entry == TypeEntry::EMPTY || slot.has(key));
+        match found {
+            Some(found) => found,
+            None => unreachable!("a quarter is empty"),
+        }
     }
 }
 
-/// The entries of all types that were ever registered.
+/// The types that producers find.
 #[derive(Debug)]
 pub(crate) struct TypeTable<T> {
-    newest: AtomicUsize,
+    version: AtomicUsize,
+    /// By size, each before its twin.
     tables: [OnceLock<Table<T>>; TABLES],
+}
+
+/// How full the table in use is; only the holder of the control lock has to know.
+#[derive(Debug, Default)]
+pub(crate) struct TableUse {
+    live: usize,
+    marked: usize,
 }
 
 impl<T> TypeTable<T> {
     pub(crate) fn new() -> Self {
         let tables = [const { OnceLock::new() }; TABLES];
         tables[0].get_or_init(|| Table::with_slots(FIRST_SLOTS));
-        Self { newest: AtomicUsize::new(0), tables }
+        Self { version: AtomicUsize::new(0), tables }
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeEntry<T>> {
-        // Acquire: pairs with the Release in `insert`; the table is complete.
-        self.tables[self.newest.load(Ordering::Acquire)].get()?.find(key)
+    pub(crate) fn find(&self, key: TypeKey) -> Option<Found<'_, T>> {
+        // Acquire: pairs with the Release in `follow`; the table is complete.
+        let mut version = self.version.load(Ordering::Acquire);
+        loop {
+            let found = self.table(version).find(key);
+            // Acquire: as above. It comes after the search, whose loads acquire, too: if one of
+            // them has read what was written after the table was out of use, this one returns a
+            // later version.
+            let now = self.version.load(Ordering::Acquire);
+            if now == version || rule_off(Rule::TableVersion) {
+                return found;
+            }
+            version = now;
+        }
     }
 
-    /// Adds a new type. Called under the control lock. Types are numbered from 0 in order of
-    /// registration, so the number equals the count of earlier types.
-    pub(crate) fn insert(&self, entry: TypeEntry<T>) {
-        // Relaxed: only the holder of the control lock writes it.
-        let newest = self.newest.load(Ordering::Relaxed);
-        let Some(table) = self.tables[newest].get() else {
-            unreachable!("published before its number")
-        };
-        let slots = table.slots.len();
-        if (entry.type_number() + 1) * 4 <= slots * 3 {
-            table.insert(entry);
-            return;
+    #[inline]
+    fn table(&self, version: usize) -> &Table<T> {
+        match self.tables[table_of(version)].get() {
+            Some(table) => table,
+            None => unreachable!("made before its first version"),
         }
-        let larger = self.tables[newest + 1].get_or_init(|| Table::with_slots(slots * 2));
-        for known in table.slots.iter().filter_map(|slot| slot.0.get()) {
-            larger.insert(known.clone());
-        }
-        larger.insert(entry);
-        // Release: pairs with the Acquire in `find`.
-        self.newest.store(newest + 1, Ordering::Release);
     }
+
+    // ---- under the control lock
+
+    fn current_version(&self) -> usize {
+        // Relaxed: only the holder of the control lock writes it.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Adds a type that is not in the table.
+    pub(crate) fn insert(
+        &self,
+        usage: &mut TableUse,
+        key: TypeKey,
+        entry: TypeEntry,
+        partitions: &AppendOnly<Arc<Partition<T>>>,
+    ) {
+        let table = self.table(self.current_version());
+        let (mut slot, before) = table.slot_for(key);
+        if before == TypeEntry::MARKED {
+            usage.marked -= 1;
+        } else if (usage.live + usage.marked + 1) * 4 > table.slots.len() * 3 {
+            slot = self.follow(usage, partitions).slot_for(key).0;
+        }
+        usage.live += 1;
+        slot.fill(key, entry, partitions);
+    }
+
+    /// Removes a type that is in the table.
+    pub(crate) fn remove(&self, usage: &mut TableUse, key: TypeKey) {
+        self.table(self.current_version()).slot_for(key).0.store(TypeEntry::MARKED);
+        usage.live -= 1;
+        usage.marked += 1;
+    }
+
+    /// Fills the table that follows the one in use, and puts it into use. It is larger if more than
+    /// half of the slots would be live.
+    fn follow(
+        &self,
+        usage: &mut TableUse,
+        partitions: &AppendOnly<Arc<Partition<T>>>,
+    ) -> &Table<T> {
+        let version = self.current_version();
+        let (before, table) = (self.table(version), table_of(version));
+        let is_larger = (usage.live + 1) * 2 > before.slots.len();
+        let table = if is_larger { table / 2 * 2 + 2 } else { table ^ 1 };
+        let next = self.tables[table].get_or_init(|| Table::with_slots(FIRST_SLOTS << (table / 2)));
+        next.slots.iter().for_each(|slot| slot.store(TypeEntry::EMPTY));
+        let entries = before.slots.iter().map(|slot| (slot, slot.entry()));
+        for (slot, entry) in entries.filter(|(_, entry)| entry.is_live()) {
+            // Relaxed: only the holder of the control lock writes it.
+            let key = TypeKey(slot.key.load(Ordering::Relaxed));
+            next.slot_for(key).0.fill(key, entry, partitions);
+        }
+        usage.marked = 0;
+        let changes = (version >> TABLE_BITS) + 1;
+        // Release: pairs with the Acquire in `find`.
+        self.version.store(changes << TABLE_BITS | table, Ordering::Release);
+        next
+    }
+}
+
+fn table_of(version: usize) -> usize {
+    version & ((1 << TABLE_BITS) - 1)
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests {
-    use loom::thread;
-
-    use super::*;
-    use crate::flow::partition::ready::{ReadyBit, new_word};
-    use crate::flow::partition::segment_pool::SegmentPool;
-    use crate::testing::loom::model;
-
-    /// Growth while a producer looks up types: the entries that it finds are complete, also in a
-    /// larger table, and it finds them again.
-    #[test]
-    fn loom_look_up_while_the_table_grows() {
-        model(3, || {
-            let table = Arc::new(TypeTable::<u64>::new());
-            let insert = |number: usize| {
-                let segment_pool = Arc::new(SegmentPool::new(1));
-                let partition =
-                    Partition::new(number, ReadyBit::new(new_word(), number), 1, 1, segment_pool);
-                table.insert(TypeEntry::new(TypeKey(number), number, Arc::new(partition), false));
-            };
-            insert(0);
-            let producer = {
-                let table = table.clone();
-                thread::spawn(move || {
-                    let is_there = |&key: &usize| {
-                        let entry = table.find(TypeKey(key));
-                        entry.is_some_and(|entry| {
-                            entry.partition.index == key && entry.partition.completed() == 0
-                        })
-                    };
-                    let found: Vec<usize> = [3, 0, 2].into_iter().filter(is_there).collect();
-                    assert!(found.contains(&0));
-                    assert!(found.iter().all(is_there));
-                })
-            };
-            // Three entries fit into the first table of four slots; the fourth goes into the second
-            // one. They are inserted by this thread, which loom runs first: otherwise loom would
-            // not explore a lookup before a store that follows a load of the same thread.
-            (1..4).for_each(insert);
-            producer.join().unwrap();
-        });
-    }
-}
-
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::flow::partition::ready::{ReadyBit, new_word};
-    use crate::flow::partition::segment_pool::SegmentPool;
-    use proptest::prelude::*;
-
-    fn partition(index: usize) -> Arc<Partition<u64>> {
-        Arc::new(Partition::new(
-            index,
-            ReadyBit::new(new_word(), index),
-            1,
-            1,
-            Arc::new(SegmentPool::new(1)),
-        ))
-    }
-
-    #[test]
-    fn two_slots_share_a_cache_line() {
-        assert_eq!(size_of::<Slot<u64>>(), 32);
-    }
-
-    proptest! {
-        #[test]
-        fn every_inserted_type_is_found_and_no_other(
-            keys in prop::collection::hash_set(any::<usize>(), 0..400),
-        ) {
-            let table = TypeTable::new();
-            let (present, absent): (Vec<_>, Vec<_>) =
-                keys.iter().enumerate().partition(|(number, _)| number % 4 != 3);
-            for (number, (index, key)) in present.iter().enumerate() {
-                table.insert(TypeEntry::new(
-                    TypeKey(**key),
-                    number,
-                    partition(index / 3),
-                    index % 5 == 0,
-                ));
-            }
-            for (number, (index, key)) in present.iter().enumerate() {
-                let entry = table.find(TypeKey(**key)).unwrap();
-                prop_assert_eq!((entry.type_number(), entry.partition.index), (number, index / 3));
-                prop_assert_eq!(entry.is_spread, index % 5 == 0);
-            }
-            for (_, key) in absent {
-                prop_assert!(table.find(TypeKey(*key)).is_none());
-            }
-        }
-    }
-}
+mod tests;

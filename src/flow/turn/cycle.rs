@@ -128,6 +128,7 @@ impl<T: Item> DrainTask<T> {
         if !worked && !closing {
             self.note_cpu_time();
             self.call_on_idle();
+            self.shared.end_departures_when_idle();
         }
         self.quiescent_point();
         self.log_lines();

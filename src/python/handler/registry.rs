@@ -1,6 +1,6 @@
 //! The types and handlers that a queue was given.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,12 +13,16 @@ use super::letters::LetterOffice;
 use super::py_handler::PyHandler;
 use super::retry_on::RetryOn;
 use crate::arrow::Tags;
+use crate::control::departure::Knowledge;
 use crate::python::aggregator::{Aggregating, aggregating_of};
 use crate::python::config::{RetrySettings, millis};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
 use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Handlers, Pause, TypeKey};
+
+/// How many types a call checks that may have gone.
+const CHECKS: usize = 8;
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
 pub(crate) type HandlerMethods<'py> = (
@@ -146,7 +150,7 @@ impl HandlerRegistry {
         let is_refused =
             matches!(added, Err(AddHandlerError::Closed(_) | AddHandlerError::Config(_)));
         self.entries.lock().note_added(key, addresses, is_refused);
-        self.forget_unused();
+        self.forget(queue);
         added.map_err(|error| match error {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
                 "{text} was not registered, the queue is shut down; make a new BatchQueue"
@@ -169,15 +173,18 @@ impl HandlerRegistry {
         let key = item_type.known_to(&self.entries.lock().tags);
         let removed = queue.remove_handler_with(key, deadline, pause);
         self.entries.lock().note_removed(key);
-        self.forget_unused();
+        self.forget(queue);
         removed
     }
 
-    /// Drops the handlers that no type uses any more.
-    fn forget_unused(&self) {
-        // Bound first, so that Python objects die after the lock is free.
-        let unused = self.entries.lock().take_unused();
-        drop(unused);
+    /// Drops the handlers that no type uses any more, and the types that have gone.
+    pub(crate) fn forget(&self, queue: &BatchQueue<PyItem>) {
+        let forgotten = {
+            let mut entries = self.entries.lock();
+            (entries.take_unused(), entries.take_gone(|key| queue.shared.knowledge_of(key)))
+        };
+        // Python objects die after the lock is free.
+        drop(forgotten);
     }
 
     /// The registered tags, as of now.
@@ -223,12 +230,17 @@ impl KnownHandler {
 /// A class or a tag.
 struct KnownType {
     object: Py<PyAny>,
+    /// The text, if it is a tag.
+    tag: Option<Box<str>>,
     /// The addresses of its handler instances.
     handlers: Vec<usize>,
+    /// How many calls are about to give it handlers.
+    adding: usize,
 }
 
-/// The types and the handlers. A type that is kept here keeps its address, which is the core's key,
-/// from being used again.
+/// The types and the handlers. A class that is kept here keeps its address, which is the core's
+/// key, from being used again. It is kept until the core knows nothing of it; what may be queued
+/// even then keeps it alive as well, because an item holds its class.
 #[derive(Default)]
 pub(crate) struct Entries {
     types: HashMap<TypeKey, KnownType>,
@@ -239,6 +251,8 @@ pub(crate) struct Entries {
     /// Instances without a type, which the core may still have: one may be in its last call, or two
     /// threads registered handlers of the same type concurrently.
     perhaps_unused: HashSet<usize>,
+    /// Types that have lost their handlers, or never got any; the core may still know of them.
+    perhaps_gone: VecDeque<TypeKey>,
 }
 
 impl Entries {
@@ -290,18 +304,20 @@ impl Entries {
         self.types.get(&key).map(|known| known.object.clone_ref(py))
     }
 
-    /// Returns the key of a type. A class is kept for as long as the queue may hold its address; a
-    /// new tag gets its key.
+    /// Returns the key of a type that is about to get handlers. A new tag gets its key.
     fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
         let key = item_type.known_to(&self.tags);
         let key = match item_type {
             ItemType::Tag(tag, _) if key == Tags::UNKNOWN => Arc::make_mut(&mut self.tags).add(tag),
             _ => key,
         };
-        self.types.entry(key).or_insert_with(|| KnownType {
+        let known = self.types.entry(key).or_insert_with(|| KnownType {
             object: item_type.object().clone().unbind(),
+            tag: item_type.tag().map(Into::into),
             handlers: Vec::new(),
+            adding: 0,
         });
+        known.adding += 1;
         key
     }
 
@@ -310,9 +326,13 @@ impl Entries {
         for address in &handlers {
             self.count(*address, |types| types + usize::from(!is_refused));
         }
-        if !is_refused && let Some(known) = self.types.get_mut(&key) {
+        let Some(known) = self.types.get_mut(&key) else { return };
+        known.adding -= 1;
+        if is_refused {
+            self.perhaps_gone.push_back(key);
+        } else {
             let before = std::mem::replace(&mut known.handlers, handlers);
-            self.note_gone(&before);
+            self.note_unused(&before);
         }
     }
 
@@ -320,10 +340,13 @@ impl Entries {
     fn note_removed(&mut self, key: TypeKey) {
         let known = self.types.get_mut(&key);
         let before = known.map(|known| std::mem::take(&mut known.handlers));
-        self.note_gone(&before.unwrap_or_default());
+        if let Some(before) = before {
+            self.note_unused(&before);
+            self.perhaps_gone.push_back(key);
+        }
     }
 
-    fn note_gone(&mut self, handlers: &[usize]) {
+    fn note_unused(&mut self, handlers: &[usize]) {
         for address in handlers {
             self.count(*address, |types| types - 1);
         }
@@ -349,6 +372,26 @@ impl Entries {
             self.perhaps_unused.remove(address);
         }
         unused.iter().filter_map(|address| self.handlers.remove(address)).collect()
+    }
+
+    /// Takes the types of which the core knows nothing. Checks a few.
+    fn take_gone(&mut self, knowledge_of: impl Fn(TypeKey) -> Knowledge) -> Vec<KnownType> {
+        let mut gone = Vec::new();
+        for _ in 0..self.perhaps_gone.len().min(CHECKS) {
+            let Some(key) = self.perhaps_gone.pop_front() else { break };
+            // Without an entry, it was listed twice.
+            let Some(known) = self.types.get(&key) else { continue };
+            let knowledge = if known.adding > 0 { Knowledge::Leaving } else { knowledge_of(key) };
+            match knowledge {
+                Knowledge::Handled => (),
+                Knowledge::Leaving => self.perhaps_gone.push_back(key),
+                Knowledge::Nothing => gone.extend(self.types.remove(&key)),
+            }
+        }
+        for tag in gone.iter().filter_map(|known: &KnownType| known.tag.as_deref()) {
+            Arc::make_mut(&mut self.tags).remove(tag);
+        }
+        gone
     }
 }
 

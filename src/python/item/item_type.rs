@@ -22,6 +22,13 @@ impl<'py> ItemType<'py> {
         }
     }
 
+    pub(crate) fn tag(&self) -> Option<&str> {
+        match self {
+            Self::Class(_) => None,
+            Self::Tag(tag, _) => Some(tag),
+        }
+    }
+
     pub(crate) fn name(&self) -> PyResult<String> {
         match self {
             Self::Class(class) => Ok(class.qualname()?.to_string()),

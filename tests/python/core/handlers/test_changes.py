@@ -41,7 +41,7 @@ def test_replaced_handler_keeps_its_batches_and_is_closed_once(make_queue):
     assert (second.items, second.closed) == ([3, 4], 1)
 
 
-def test_type_keeps_its_partition_through_replace_and_remove(make_queue):
+def test_type_keeps_its_partition_until_it_is_removed(make_queue):
     queue = make_queue(threads=2, partitions=4)
     for item_type in (int, str, float):
         queue.add_handler(item_type, Recorder())
@@ -53,13 +53,14 @@ def test_type_keeps_its_partition_through_replace_and_remove(make_queue):
         (float,),
         (),
     ]
+    # The next new type gets the partition.
     queue.add_handler(bytes, Recorder())
     queue.add_handler(int, Recorder())
     assert [queue.stats().partition(index).types for index in range(4)] == [
-        (int,),
+        (bytes,),
         (str,),
         (float,),
-        (bytes,),
+        (int,),
     ]
 
 

@@ -134,9 +134,7 @@ def test_type_keeps_its_number_of_partitions(make_queue):
     queue = make_queue(threads=2, partitions=4)
     kept = Recorder()
     queue.add_handler(int, kept)
-    with pytest.raises(
-        ConfigError, match=r"int has 1 of the queue's partitions for life.*over 3.*give 1"
-    ):
+    with pytest.raises(ConfigError, match=r"int has 1 of the queue's partitions, .*over 3.*give 1"):
         queue.add_handler_factory(int, Recorder, partitions=3)
     queue.add_handler_factory(str, Recorder, partitions=2)
     with pytest.raises(ConfigError, match=r"str has 2 .*over 4"):
