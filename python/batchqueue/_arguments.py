@@ -7,7 +7,8 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import HandlerMethods
 from batchqueue.policies import RetryPolicy
 
-_MAX_PARTITIONS = 65_536
+_MAX_PARTITIONS = 1_024
+_MAX_WEIGHT = 1_000
 _MAX_ITEMS = 100_000_000
 
 
@@ -30,8 +31,11 @@ def handler_options(
     dead_letter: HandlerMethods | None = None,
 ) -> HandlerOptions:
     """Return the settings of one type, or raise ConfigError for one that is out of range."""
-    if not 0 < weight < float("inf"):
-        raise ConfigError(f"weight is {weight}; give a number above 0; 1.0 is a whole partition")
+    if not 0 < weight <= _MAX_WEIGHT:
+        raise ConfigError(
+            f"weight is {weight}; give a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole "
+            "partition"
+        )
     if max_batch_items is not None and (
         not isinstance(max_batch_items, int)
         or isinstance(max_batch_items, bool)

@@ -112,8 +112,9 @@ class BatchQueue(_core.Queue, Generic[T]):
                 tag of rows.
             handler: An object with `consume`, or a function that takes a list: of items for a
                 class, of record batches for a tag.
-            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0: ten types with
-                0.1 share one partition. It counts when the type is first registered. Default: 1.0.
+            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0, at most 1 000:
+                ten types with 0.1 share one partition. It counts when the type is first registered.
+                Default: 1.0.
             max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
                 None, as in the config of the queue.
             max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
@@ -158,7 +159,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         Args:
             item_type: A class or a tag, as in `add_handler`.
             factory: Makes one handler. It is called once per partition, immediately.
-            partitions: Number of partitions and handlers, 1 or more. If the queue has a fixed
+            partitions: Number of partitions and handlers, 1 to 1 024. If the queue has a fixed
                 number of partitions, at most that number.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.

@@ -11,6 +11,9 @@ use crate::config::{Config, PartitionPolicy, Selector};
 use crate::flow::route::{Partitions, Route, TypeHandlers};
 use crate::item::TypeKey;
 
+/// The most partitions that one type may have or ask for.
+pub(super) const MOST_PARTITIONS_OF_TYPE: usize = 1_024;
+
 /// What growth keeps, under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
@@ -54,8 +57,10 @@ impl Growth {
         if let (Selector::ByType, policy @ PartitionPolicy::Adaptive { .. }) =
             (config.selector, config.partitions)
         {
-            let wanted = policy.resolve(threads, (self.weight + weight).as_f64()).max(spread);
-            route.grow(config, threads, wanted);
+            let wanted = policy.resolve(threads, (self.weight + weight).as_f64());
+            // The rest comes with the next types: types that have come back did not add theirs.
+            let most = route.partition_count() + MOST_PARTITIONS_OF_TYPE;
+            route.grow(config, threads, wanted.min(most).max(spread));
         }
         self.types.grow(route.partition_count());
         self.types.choose(spread, most, |index| route.owner(index).load().wanted())

@@ -3,8 +3,8 @@
 //! Growth shares what is there, copies nothing, holds the control lock, and is refused once the
 //! queue is closing (rule 11 of `ownership/README.md`).
 
-use crate::config::{MAX_PARTITIONS, PartitionPolicy, Selector};
-use crate::control::growth::Weight;
+use crate::config::{PartitionPolicy, Selector};
+use crate::control::growth::{MOST_PARTITIONS_OF_TYPE, Weight};
 use crate::control::known_types::KnownType;
 use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
@@ -19,16 +19,28 @@ use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::Arc;
 
+/// The largest weight of a handler. As many would be a typing error.
+const MOST_WEIGHT: f64 = 1_000.0;
+
+#[allow(clippy::cast_precision_loss)] // small numbers
 fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
     let HandledType { name, weight, .. } = item_type;
-    if !(1..=MAX_PARTITIONS).contains(&handlers) {
+    if !(1..=MOST_PARTITIONS_OF_TYPE).contains(&handlers) {
         return Err(ConfigError(format!(
-            "{name} has {handlers} handlers; give 1 to {MAX_PARTITIONS}, one per partition"
+            "{name} has {handlers} handlers; give 1 to {MOST_PARTITIONS_OF_TYPE}, one per partition"
         )));
     }
-    if !(weight.is_finite() && *weight > 0.0) {
+    if !(*weight > 0.0 && *weight <= MOST_WEIGHT) {
         return Err(ConfigError(format!(
-            "{name}: weight is {weight}; give a finite number above 0"
+            "{name}: weight is {weight}; give a number above 0, at most {MOST_WEIGHT}"
+        )));
+    }
+    let (total, most) = (weight * handlers as f64, MOST_PARTITIONS_OF_TYPE as f64);
+    if total > most {
+        return Err(ConfigError(format!(
+            "{name}: {handlers} handlers of weight {weight} ask for {total} partitions; one type \
+             may ask for {most}: give a weight of at most {}",
+            most / handlers as f64
         )));
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use batchqueue::{
-    AddHandlerError, Batch, BatchQueue, Config, HandlerRef, PartitionPolicy, Selector, Wait,
+    AddHandlerError, Batch, BatchQueue, Config, HandledType, HandlerRef, PartitionPolicy, Selector,
+    Wait,
 };
 
 use crate::support::{
@@ -122,7 +123,7 @@ fn an_impossible_spread_is_rejected_with_value_limit_and_remedy() {
         "type 16 cannot be spread over 4 partitions: the queue has 3; give fewer, or use \
          PartitionPolicy.adaptive"
     );
-    assert_eq!(refusal(&fixed, 0, 0), "type 16 has 0 handlers; give 1 to 65536, one per partition");
+    assert_eq!(refusal(&fixed, 0, 0), "type 16 has 0 handlers; give 1 to 1024, one per partition");
     // A rejected factory leaves nothing behind.
     fixed.add_handlers(key(0), factory(3).1).unwrap();
     assert_eq!(
@@ -140,6 +141,32 @@ fn an_impossible_spread_is_rejected_with_value_limit_and_remedy() {
          add_handler"
     );
     shut_down(&spread);
+}
+
+#[test]
+fn a_type_that_asks_for_too_many_partitions_is_rejected_with_value_limit_and_remedy() {
+    let queue = start(config(2));
+    let refusal = |weight: f64, count: usize| {
+        let item_type = HandledType { weight, ..key(0).into() };
+        match queue.add_handlers(item_type, factory(count).1) {
+            Err(AddHandlerError::Config(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refusal(1.0, 1_025), "type 16 has 1025 handlers; give 1 to 1024, one per partition");
+    assert_eq!(
+        refusal(1_000.5, 1),
+        "type 16: weight is 1000.5; give a number above 0, at most 1000"
+    );
+    assert_eq!(
+        refusal(500.0, 4),
+        "type 16: 4 handlers of weight 500 ask for 2000 partitions; one type may ask for 1024: \
+         give a weight of at most 256"
+    );
+    assert_eq!(queue.partition_count(), 2, "nothing is left behind");
+    queue.add_handlers(HandledType { weight: 256.0, ..key(0).into() }, factory(4).1).unwrap();
+    assert!(queue.partition_count() <= 1_024);
+    shut_down(&queue);
 }
 
 #[test]

@@ -70,9 +70,9 @@ def test_item_type_must_be_a_class_or_a_tag(make_queue, item_type):
         make_queue().add_handler(item_type, Recorder())
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
-def test_weight_must_be_above_zero(make_queue, weight):
-    with pytest.raises(ConfigError, match=r"weight is .*above 0"):
+@pytest.mark.parametrize("weight", [0, -1, 1_000.1, float("nan"), float("inf")])
+def test_weight_must_be_above_zero_and_at_most_a_thousand(make_queue, weight):
+    with pytest.raises(ConfigError, match=r"weight is .*above 0, at most 1_000"):
         make_queue().add_handler(int, Recorder(), weight=weight)
 
 

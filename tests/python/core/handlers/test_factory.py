@@ -147,8 +147,8 @@ def test_type_keeps_its_number_of_partitions(make_queue):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((int, Recorder, 0), r"partitions is 0.*1 to 65_536"),
-        ((int, Recorder, 70_000), r"partitions is 70000"),
+        ((int, Recorder, 0), r"partitions is 0.*1 to 1_024"),
+        ((int, Recorder, 1_025), r"partitions is 1025.*1 to 1_024"),
         ((int, Recorder, True), r"partitions is True"),
         ((int, Recorder, 2.0), r"partitions is 2\.0"),
         ((int, Recorder, 5), r"over 5 partitions: the queue has 4.*fewer.*adaptive"),
