@@ -52,7 +52,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres soak soak-rust soak-python miri thread-sanitizer stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark bench-commit-limit contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit bench-registry contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -171,6 +171,9 @@ bench-spark: $(VENV)/requirements $(VENV)/installed-release ## the Spark sink be
 
 bench-commit-limit: $(VENV)/requirements $(VENV)/installed-release ## how many bytes of commit messages a driver takes; three minutes
 	$(BIN)/python benches/spark/commit_limit.py
+
+bench-registry: $(VENV)/installed-release ## what 20,000 types cost, and 100,000 sessions that come and go; two minutes
+	$(BIN)/python benches/python/registry.py
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)

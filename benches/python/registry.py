@@ -1,0 +1,123 @@
+"""The cost of types: with 20,000 of them, and for 100,000 that come and go.
+
+Prints the microseconds to register, replace and remove the 20,000th type, the processor time of a
+queue that is idle with that many, and the time and resident memory of sessions: each registers a
+handler for its own class, produces a few items and removes the handler. Two drain threads,
+`PartitionPolicy.adaptive()`.
+
+    python benches/python/registry.py [--types N] [--sessions N] [--with-flush]
+"""
+
+import argparse
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
+
+ITEMS_PER_SESSION = 3
+ROUNDS = 101
+
+
+class Idle:
+    """A handler that is called when there is nothing to do."""
+
+    def consume(self, batch: list[object]) -> None:
+        """Handle a batch."""
+
+    def on_idle(self) -> None:
+        """Do nothing."""
+
+
+def make_queue(name: str) -> BatchQueue:
+    """Start a queue."""
+    config = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(2), partitions=PartitionPolicy.adaptive(), buffer_size=1_000
+    )
+    return BatchQueue(name, config)
+
+
+def new_class(number: int) -> type:
+    """Make the class of a session."""
+    return type(f"Session{number}", (), {})
+
+
+def timed_us(action: Callable[..., object], *arguments: object) -> float:
+    """Return the microseconds that a call takes."""
+    began = time.perf_counter_ns()
+    action(*arguments)
+    return (time.perf_counter_ns() - began) / 1e3
+
+
+def resident_mb() -> float:
+    """Return the resident memory of the process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def measure_types(count: int, make_handler: Callable[[], object], label: str) -> None:
+    """Register so many types; then register, replace and remove the last one, many times."""
+    with make_queue("types") as queue:
+        for number in range(count - 1):
+            queue.add_handler(new_class(number), make_handler())
+        took: dict[str, list[float]] = {"register": [], "replace": [], "remove": []}
+        for number in range(ROUNDS):
+            last, first, second = new_class(-number), make_handler(), make_handler()
+            took["register"].append(timed_us(queue.add_handler, last, first))
+            took["replace"].append(timed_us(queue.add_handler, last, second))
+            took["remove"].append(timed_us(queue.remove_handler, last))
+        medians = ", ".join(f"{name} {statistics.median(us):.1f}" for name, us in took.items())
+        print(f"type {count:,}, {label}: {medians} us")
+        time.sleep(1)
+        cpu, began = time.process_time(), time.perf_counter()
+        time.sleep(3)
+        share = (time.process_time() - cpu) / (time.perf_counter() - began)
+        print(f"idle with {count:,} types, {label}: {share * 1e3:.2f} ms of CPU per second")
+
+
+def measure_sessions(count: int, *, flushes: bool) -> None:
+    """Let sessions come and go, and print what each costs at intervals."""
+    with make_queue("sessions") as queue:
+        gc.collect()
+        start_mb = resident_mb()
+        step = max(count // 5, 1)
+        began = time.perf_counter()
+        for number in range(1, count + 1):
+            session = new_class(number)
+            queue.add_handler(session, lambda batch: None)
+            for _ in range(ITEMS_PER_SESSION):
+                queue.produce(session())
+            if flushes:
+                queue.flush()
+            queue.remove_handler(session)
+            if number % step == 0:
+                us = (time.perf_counter() - began) / step * 1e6
+                partitions = queue.stats().partition_count
+                more_mb = resident_mb() - start_mb
+                print(
+                    f"{number:>9,} sessions: {us:7.1f} us each, {more_mb:6.1f} MB more than at "
+                    f"the start, {partitions:,} partitions"
+                )
+                began = time.perf_counter()
+        stats = queue.stats()
+        assert stats.produced == count * ITEMS_PER_SESSION
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--types", type=int, default=20_000)
+    parser.add_argument("--sessions", type=int, default=100_000)
+    parser.add_argument("--with-flush", action="store_true", help="each session flushes the queue")
+    options = parser.parse_args()
+    # First, because later their memory could be what the types have left free.
+    measure_sessions(options.sessions, flushes=options.with_flush)
+    measure_types(options.types, lambda: lambda batch: None, "functions")
+    measure_types(options.types, Idle, "handlers with on_idle")
+
+
+if __name__ == "__main__":
+    main()
