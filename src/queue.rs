@@ -7,12 +7,12 @@ use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::gate::Access;
-use crate::flow::pause::{Pause, Wait, slice};
+use crate::flow::pause::{Pause, Wait};
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::Stats;
 use crate::shared::Shared;
-use crate::sync::{Arc, Instant, JoinHandle, Mutex, OnceLock};
+use crate::sync::{Arc, Instant, JoinHandle, Mutex};
 use crate::thread_context::on_drain_thread;
 use crate::weak_queue::WeakQueue;
 
@@ -262,42 +262,7 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, FlushError<P::Interrupt>> {
-        if on_drain_thread() {
-            return Err(FlushError::FromDrainThread);
-        }
-        let shared = &self.shared;
-        let _flushing = shared.flushes.begin();
-        // Read under each gate: an item whose produce returned before this call is counted.
-        let goals: Vec<_> = shared
-            .route
-            .partitions()
-            .map(|partition| (partition, partition.begin_flush()))
-            .collect();
-        let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
-        // Then the letters of these items are posted.
-        let letters = OnceLock::new();
-        let reached = || {
-            let boxes = &shared.dead_letters;
-            settled() && boxes.settled() >= *letters.get_or_init(|| boxes.posted())
-        };
-        let expired = || shared.ending.is_expired();
-        shared.threads.wake_all();
-        loop {
-            if reached() || expired() {
-                // After an expiry the positions advance over what was abandoned, so the count
-                // decides.
-                return Ok(shared.control.lock().abandoned == 0);
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(false);
-            }
-            let wait = pause.pause(&mut |limit| {
-                shared.flushes.wait(|| reached() || expired(), slice(limit, deadline));
-            });
-            if let Err(cause) = wait {
-                return Err(FlushError::Interrupted(cause));
-            }
-        }
+        self.shared.flush(deadline, pause)
     }
 
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions

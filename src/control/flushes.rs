@@ -5,8 +5,13 @@
 //! | `waiting` | flushes | drain threads |
 //! | `progress` | flushes (wait), drain threads and expiry (notify) | flushes |
 
+use crate::error::FlushError;
+use crate::flow::pause::{Pause, slice};
+use crate::item::Item;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AtomicUsize, Condvar, Duration, Mutex, Ordering, wait_for};
+use crate::shared::Shared;
+use crate::sync::{AtomicUsize, Condvar, Duration, Instant, Mutex, OnceLock, Ordering, wait_for};
+use crate::thread_context::on_drain_thread;
 
 /// The flushes of one queue.
 #[derive(Debug)]
@@ -59,6 +64,48 @@ impl Flushes {
             let (lock, progress) = &self.progress;
             let _guard = lock.lock();
             progress.notify_all();
+        }
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// See `BatchQueue::flush`.
+    pub(crate) fn flush<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<bool, FlushError<P::Interrupt>> {
+        if on_drain_thread() {
+            return Err(FlushError::FromDrainThread);
+        }
+        let _flushing = self.flushes.begin();
+        // Read under each gate: an item whose produce returned before this call is counted.
+        let goals: Vec<_> =
+            self.route.partitions().map(|partition| (partition, partition.begin_flush())).collect();
+        let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
+        // Then the letters of these items are posted.
+        let letters = OnceLock::new();
+        let reached = || {
+            let boxes = &self.dead_letters;
+            settled() && boxes.settled() >= *letters.get_or_init(|| boxes.posted())
+        };
+        let expired = || self.ending.is_expired();
+        self.threads.wake_all();
+        loop {
+            if reached() || expired() {
+                // After an expiry the positions advance over what was abandoned, so the count
+                // decides.
+                return Ok(self.control.lock().abandoned == 0);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            let wait = pause.pause(&mut |limit| {
+                self.flushes.wait(|| reached() || expired(), slice(limit, deadline));
+            });
+            if let Err(cause) = wait {
+                return Err(FlushError::Interrupted(cause));
+            }
         }
     }
 }

@@ -230,7 +230,7 @@ impl<T: Item> DrainTask<T> {
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
             let target = shared
                 .target_of(key, partition, known_before, thread)
-                .or_else(|| shared.owed_target(lanes, lane, partition));
+                .or_else(|| Shared::owed_target(lanes, lane, partition));
             let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);
                 return Some(InHand { target: None, job, key });

@@ -60,7 +60,7 @@ impl<T: Item> Shared<T> {
             _ => self.target_of(key, place.partition, usize::MAX, tried_by.unwrap_or(0)),
         };
         let target = target
-            .or_else(|| self.owed_target(&lanes, place.lane, place.partition))
+            .or_else(|| Self::owed_target(&lanes, place.lane, place.partition))
             .filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
         let Some(target) = target else {
             lanes.recall(place.lane, desk.address());
@@ -106,7 +106,6 @@ impl<T: Item> Shared<T> {
 
     /// The removed handler that still gets what lingered in a lane.
     pub(crate) fn owed_target(
-        &self,
         lanes: &Lanes<T>,
         lane: usize,
         partition: usize,

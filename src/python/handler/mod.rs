@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `registry` | the types and handlers that a queue was given |
+//! | `spec` | a handler to register |
 //! | `py_handler` | one Python handler as the core calls it |
 //! | `letters` | what a handler of dead letters gets |
 //! | `retry_on` | the exceptions after which a batch is tried again |
@@ -17,8 +18,10 @@ mod letters;
 mod py_handler;
 mod registry;
 mod retry_on;
+mod spec;
 
 pub(crate) use desks::forget_desks;
 pub(crate) use host::Interpreter;
 pub(crate) use py_handler::coroutine_type;
-pub(crate) use registry::{CommonCallbacks, HandlerMethods, HandlerOptions, HandlerRegistry};
+pub(crate) use registry::{CommonCallbacks, HandlerRegistry};
+pub(crate) use spec::{HandlerMethods, HandlerOptions};

@@ -12,9 +12,9 @@ use super::desks::desk_of;
 use super::letters::LetterOffice;
 use super::py_handler::PyHandler;
 use super::retry_on::RetryOn;
+use super::spec::{HandlerMethods, HandlerOptions, HandlerSpec};
 use crate::arrow::Tags;
 use crate::control::departure::Knowledge;
-use crate::python::aggregator::{Aggregating, aggregating_of};
 use crate::python::config::{RetrySettings, millis};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
@@ -23,50 +23,6 @@ use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Handlers, Paus
 
 /// How many types a call checks that may have gone.
 const CHECKS: usize = 8;
-
-/// A handler's methods, in the order of the facade's `HandlerMethods`.
-pub(crate) type HandlerMethods<'py> = (
-    Bound<'py, PyAny>,
-    Bound<'py, PyAny>,
-    Py<PyAny>,
-    Option<Py<PyAny>>,
-    Option<Py<PyAny>>,
-    Option<Py<PyAny>>,
-    bool,
-);
-
-/// A handler to register, with all that is read from its attributes.
-struct HandlerSpec<'py> {
-    methods: HandlerMethods<'py>,
-    name: String,
-    aggregating: Option<Arc<Aggregating>>,
-}
-
-impl<'py> HandlerSpec<'py> {
-    fn new(methods: HandlerMethods<'py>) -> PyResult<Self> {
-        let (name, aggregating) = (name_of(&methods.0)?, aggregating_of(&methods.0)?);
-        Ok(Self { methods, name, aggregating })
-    }
-
-    fn address(&self) -> usize {
-        self.methods.0.as_ptr() as usize
-    }
-
-    /// Called before the registry is locked: reading an attribute may run Python code.
-    fn all(methods: Vec<HandlerMethods<'py>>) -> PyResult<Vec<Self>> {
-        methods.into_iter().map(Self::new).collect()
-    }
-}
-
-/// The facade's `HandlerOptions`: the settings of one type.
-#[derive(FromPyObject)]
-pub(crate) struct HandlerOptions<'py> {
-    weight: f64,
-    max_batch_items: Option<usize>,
-    max_delay_ms: Option<f64>,
-    retry: Option<RetrySettings>,
-    dead_letter: Option<HandlerMethods<'py>>,
-}
 
 /// What all handlers of a queue share.
 pub(crate) struct CommonCallbacks {
@@ -393,10 +349,4 @@ impl Entries {
         }
         gone
     }
-}
-
-/// The name of a function, or of an object's class.
-fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
-    let own = instance.getattr("__qualname__").and_then(|name| name.extract());
-    own.or_else(|_| instance.get_type().qualname()?.extract())
 }
