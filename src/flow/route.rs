@@ -113,6 +113,14 @@ impl<T> Route<T> {
     /// will accept its items.
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
+        match self.type_table.find_direct(key) {
+            Some(partition) if !rule_off(Rule::TypesKeepPartitions) => partition,
+            _ => self.search_partition_for(key),
+        }
+    }
+
+    #[inline(never)]
+    fn search_partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find(key) {
             Some(Found { partition: Some(partition), .. })
                 if !rule_off(Rule::TypesKeepPartitions) =>

@@ -197,6 +197,21 @@ impl<T> Table<T> {
         entry.is_live().then_some(Found { entry, partition })
     }
 
+    /// The partition of a type whose slot refers to it directly.
+    #[inline]
+    fn find_direct(&self, key: TypeKey) -> Option<&Partition<T>> {
+        for (slot, entry) in self.probe(key) {
+            if slot.has(key) {
+                let is_direct = entry.is_live() && entry.is_direct();
+                return if is_direct { slot.home.get().map(|home| &**home) } else { None };
+            }
+            if entry == TypeEntry::EMPTY {
+                break;
+            }
+        }
+        None
+    }
+
     /// The slot of a key, or the empty one that it may have.
     fn slot_for(&self, key: TypeKey) -> (&Slot<T>, TypeEntry) {
         let found =
@@ -245,6 +260,16 @@ impl<T> TypeTable<T> {
             }
             version = now;
         }
+    }
+
+    /// For producers: the partition of a type whose slot refers to it directly. The version is not
+    /// checked after the search, because what is found was true since the call began, and the system
+    /// may delay a producer after any search. What is not found must be searched by
+    /// [`find`](Self::find).
+    #[inline]
+    pub(crate) fn find_direct(&self, key: TypeKey) -> Option<&Partition<T>> {
+        // Acquire: as in `find`.
+        self.table(self.version.load(Ordering::Acquire)).find_direct(key)
     }
 
     #[inline]

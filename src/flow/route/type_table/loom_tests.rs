@@ -41,6 +41,8 @@ impl World {
 
     /// Whether a type is found; then it must be complete.
     fn has(&self, number: usize) -> bool {
+        let direct = self.table.find_direct(TypeKey(number));
+        assert!(direct.is_none_or(|partition| partition.index == number));
         let Some(found) = self.table.find(TypeKey(number)) else { return false };
         let direct = found.partition.map(|partition| partition.index);
         assert_eq!((found.entry.number(), found.entry.index()), (number, number));
