@@ -165,6 +165,8 @@ contenders: require-toolchain ## batchqueue beside other queues; options: make c
 bench-python: $(VENV)/installed-release $(TARGET)/wheel ## from Python, beside other queues, into docs/figures/python.md; three minutes
 	$(BIN)/python benches/python/run.py --page docs/figures/python.md $(BENCH_PYTHON_ARGS)
 	$(BIN)/python benches/python/held_up.py --picture docs/guide/slow-handlers.png
+	$(BIN)/python benches/python/batching.py --picture docs/guide/batching.png
+	$(BIN)/python benches/python/registry.py
 
 bench-spark: $(VENV)/requirements $(VENV)/installed-release ## the Spark sink beside Spark alone, into docs/figures/spark.md; ten minutes
 	$(BIN)/python benches/spark/run.py --page docs/figures/spark.md $(BENCH_SPARK_ARGS)
