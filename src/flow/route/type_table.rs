@@ -263,8 +263,8 @@ impl<T> TypeTable<T> {
     }
 
     /// For producers: the partition of a type whose slot refers to it directly. The version is not
-    /// checked after the search, because what is found was true since the call began, and the system
-    /// may delay a producer after any search. What is not found must be searched by
+    /// checked after the search, because what is found was true since the call began, and the
+    /// system may delay a producer after any search. What is not found must be searched by
     /// [`find`](Self::find).
     #[inline]
     pub(crate) fn find_direct(&self, key: TypeKey) -> Option<&Partition<T>> {
