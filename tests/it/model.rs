@@ -8,6 +8,7 @@
 
 mod actor;
 mod check;
+mod keeper;
 mod probe;
 mod random;
 mod settings;
@@ -24,6 +25,7 @@ use batchqueue::{BatchQueue, ThreadPolicy};
 use crate::support::{PATIENCE, Sent, wait_until};
 use actor::{ACTIONS, Action, Actor};
 use check::check;
+use keeper::Keeper;
 use probe::Probe;
 use random::Random;
 use settings::{ACTORS, End, Mode, Settings};
@@ -49,6 +51,9 @@ fn start(world: &Arc<World>, random: &mut Random) -> Arc<BatchQueue<Sent>> {
         probe.registered.store(true, SeqCst);
         probe.handler()
     };
+    if settings.has_keeper {
+        builder = builder.dead_letter(Keeper::handler(world, random));
+    }
     builder = match settings.mode {
         Mode::Handlers => builder,
         Mode::OneConsumer => builder.consumer(consumer(world, random)),

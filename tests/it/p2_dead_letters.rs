@@ -364,3 +364,46 @@ fn letters_for_a_handler_that_is_inside_for_another_queue_are_kept_afterwards() 
     shut_down(&queue);
     shut_down(&other);
 }
+
+/// The letters of a lane find room in the turn that their lane kept from taking more.
+#[test]
+fn items_behind_letters_that_waited_for_room_are_taken() {
+    for per_thread in [false, true] {
+        let keeper = Arc::new(Keeper::default());
+        let builder = BatchQueue::builder(
+            "test",
+            Config {
+                selector: if per_thread { Selector::RoundRobin } else { Selector::ByType },
+                partitions: PartitionPolicy::fixed(4).unwrap(),
+                buffer_size: 3,
+                min_idle: Duration::ZERO,
+                ..config(4)
+            },
+        )
+        .dead_letter(keeper.handler());
+        let queue = if per_thread {
+            builder.consumer_per_thread(|_| HandlerRef::new(Picky(odd))).start().unwrap()
+        } else {
+            builder.start().unwrap()
+        };
+        if !per_thread {
+            for kind in 0..4 {
+                queue.add_handler(key(kind), HandlerRef::new(Picky(odd))).unwrap();
+            }
+        }
+        std::thread::scope(|scope| {
+            for producer in 0..3 {
+                let queue = &queue;
+                scope.spawn(move || {
+                    for number in 0..5_000 {
+                        let item = sent(number % 4, producer, number);
+                        let deadline = Some(Instant::now() + PATIENCE);
+                        queue.produce_with(item, None, deadline, &mut Wait).unwrap();
+                    }
+                });
+            }
+        });
+        shut_down(&queue);
+        assert_conserved(&queue.stats());
+    }
+}

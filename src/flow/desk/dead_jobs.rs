@@ -10,6 +10,7 @@ use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::{DeadLetters, Failure};
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
+use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
@@ -118,7 +119,10 @@ impl<T: Item> Shared<T> {
         let items = job.items;
         match self.post_letters(job) {
             Posted::All => {
-                lanes.end(place.lane, items);
+                // The turn may have left items queued because of this lane.
+                if lanes.end(place.lane, items) && !rule_off(Rule::StoppedTake) {
+                    self.route.partition(place.partition).set_ready();
+                }
             }
             Posted::ButPieces(job) => {
                 lanes.retry(job, Deadline::after(Duration::ZERO), items);

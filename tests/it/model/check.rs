@@ -42,10 +42,15 @@ fn counts(world: &World, queue: &BatchQueue<Sent>, wrong: &mut Vec<String>) {
     }
     // A batch that returned after time ran out had already been counted as abandoned.
     let late = world.may_run_out_of_time();
-    if (stats.consumed, stats.failed) != (consumed, failed)
-        && !(late && stats.consumed <= consumed && stats.failed <= failed)
+    let all_failed = stats.failed + stats.dead_lettered;
+    if (stats.consumed, all_failed) != (consumed, failed)
+        && !(late && stats.consumed <= consumed && all_failed <= failed)
     {
         wrong.push(format!("{consumed} consumed and {failed} failed: {stats:?}"));
+    }
+    let kept = world.kept.lock().unwrap().values().filter(|&&kept| kept).count() as u64;
+    if stats.dead_lettered != kept && !(late && stats.dead_lettered <= kept) {
+        wrong.push(format!("{kept} kept: {stats:?}"));
     }
     if stats.abandoned > 0 && !late {
         wrong.push(format!("abandoned: {stats:?}"));
@@ -78,10 +83,13 @@ fn items(world: &World, wrong: &mut Vec<String>) {
     let mut known = HashSet::new();
     for kind in &world.ended {
         let mut last: HashMap<(usize, usize), usize> = HashMap::new();
-        for &Ended { item, probe, .. } in &*kind.lock().unwrap() {
+        for &Ended { item, probe, consumed } in &*kind.lock().unwrap() {
             let name = (item.kind, item.producer, item.number);
             if !accepted.contains(&name) {
                 wrong.push(format!("{item:?} was handled but never accepted"));
+            }
+            if world.kept.lock().unwrap().contains_key(&name) && consumed {
+                wrong.push(format!("{item:?} was consumed and kept"));
             }
             if !known.insert(name) {
                 wrong.push(format!("{item:?} was handled twice"));

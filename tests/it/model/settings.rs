@@ -73,6 +73,8 @@ pub struct Settings {
     pub pool: Option<usize>,
     /// Whether some calls take so long that other threads take over, and handlers count as slow.
     pub has_slow_calls: bool,
+    /// Whether the queue has a handler of dead letters.
+    pub has_keeper: bool,
 }
 
 /// Moves partitions at random; some of its plans are missing, failed or invalid.
@@ -168,7 +170,7 @@ impl Settings {
             End::OutOfTime,
         ]);
         let pool = random.once_in(4).then(|| random.within(1..4));
-        let has_slow_calls = random.once_in(8);
-        Self { config, mode, end, pool, has_slow_calls }
+        let (has_slow_calls, has_keeper) = (random.once_in(8), random.once_in(2));
+        Self { config, mode, end, pool, has_slow_calls, has_keeper }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use batchqueue::{BatchQueue, Pause, ProduceError, Selector};
 
+use super::keeper::Kept;
 use super::probe::Probe;
 use super::settings::{End, KINDS, Settings};
 use crate::support::{PATIENCE, Sent, sent};
@@ -28,6 +29,8 @@ pub struct World {
     pub ended: Vec<Mutex<Vec<Ended>>>,
     /// Items that wait for their next try: they fail if their handler is removed before that.
     pub between_tries: Mutex<HashSet<(usize, usize, usize)>>,
+    /// Dead letters.
+    pub kept: Mutex<Kept>,
     pub accepted: Mutex<Vec<Sent>>,
     pub refused: AtomicU64,
     /// How many items handlers may still produce.
@@ -44,6 +47,7 @@ impl World {
             probes: Mutex::default(),
             ended: (0..KINDS).map(|_| Mutex::default()).collect(),
             between_tries: Mutex::default(),
+            kept: Mutex::default(),
             accepted: Mutex::default(),
             refused: AtomicU64::new(0),
             feeds: AtomicUsize::new(300),
