@@ -6,11 +6,14 @@
 //! | `progress` | flushes (wait), drain threads and expiry (notify) | flushes |
 
 use crate::error::FlushError;
+use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{AtomicUsize, Condvar, Duration, Instant, Mutex, OnceLock, Ordering, wait_for};
+use crate::sync::{
+    Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, OnceLock, Ordering, wait_for,
+};
 use crate::thread_context::on_drain_thread;
 
 /// The flushes of one queue.
@@ -83,11 +86,13 @@ impl<T: Item> Shared<T> {
         let goals: Vec<_> =
             self.route.partitions().map(|partition| (partition, partition.begin_flush())).collect();
         let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
-        // Then the letters of these items are posted.
+        // Then the letters of these items are in boxes, which are served in order.
         let letters = OnceLock::new();
         let reached = || {
-            let boxes = &self.dead_letters;
-            settled() && boxes.settled() >= *letters.get_or_init(|| boxes.posted())
+            let goal = |letter_box: Arc<DeadLetterBox<T>>| (letter_box.posted(), letter_box);
+            let goals =
+                || -> Vec<_> { self.dead_letters.with_letters().into_iter().map(goal).collect() };
+            settled() && letters.get_or_init(goals).iter().all(|(goal, it)| it.settled() >= *goal)
         };
         let expired = || self.ending.is_expired();
         self.threads.wake_all();

@@ -63,7 +63,8 @@ impl<T: Item> Shared<T> {
             partition.change_lanes(|lanes| {
                 let queued = if self.has_one_type(partition) { queued() } else { 0 };
                 let queued = usize::try_from(queued).unwrap_or(usize::MAX);
-                lanes.owe(registered.key, queued, |items| Owed {
+                let full = registered.settings.max_batch_items;
+                lanes.owe(registered.key, queued, full, |items| Owed {
                     items,
                     to: registered.clone(),
                     debt: debt.clone(),

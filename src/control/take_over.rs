@@ -68,9 +68,11 @@ impl<T: Item> Shared<T> {
             let partition = self.route.partition(partition);
             !(partition.is_slow() && self.has_one_type(partition))
         };
-        // A handler that no thread is inside may wait for its last call.
-        let needs_spare =
-            seen.are_all_long() && (held_up.iter().any(is_quick) || self.has_ended_retirement());
+        // A handler that no thread is inside may wait for its last call, or for dead letters.
+        let needs_spare = seen.are_all_long()
+            && (held_up.iter().any(is_quick)
+                || self.has_ended_retirement()
+                || self.has_dead_letters());
         if (needs_spare || self.needs_spare_for_slow())
             && let Some(spare) = self.start_spare()
         {

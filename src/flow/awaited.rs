@@ -16,7 +16,8 @@ impl<T: Item> Awaited for Shared<T> {
     }
 
     fn handler_at(&self, desk: usize) -> Option<String> {
-        self.registered_at(desk).map(|registered| registered.name.to_string())
+        let keeper = || self.keeper_at(desk).then(|| "the handler of dead letters".to_owned());
+        self.registered_at(desk).map(|registered| registered.name.to_string()).or_else(keeper)
     }
 
     fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool {
@@ -104,13 +105,18 @@ impl<T: Item> Shared<T> {
 
     /// Whether the queue calls the handler with a desk.
     pub(super) fn calls_at(&self, desk: usize) -> bool {
-        self.registered_at(desk).is_some()
+        self.registered_at(desk).is_some() || self.keeper_at(desk)
+    }
+
+    /// Whether the handler of the queue's dead letters has a desk.
+    fn keeper_at(&self, desk: usize) -> bool {
+        self.dead_letters.of_queue.as_ref().is_some_and(|of_queue| is_at(&of_queue.handler, desk))
     }
 
     /// The handlers of a type, one of which has this desk.
     fn registered_at(&self, desk: usize) -> Option<Arc<TypeHandlers<T>>> {
         let has = |registered: &Arc<TypeHandlers<T>>| {
-            registered.handlers.iter().any(|handler| is_at(handler, desk))
+            registered.instances().any(|handler| is_at(handler, desk))
         };
         match &self.consumption {
             Consumption::ByHandler => {

@@ -44,7 +44,7 @@ impl<T: Item> Shared<T> {
     /// which that queue's thread may need to leave; on a shared pool another worker replaces it
     /// meanwhile. Called inside the host.
     pub(crate) fn enter_in_turn(&self, desk: &Desk) {
-        if desk.try_enter() {
+        if desk.try_enter(self.address()) {
             return;
         }
         let mut wait = || {

@@ -29,7 +29,7 @@ use crate::sync::{
 const RESERVED_FOR: Duration = Duration::from_millis(10);
 
 /// Where a job belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct JobPlace {
     pub(crate) partition: usize,
     pub(crate) lane: usize,
@@ -120,6 +120,10 @@ pub(crate) enum Next {
 }
 
 impl DeskState {
+    fn is_reserved_for_other(&self, queue: usize) -> bool {
+        self.reserved.is_some_and(|(owner, until)| owner != queue && until.time_left().is_some())
+    }
+
     /// A desk that becomes free has no tickets left.
     fn next(&mut self, queue: usize, may_serve: bool) -> Next {
         if rule_off(Rule::TicketsAtRelease) {
@@ -214,10 +218,11 @@ impl Desk {
         self.state.lock().held = Some(purpose);
     }
 
-    /// Enters for a side call, if no thread holds the desk and it is not reserved.
-    pub(crate) fn try_enter(&self) -> bool {
+    /// Enters for a side call of a queue, if no thread holds the desk and it is not reserved for
+    /// another queue.
+    pub(crate) fn try_enter(&self, queue: usize) -> bool {
         let mut state = self.state.lock();
-        let is_reserved = state.reserved.is_some_and(|(_, until)| until.time_left().is_some());
+        let is_reserved = state.is_reserved_for_other(queue);
         if state.held.is_none() && !is_reserved || rule_off(Rule::HoldDesk) {
             state.reserved = None;
             state.held = Some(Purpose::SideCall);

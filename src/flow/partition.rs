@@ -344,7 +344,12 @@ impl<T> Partition<T> {
 
     /// Whether the lanes have something for the owner, now or at a later time.
     pub(crate) fn waits_for_owner(&self) -> bool {
-        self.lane_use() == LaneUse::Owner
+        matches!(self.lane_use(), LaneUse::Owner | LaneUse::Timer)
+    }
+
+    /// Whether they have nothing for it before a deadline, for which it has a timer.
+    pub(crate) fn waits_for_timer(&self) -> bool {
+        self.lane_use() == LaneUse::Timer
     }
 
     fn lane_use(&self) -> LaneUse {

@@ -11,8 +11,8 @@ use batchqueue::{
 };
 
 use crate::support::{
-    Collector, LONG, PATIENCE, Rows, Sent, Sink, Witness, assert_conserved, config, key, retrying,
-    sent, shut_down, start, steered, wait_until,
+    Collector, LONG, Latch, PATIENCE, Rows, Sent, Sink, Witness, assert_conserved, config, key,
+    retrying, sent, shut_down, start, steered, wait_until,
 };
 
 const EACH: [Selector; 3] = [Selector::ByType, Selector::RoundRobin, Selector::Given];

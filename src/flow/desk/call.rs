@@ -171,7 +171,7 @@ impl<T: Item> Caller<'_, T> {
         let dead = if dead_letter.is_some() { failed.min(job.batch.len()) } else { 0 };
         let counts = !rule_off(Rule::CountFailed);
         let lost = if counts { failed - dead } else { 0 };
-        self.settle(target, job.items - dead - lost, lost, &job);
+        self.settle(target, job.items - dead - lost, lost, dead, &job);
         if let Err(failure) = result {
             if lost > 0 && !failure.reported {
                 self.note_failed(registered, lost, &failure);

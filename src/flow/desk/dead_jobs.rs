@@ -32,7 +32,7 @@ impl<T: Item> Caller<'_, T> {
         self.tally.side_call(None);
         self.note_dead(target, &job, &failure, to);
         let (place, items) = (job.place, job.items);
-        job.dead = Some(Box::new(Dead { failure, to: to.clone() }));
+        job.dead = Some(Box::new(Dead::new(failure, to.clone())));
         let (thread, shared) = (self.thread, self.shared);
         let too_late = match shared.post_letters(job) {
             Posted::All => return shared.end_job(thread, place, settled + items, took),
@@ -64,7 +64,7 @@ impl<T: Item> Caller<'_, T> {
         }
         let shared = self.shared;
         let first = job.batch.iter().next();
-        let key = first.map_or(TypeKey(0), Item::type_key);
+        let key = target.map_or(TypeKey(0), |target| target.registered.key);
         self.note(Problem::DeadLettered, key, job.items as u64, |items| {
             let name = match (target, first) {
                 (Some(target), _) => target.registered.name.to_string(),
@@ -90,7 +90,7 @@ enum Posted<T> {
 impl<T: Item> Shared<T> {
     fn post_letters(&self, mut job: Job<T>) -> Posted<T> {
         let Some(dead) = job.dead.take() else { return Posted::ButPieces(job) };
-        let Dead { failure, to } = *dead;
+        let Dead { failure, to, .. } = *dead;
         let items = std::mem::take(&mut job.batch);
         let letters = DeadLetters { items, failure, attempts: job.tries };
         match self.dead_letters.post(&to, letters, job.place) {
@@ -105,7 +105,7 @@ impl<T: Item> Shared<T> {
             }
             Err(DeadLetters { items, failure, .. }) => {
                 job.batch = items;
-                job.dead = Some(Box::new(Dead { failure, to }));
+                job.dead = Some(Box::new(Dead::new(failure, to)));
                 Posted::NoRoom(job)
             }
         }

@@ -93,6 +93,13 @@ impl State {
 pub(crate) struct Dead<T> {
     pub(crate) failure: Failure,
     pub(crate) to: Arc<DeadLetterBox<T>>,
+    _waits: Arc<()>,
+}
+
+impl<T> Dead<T> {
+    pub(crate) fn new(failure: Failure, to: Arc<DeadLetterBox<T>>) -> Self {
+        Self { failure, _waits: to.wait_mark(), to }
+    }
 }
 
 /// What a handler that is removed still gets: the items that lingered then.

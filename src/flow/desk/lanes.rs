@@ -33,6 +33,8 @@ pub(crate) enum LaneUse {
     Calls,
     /// The same, and the end of a call comes back to the owner: it has noted that it waits.
     NotedCalls,
+    /// None has something for the owner now; some wait elsewhere until a deadline.
+    Timer,
     /// One at least for the owner, now or at a later time.
     Owner,
 }
@@ -43,6 +45,7 @@ impl LaneUse {
             0 => Self::Empty,
             1 => Self::Calls,
             2 => Self::NotedCalls,
+            3 => Self::Timer,
             _ => Self::Owner,
         }
     }
@@ -95,8 +98,10 @@ impl<T> Lanes<T> {
     pub(crate) fn lane_use(&self) -> LaneUse {
         if self.is_empty() {
             LaneUse::Empty
-        } else if !self.ready.is_empty() || !self.due.is_empty() {
+        } else if !self.ready.is_empty() {
             LaneUse::Owner
+        } else if !self.due.is_empty() {
+            self.use_of_due()
         } else if self.was_stopped {
             LaneUse::NotedCalls
         } else {
@@ -331,7 +336,8 @@ impl<T> Lanes<T> {
     #[inline]
     pub(crate) fn end(&mut self, index: usize, items: usize) -> bool {
         self.settled += items as u64;
-        if self.all[index].end_job() {
+        // What it still owes may be queued.
+        if self.all[index].end_job() || self.all[index].owed.is_some() {
             self.make_ready(index);
         } else {
             let key = self.all.remove(index).key;

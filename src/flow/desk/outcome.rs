@@ -14,13 +14,15 @@ use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
 
 impl<T: Item> Caller<'_, T> {
-    /// Counts what a job consumed and what failed. Returns how much of it was not counted as
+    /// Counts what a job consumed and what failed; for the handler also what is `dead`, which is
+    /// counted for the queue when its letter is. Returns how much of it was not counted as
     /// abandoned before.
     pub(super) fn settle(
         &self,
         target: &Target<T>,
         consumed: usize,
         failed: usize,
+        dead: usize,
         job: &Job<T>,
     ) -> usize {
         let count = |outcome, items: usize| {
@@ -29,8 +31,9 @@ impl<T: Item> Caller<'_, T> {
         };
         let consumed = count(Outcome::Consumed, consumed);
         let failed = count(Outcome::Failed, failed);
-        if consumed + failed > 0 {
-            target.registered.tally.settle(consumed as u64, failed as u64, job.took);
+        if consumed + failed + dead > 0 {
+            let failed = (failed + dead) as u64;
+            target.registered.tally.settle(consumed as u64, failed, job.took);
         }
         consumed + failed
     }

@@ -10,19 +10,23 @@
 //! | `BoxState`, under its lock | threads that call; threads that serve the box | the same |
 //! | `list` | the same, under the lock of a box | threads that serve |
 //! | `waiting` | the same | drain threads |
-//! | `posted`, `settled` | the same | flushes |
+//! | `waits` | jobs in lanes | retirements |
 
 use std::fmt;
 
+use rustc_hash::FxHashSet;
+
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::{DeadLetters, HandlerRef};
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, QuickMutex};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, QuickMutex};
 
 /// Where the dead letters for one handler wait.
 pub(crate) struct DeadLetterBox<T> {
     pub(crate) handler: HandlerRef<T>,
     pub(crate) name: Arc<str>,
     most_items: usize,
+    /// A job that waits for room has a clone.
+    waits: Arc<()>,
     state: QuickMutex<BoxState<T>>,
 }
 
@@ -39,15 +43,25 @@ struct BoxState<T> {
     /// Whether it is in the list of those that have letters.
     is_listed: bool,
     /// Lanes whose letters found no room.
-    refused: Vec<JobPlace>,
+    refused: FxHashSet<JobPlace>,
+    /// Items, by weight, that ever came in, and those of them that are settled.
+    posted: u64,
+    settled: u64,
 }
 
 impl<T> DeadLetterBox<T> {
     pub(crate) fn new(handler: HandlerRef<T>, most_items: usize) -> Arc<Self> {
-        let state =
-            BoxState { letters: Vec::new(), items: 0, is_listed: false, refused: Vec::new() };
+        let state = BoxState {
+            letters: Vec::new(),
+            items: 0,
+            is_listed: false,
+            refused: FxHashSet::default(),
+            posted: 0,
+            settled: 0,
+        };
         let name = handler.handler.name().into();
-        Arc::new(Self { handler, name, most_items, state: QuickMutex::new(state) })
+        let waits = Arc::default();
+        Arc::new(Self { handler, name, most_items, waits, state: QuickMutex::new(state) })
     }
 
     /// What stands for the box where a desk would.
@@ -57,7 +71,7 @@ impl<T> DeadLetterBox<T> {
 
     /// Takes letters out with up to `most` items, or one with more, and the lanes that may try
     /// again.
-    pub(crate) fn take(&self, most: usize) -> (Vec<DeadLetters<T>>, Vec<JobPlace>) {
+    pub(crate) fn take(&self, most: usize) -> (Vec<DeadLetters<T>>, FxHashSet<JobPlace>) {
         let mut state = self.state.lock();
         let mut items = 0;
         let fits = |letters: &&DeadLetters<T>| {
@@ -71,8 +85,28 @@ impl<T> DeadLetterBox<T> {
         (letters, std::mem::take(&mut state.refused))
     }
 
+    /// A mark of a job that waits for room, until it is dropped.
+    pub(crate) fn wait_mark(&self) -> Arc<()> {
+        self.waits.clone()
+    }
+
+    /// Whether it has no letters, and no job waits for room.
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.lock().letters.is_empty()
+        Arc::strong_count(&self.waits) == 1 && self.state.lock().letters.is_empty()
+    }
+
+    /// The items that came in so far.
+    pub(crate) fn posted(&self) -> u64 {
+        self.state.lock().posted
+    }
+
+    /// Those of them that are settled. They are in order.
+    pub(crate) fn settled(&self) -> u64 {
+        self.state.lock().settled
+    }
+
+    pub(crate) fn settle(&self, items: usize) {
+        self.state.lock().settled += items as u64;
     }
 }
 
@@ -81,22 +115,13 @@ pub(crate) struct DeadLetterBoxes<T> {
     list: Mutex<Vec<Arc<DeadLetterBox<T>>>>,
     /// The length of `list`.
     waiting: AtomicUsize,
-    /// Items, by weight, that ever came into a box, and those of them that are settled.
-    posted: AtomicU64,
-    settled: AtomicU64,
     /// For the types that have no handler of dead letters themselves.
     pub(crate) of_queue: Option<Arc<DeadLetterBox<T>>>,
 }
 
 impl<T> DeadLetterBoxes<T> {
     pub(crate) fn new(of_queue: Option<Arc<DeadLetterBox<T>>>) -> Self {
-        Self {
-            of_queue,
-            list: Mutex::new(Vec::new()),
-            waiting: AtomicUsize::new(0),
-            posted: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-        }
+        Self { of_queue, list: Mutex::new(Vec::new()), waiting: AtomicUsize::new(0) }
     }
 
     /// Puts letters from a lane into a box. Returns them if it has no room; the lane is called back
@@ -110,13 +135,12 @@ impl<T> DeadLetterBoxes<T> {
         let mut state = to.state.lock();
         let items = letters.items.len();
         if state.items > 0 && state.items + items > to.most_items {
-            state.refused.push(from);
+            state.refused.insert(from);
             return Err(letters);
         }
         state.items += items;
         state.letters.push(letters);
-        // Relaxed: a flush reads it after it has seen the end of the lane, which comes later.
-        self.posted.fetch_add(items as u64, Ordering::Relaxed);
+        state.posted += items as u64;
         if !std::mem::replace(&mut state.is_listed, true) {
             self.change(|list| list.push(to.clone()));
         }
@@ -156,21 +180,5 @@ impl<T> DeadLetterBoxes<T> {
 
     pub(crate) fn with_letters(&self) -> Vec<Arc<DeadLetterBox<T>>> {
         self.list.lock().clone()
-    }
-
-    pub(crate) fn posted(&self) -> u64 {
-        // Relaxed: see `post`.
-        self.posted.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn settled(&self) -> u64 {
-        // Acquire: pairs with the Release in `settle`; a flush that counts an item has seen its
-        // handler's writes.
-        self.settled.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn settle(&self, items: usize) {
-        // Release: pairs with the Acquire in `settled`.
-        self.settled.fetch_add(items as u64, Ordering::Release);
     }
 }

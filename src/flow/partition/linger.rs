@@ -27,6 +27,9 @@ use crate::flow::partition::gate::Gate;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Instant;
 
+/// More are only needed where many batches wait for their handler, or none lingers.
+const MOST_MARKS: usize = 64;
+
 /// How a put finds a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quiet {
@@ -55,6 +58,10 @@ impl Linger {
         match self.marks.back_mut() {
             Some((last, time)) if *last == position => *time = now,
             _ => self.marks.push_back((position, now)),
+        }
+        if self.marks.len() > MOST_MARKS {
+            // The items in between count as older than they are.
+            self.marks.remove(1);
         }
     }
 

@@ -192,7 +192,7 @@ impl<T: Item> DrainTask<T> {
     /// Reached inside no partition, with nothing in hand.
     fn quiescent_point(&mut self) {
         self.slot().count_cycle();
-        self.serve_dead_letters(false);
+        self.serve_dead_letters();
         self.retire_handlers(false);
     }
 
@@ -227,7 +227,7 @@ impl<T: Item> DrainTask<T> {
     /// The last act of this task, when everything is handled.
     pub(crate) fn end(&mut self) {
         supervisor::unregister(&self.shared);
-        self.serve_dead_letters(true);
+        self.serve_dead_letters();
         self.retire_handlers(!self.shared.ending.is_expired());
         // First, because a last call may wait for a handler that does not return.
         self.discard_abandoned();

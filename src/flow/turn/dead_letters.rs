@@ -1,10 +1,10 @@
 //! How a drain thread serves the boxes of dead letters; see `handler/dead_letters.rs`.
 
 use crate::flow::desk::call::call;
-use crate::flow::handler::DeadLetters;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::drop_items::DropPanics;
+use crate::flow::handler::{DeadLetters, HandlerRef};
 use crate::flow::turn::cycle::DrainTask;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, Outcome};
@@ -14,9 +14,9 @@ use crate::sync::{Arc, Instant};
 use crate::thread_context::HandlerScope;
 
 impl<T: Item> DrainTask<T> {
-    /// Calls the handlers of dead letters that no thread is inside; or, at the end of the queue,
-    /// all of them. Inside no partition, with nothing in hand.
-    pub(super) fn serve_dead_letters(&mut self, at_end: bool) {
+    /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
+    /// nothing in hand.
+    pub(super) fn serve_dead_letters(&mut self) {
         let shared = self.shared.clone();
         let boxes = &shared.dead_letters;
         if !boxes.are_waiting() {
@@ -29,17 +29,21 @@ impl<T: Item> DrainTask<T> {
                 if is_expired {
                     // They were counted as abandoned.
                     self.serve_at_desk(&letter_box);
-                    continue;
+                } else if desk.try_enter(shared.address()) {
+                    self.serve_at_desk(&letter_box);
+                    shared.release(desk, false);
                 }
-                if at_end {
-                    shared.enter_in_turn(desk);
-                } else if !desk.try_enter() {
-                    continue;
-                }
-                self.serve_at_desk(&letter_box);
-                shared.release(desk, false);
             }
         });
+    }
+
+    /// Before the last call of a handler, at its desk: the letters that are left for it.
+    pub(super) fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
+        for letter_box in self.shared.dead_letters.with_letters() {
+            if letter_box.handler.is(handler) {
+                self.serve_at_desk(&letter_box);
+            }
+        }
     }
 
     fn serve_at_desk(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
@@ -85,7 +89,7 @@ impl<T: Item> DrainTask<T> {
         if let Some((items, cause)) = panics.report() {
             self.note_letters(to, Problem::DropPanicked, items, &cause);
         }
-        shared.dead_letters.settle(items);
+        to.settle(items);
         shared.notify_flushes();
     }
 
@@ -105,7 +109,7 @@ impl<T: Item> DrainTask<T> {
 impl<T: Item> Shared<T> {
     /// Whether there are dead letters whose handler no thread is inside. If one is, the queue hears
     /// when it leaves. The caller has fenced.
-    pub(super) fn has_dead_letters(self: &Arc<Self>) -> bool {
+    pub(crate) fn has_dead_letters(self: &Arc<Self>) -> bool {
         self.dead_letters.are_waiting()
             && !rule_off(Rule::AwakeForDeadLetters)
             && self

@@ -86,7 +86,7 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_idle` if no thread is inside the handler, and it `is_listed` still.
     fn call_on_idle_of(&mut self, handler: &HandlerRef<T>, is_listed: impl FnOnce() -> bool) {
-        if !handler.desk.try_enter() {
+        if !handler.desk.try_enter(self.shared.address()) {
             return; // Another thread is inside, so the handler is not idle.
         }
         // Another thread that held the desk before may have closed the handler.
@@ -99,6 +99,7 @@ impl<T: Item> DrainTask<T> {
     /// Calls `on_close`. Waits for a thread that is inside the handler for another queue.
     fn call_on_close_of(&mut self, handler: &HandlerRef<T>) {
         self.shared.enter_in_turn(&handler.desk);
+        self.serve_letters_of(handler);
         self.call_alone(handler, SideCall::OnClose);
         self.leave(handler);
     }

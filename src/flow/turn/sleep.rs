@@ -91,6 +91,7 @@ impl<T: Item> DrainTask<T> {
             shared.owns(self.index, partition.index)
                 && !partition.is_finished()
                 && !partition.waits_for_calls()
+                && !partition.waits_for_timer()
         };
         shared.ending.is_closing() && shared.route.partitions().any(is_mine)
     }

@@ -108,3 +108,30 @@ fn a_batch_that_failed_does_not_linger_again() {
     shut_down(&queue);
     assert_eq!(sink.numbers(), (0..6).collect::<Vec<_>>());
 }
+
+/// Items that would linger when the call of a full batch is over.
+#[test]
+fn a_removed_handler_gets_what_waits_behind_its_call() {
+    let queue = start(lingering(Selector::ByType, 4, LONG));
+    let (inside, leave) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (calls, entered, released) = (Calls::default(), inside.clone(), leave.clone());
+    let seen = calls.clone();
+    let handler = HandlerRef::new(move |batch: &mut Batch<Sent>| {
+        seen.0.lock().unwrap().push((batch.len(), Instant::now()));
+        drop(batch.drain());
+        entered.open();
+        released.wait();
+    });
+    queue.add_handler(key(0), handler).unwrap();
+    put(&queue, 0, 0..4);
+    inside.wait();
+    put(&queue, 0, 4..7);
+    let removal = queue.remove_handler_with(key(0), Some(Instant::now()), &mut Wait);
+    assert_eq!(removal, Ok(false), "it is inside");
+    leave.open();
+    put(&queue, 0, 7..9);
+    shut_down(&queue);
+    assert_eq!(calls.sizes(), [4, 3]);
+    assert_eq!(queue.stats().unhandled, 2);
+    assert_conserved(&queue.stats());
+}

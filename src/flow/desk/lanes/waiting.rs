@@ -1,7 +1,7 @@
 //! Lanes that have a deadline: those that back off, and those whose batch waits to become full; see
 //! `partition/linger.rs`.
 
-use super::Lanes;
+use super::{LaneUse, Lanes};
 use crate::flow::desk::lane::{Owed, State};
 use crate::item::TypeKey;
 use crate::sync::Deadline;
@@ -37,6 +37,16 @@ impl<T> Lanes<T> {
         }
     }
 
+    #[cold]
+    pub(super) fn use_of_due(&self) -> LaneUse {
+        let is_posted = |lane: usize| matches!(self.all[lane].state, State::Posted(..));
+        if self.due.iter().all(|&(_, lane)| is_posted(lane)) {
+            LaneUse::Timer
+        } else {
+            LaneUse::Owner
+        }
+    }
+
     /// When the next lane that waits is due.
     pub(crate) fn next_due(&self) -> Option<Deadline> {
         self.due.first().map(|&(until, _)| until)
@@ -49,18 +59,26 @@ impl<T> Lanes<T> {
         (lane.failed.is_none() && lane.owed.is_none()).then(|| lane.tail.len())
     }
 
-    /// The handler of a type is about to be removed: it still gets what lingers, and so many items
-    /// that are `queued` behind it.
-    pub(crate) fn owe(&mut self, key: TypeKey, queued: usize, owed: impl FnOnce(usize) -> Owed) {
+    /// The handler of a type, with batches of `full` items, is about to be removed: it still gets
+    /// what lingers, or would linger after a call, and so many items that are `queued` behind it.
+    pub(crate) fn owe(
+        &mut self,
+        key: TypeKey,
+        queued: usize,
+        full: usize,
+        owed: impl FnOnce(usize) -> Owed,
+    ) {
         let Some(lane) = self.find(key).map(|lane| &mut self.all[lane]) else { return };
-        if matches!(lane.state, State::Lingering { .. }) {
-            lane.owed = Some(owed(lane.tail.len() + queued));
+        let items = lane.tail.len() + queued;
+        if lane.failed.is_none() && (1..full).contains(&items) {
+            lane.owed = Some(owed(items));
         }
     }
 
     /// What a removed handler still gets of a lane.
     pub(in crate::flow) fn owed(&self, lane: usize) -> Option<&Owed> {
-        self.all[lane].owed.as_ref()
+        let lane = &self.all[lane];
+        lane.owed.as_ref().filter(|_| lane.failed.is_none())
     }
 
     /// No item of the lane's next batch was put before this many others of the partition.
