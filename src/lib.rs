@@ -36,7 +36,8 @@
 //!   spare one; handlers that would wait for each other for ever do not.
 //! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
 //!   `max_batch_items` in the hand of each drain thread, plus a job that failed after producers had
-//!   refilled its room, plus one buffer for each type that is held up in a partition it shares.
+//!   refilled its room, plus one buffer for each type that is held up in a partition it shares. At
+//!   most `buffer_size` items wait for each handler of dead letters.
 //! * **P6 handoff**: a partition has its new owner immediately; a call of its handler that is under
 //!   way does not delay the move. No thread waits for the move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within

@@ -1,5 +1,7 @@
 //! P2: what fails for good goes to the handler of dead letters, once, and holds up nothing else.
 
+mod room;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -185,78 +187,6 @@ fn a_keeper_that_fails_has_one_attempt_and_its_items_count_as_failed() {
     assert_eq!(lines.count("in the handler of dead letters"), 3);
 }
 
-/// Its lane continues, and so do all other types.
-#[test]
-fn a_keeper_that_hangs_holds_up_no_handler() {
-    for threads in [2, 4] {
-        let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
-        let queue = start(config(threads), &keeper);
-        let healthy = Collector::default();
-        queue.add_handler(key(0), HandlerRef::new(Picky(odd))).unwrap();
-        queue.add_handler(key(1), healthy.handler()).unwrap();
-        queue.produce(sent(0, 0, 1)).unwrap();
-        keeper.entered.wait();
-        for number in 0..100 {
-            queue.produce(sent(1, 0, number)).unwrap();
-            queue.produce(sent(0, 0, 2 * number)).unwrap();
-        }
-        wait_until("the healthy type", || healthy.items().len() == 100);
-        wait_until("good items of the other", || queue.stats().consumed == 200);
-        assert_eq!(queue.flush(Some(Instant::now()), &mut Wait), Ok(false));
-        keeper.release.as_ref().unwrap().open();
-        shut_down(&queue);
-        assert_conserved(&queue.stats());
-    }
-}
-
-/// One buffer waits for the keeper. Beyond that the lane waits, and puts find it full.
-#[test]
-fn letters_without_room_wait_in_their_lane() {
-    let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
-    let partitions = PartitionPolicy::fixed(2).unwrap();
-    let threads = ThreadPolicy::fixed(2).unwrap();
-    let config = Config { threads, partitions, buffer_size: 4, max_batch_items: 1, ..config(2) };
-    let queue = start(config, &keeper);
-    let healthy = Collector::default();
-    queue.add_handler(key(0), HandlerRef::new(Picky(|_| true))).unwrap();
-    queue.add_handler(key(1), healthy.handler()).unwrap();
-    queue.produce(sent(0, 0, 0)).unwrap();
-    keeper.entered.wait();
-    // Four in the box, and four in their partition.
-    for number in 1..9 {
-        queue.produce(sent(0, 0, number)).unwrap();
-    }
-    let stats = queue.stats();
-    assert_eq!((stats.consumed, stats.dead_lettered), (0, 0));
-    let soon = Some(Instant::now() + Duration::from_millis(1));
-    assert!(queue.produce_with(sent(0, 0, 9), None, soon, &mut Wait).is_err(), "{stats:?}");
-    for number in 0..100 {
-        queue.produce(sent(1, 0, number)).unwrap();
-    }
-    wait_until("the healthy type", || healthy.items().len() == 100);
-    keeper.release.as_ref().unwrap().open();
-    shut_down(&queue);
-    assert_eq!(keeper.numbers(), (0..9).collect::<Vec<_>>(), "in order");
-    assert_conserved(&queue.stats());
-}
-
-#[test]
-fn letters_of_a_keeper_that_hangs_are_abandoned_when_time_runs_out() {
-    let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
-    let queue = start(Config { max_batch_items: 1, ..config(2) }, &keeper);
-    queue.add_handler(key(0), HandlerRef::new(Picky(|_| true))).unwrap();
-    for number in 0..3 {
-        queue.produce(sent(0, 0, number)).unwrap();
-    }
-    keeper.entered.wait();
-    assert_eq!(queue.shutdown(Some(Instant::now())), 3);
-    keeper.release.as_ref().unwrap().open();
-    wait_until("the end", || queue.has_ended());
-    let stats = queue.stats();
-    assert_eq!((stats.abandoned, stats.dead_lettered), (3, 0));
-    assert_conserved(&stats);
-}
-
 #[test]
 fn the_queue_keeps_what_lost_its_handler_between_two_attempts() {
     struct Signals(Arc<Latch>);
@@ -363,47 +293,4 @@ fn letters_for_a_handler_that_is_inside_for_another_queue_are_kept_afterwards() 
     assert_eq!(queue.stats().dead_lettered, 1);
     shut_down(&queue);
     shut_down(&other);
-}
-
-/// The letters of a lane find room in the turn that their lane kept from taking more.
-#[test]
-fn items_behind_letters_that_waited_for_room_are_taken() {
-    for per_thread in [false, true] {
-        let keeper = Arc::new(Keeper::default());
-        let builder = BatchQueue::builder(
-            "test",
-            Config {
-                selector: if per_thread { Selector::RoundRobin } else { Selector::ByType },
-                partitions: PartitionPolicy::fixed(4).unwrap(),
-                buffer_size: 3,
-                min_idle: Duration::ZERO,
-                ..config(4)
-            },
-        )
-        .dead_letter(keeper.handler());
-        let queue = if per_thread {
-            builder.consumer_per_thread(|_| HandlerRef::new(Picky(odd))).start().unwrap()
-        } else {
-            builder.start().unwrap()
-        };
-        if !per_thread {
-            for kind in 0..4 {
-                queue.add_handler(key(kind), HandlerRef::new(Picky(odd))).unwrap();
-            }
-        }
-        std::thread::scope(|scope| {
-            for producer in 0..3 {
-                let queue = &queue;
-                scope.spawn(move || {
-                    for number in 0..5_000 {
-                        let item = sent(number % 4, producer, number);
-                        let deadline = Some(Instant::now() + PATIENCE);
-                        queue.produce_with(item, None, deadline, &mut Wait).unwrap();
-                    }
-                });
-            }
-        });
-        shut_down(&queue);
-        assert_conserved(&queue.stats());
-    }
 }

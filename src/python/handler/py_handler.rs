@@ -54,9 +54,13 @@ impl PyHandler {
     }
 
     /// The batches of a type are tried again after these exceptions, a tuple; `None`: after those
-    /// of the queue's policy.
-    pub(crate) fn set_retry_on(&self, key: TypeKey, kinds: Option<Py<PyAny>>) {
-        self.retry_on.set(key, kinds);
+    /// of the queue's policy. Returns those before.
+    pub(crate) fn set_retry_on(
+        &self,
+        key: TypeKey,
+        kinds: Option<Arc<GuardedRef>>,
+    ) -> Option<Arc<GuardedRef>> {
+        self.retry_on.set(key, kinds)
     }
 
     fn call0(method: Option<&GuardedRef>) -> Result<(), Failure> {

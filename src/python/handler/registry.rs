@@ -80,15 +80,19 @@ impl HandlerRegistry {
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
         let addresses: Vec<_> = specs.iter().chain(&keeper).map(HandlerSpec::address).collect();
+        let kinds = retry_on.map(|kinds| Arc::new(GuardedRef::new(kinds)));
+        let (former, before);
         let (key, handlers) = {
             let mut entries = self.entries.lock();
             let mut handler = |spec| entries.handler(spec, self);
             let handlers: Vec<_> = specs.into_iter().map(&mut handler).collect();
             let dead_letter = keeper.map(handler).map(|(_, reference)| reference);
             let key = entries.keep_type(item_type);
-            for (handler, _) in &handlers {
-                handler.set_retry_on(key, retry_on.as_ref().map(|kinds| kinds.clone_ref(py)));
-            }
+            former = entries.handlers_of(key);
+            before = handlers
+                .iter()
+                .map(|(handler, _)| (handler.clone(), handler.set_retry_on(key, kinds.clone())))
+                .collect::<Vec<_>>();
             let instances = handlers.into_iter().map(|(_, reference)| reference).collect();
             (key, Handlers { instances, dead_letter })
         };
@@ -106,6 +110,19 @@ impl HandlerRegistry {
         let is_refused =
             matches!(added, Err(AddHandlerError::Closed(_) | AddHandlerError::Config(_)));
         self.entries.lock().note_added(key, addresses, is_refused);
+        if is_refused {
+            for (handler, kinds) in before {
+                handler.set_retry_on(key, kinds);
+            }
+        } else {
+            let stays =
+                |former: &Arc<PyHandler>| before.iter().any(|(now, _)| Arc::ptr_eq(now, former));
+            for handler in former.iter().filter(|handler| !stays(handler)) {
+                handler.set_retry_on(key, None);
+            }
+            // Not used by this call any more.
+            drop((former, before));
+        }
         self.forget(queue);
         added.map_err(|error| match error {
             AddHandlerError::Closed(_) => QueueClosedError::new_err(format!(
@@ -128,7 +145,15 @@ impl HandlerRegistry {
     ) -> Result<bool, P::Interrupt> {
         let key = item_type.known_to(&self.entries.lock().tags);
         let removed = queue.remove_handler_with(key, deadline, pause);
-        self.entries.lock().note_removed(key);
+        let former = {
+            let mut entries = self.entries.lock();
+            let former = entries.handlers_of(key);
+            entries.note_removed(key);
+            former
+        };
+        for handler in former {
+            handler.set_retry_on(key, None);
+        }
         self.forget(queue);
         removed
     }
@@ -253,6 +278,13 @@ impl Entries {
             KnownHandler { handler: handler.clone(), reference: reference.clone(), types: 0 };
         self.handlers.insert(address, known);
         (handler, reference)
+    }
+
+    /// The instances that handle a type.
+    fn handlers_of(&self, key: TypeKey) -> Vec<Arc<PyHandler>> {
+        let addresses = self.types.get(&key).map_or(&[][..], |known| &known.handlers);
+        let known = addresses.iter().filter_map(|address| self.handlers.get(address));
+        known.map(|known| known.handler.clone()).collect()
     }
 
     /// The class or the tag with this key.

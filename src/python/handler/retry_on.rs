@@ -24,14 +24,17 @@ impl RetryOn {
         Self { of_queue, of_types: Mutex::default() }
     }
 
-    /// `None`: those of the queue.
-    pub(super) fn set(&self, key: TypeKey, kinds: Option<Py<PyAny>>) {
-        // Bound, so that the lock is free when Python objects are dropped.
-        let before = match kinds {
-            Some(kinds) => self.of_types.lock().insert(key, Arc::new(GuardedRef::new(kinds))),
-            None => self.of_types.lock().remove(&key),
-        };
-        drop(before);
+    /// `None`: those of the queue. Returns those before.
+    pub(super) fn set(
+        &self,
+        key: TypeKey,
+        kinds: Option<Arc<GuardedRef>>,
+    ) -> Option<Arc<GuardedRef>> {
+        let mut of_types = self.of_types.lock();
+        match kinds {
+            Some(kinds) => of_types.insert(key, kinds),
+            None => of_types.remove(&key),
+        }
     }
 
     /// `None` if the batch is not tried again.

@@ -311,3 +311,78 @@ def test_an_invalid_handler_of_dead_letters_is_rejected():
     settings = BatchQueueConfig(threads=ThreadPolicy.fixed(1), dead_letter=keep)
     with pytest.raises(ConfigError, match="must run on an event loop"):
         BatchQueue("q", settings)
+
+
+def test_the_statistics_of_a_handler_count_what_went_to_the_dead_letters():
+    with BatchQueue("stats", config(dead_letter=lambda letters: None)) as queue:
+        queue.add_handler(int, reject_odd)
+        queue.produce_many([1, 3])
+        assert queue.flush(WAIT_S)
+        handler = queue.stats().handlers()[int]
+        assert (handler.consumed, handler.failed) == (0, 2)
+        assert handler.batches >= 1
+
+
+def test_letters_that_waited_for_room_come_before_the_end_of_their_handler():
+    events, hold = [], threading.Event()
+
+    class Keeper(HandlerConsumer):
+        def consume(self, letters):
+            hold.wait(WAIT_S)
+            events.extend(letter.item for letter in letters)
+
+        def on_close(self):
+            events.append("closed")
+
+    settings = config(2, buffer_size=2, max_batch_items=1)
+    with BatchQueue("room", settings) as queue:
+        queue.add_handler(int, reject_odd, dead_letter=Keeper())
+        for number in (1, 3, 5, 7, 9):
+            queue.produce(number)
+        eventually(lambda: queue.stats().queued == 0, "the take")
+        assert not queue.remove_handler(int, timeout=0.01)
+        hold.set()
+    assert events.index("closed") == len(events) - 1, events
+
+
+def test_a_flush_waits_for_the_letters_of_each_handler():
+    hold, kept = threading.Event(), []
+
+    def keep_slowly(letters):
+        assert hold.wait(WAIT_S)
+        kept.extend(letter.item for letter in letters)
+
+    with BatchQueue("boxes", config(2, partitions=2, dead_letter=lambda letters: None)) as queue:
+        queue.add_handler(int, reject_odd, dead_letter=keep_slowly)
+        queue.add_handler(float, reject_odd)
+        queue.produce_many([1, 3, 5])
+        eventually(lambda: queue.stats().in_flight == 3, "the letters")
+        flushed = []
+        flusher = threading.Thread(target=lambda: flushed.append(queue.flush(WAIT_S)))
+        flusher.start()
+        queue.produce_many([float(number) for number in range(1, 21)])
+        eventually(lambda: queue.stats().dead_lettered == 20, "the other letters")
+        assert flushed == []
+        hold.set()
+        flusher.join(WAIT_S)
+        assert (flushed, kept) == ([True], [1, 3, 5])
+
+
+def test_dead_letters_that_hang_keep_no_other_handler_from_its_end():
+    hold, closed = threading.Event(), threading.Event()
+
+    class Healthy(HandlerConsumer):
+        def consume(self, batch):
+            pass
+
+        def on_close(self):
+            closed.set()
+
+    queue = BatchQueue("ends", config(2, dead_letter=lambda letters: hold.wait(WAIT_S)))
+    queue.add_handler(int, reject_odd)
+    queue.add_handler(str, Healthy())
+    queue.produce(1)
+    eventually(lambda: queue.stats().in_flight == 1, "the letter")
+    queue.shutdown(0.1)
+    assert closed.wait(WAIT_S)
+    hold.set()

@@ -1,7 +1,9 @@
 """Retries: a batch is retried in place, counts once, and keeps its order."""
 
+import gc
 import pickle
 import threading
+import weakref
 
 import pytest
 
@@ -309,3 +311,33 @@ def test_one_instance_serves_types_under_different_policies(make_queue):
 def test_an_invalid_policy_of_a_type_is_rejected(make_queue):
     with pytest.raises(ConfigError, match="retry is 3, a int; give a RetryPolicy"):
         make_queue(settings=config()).add_handler(int, print, retry=3)
+
+
+def test_a_refused_registration_leaves_the_policy_of_the_type_alone(make_queue):
+    handler = Flaky(2)
+    queue = make_queue(settings=config())
+    queue.add_handler(int, handler, retry=RetryPolicy(**IMMEDIATELY))
+    only_keys = RetryPolicy(retry_on=(KeyError,), **IMMEDIATELY)
+    with pytest.raises(ConfigError):
+        queue.add_handler(int, handler, retry=only_keys, max_batch_items=1, max_delay_ms=5)
+    queue.produce(1)
+    assert queue.flush(WAIT_S)
+    assert (queue.stats().consumed, len(handler.tries)) == (1, 3)
+
+
+def test_nothing_is_kept_of_the_policy_of_a_removed_type(make_queue):
+    handler = Recorder()
+    queue = make_queue(settings=config())
+
+    def session():
+        class Item: ...
+
+        class Error(Exception): ...
+
+        queue.add_handler(Item, handler, retry=RetryPolicy(retry_on=(Error,)))
+        assert queue.remove_handler(Item, timeout=WAIT_S)
+        return weakref.ref(Error)
+
+    errors = [session() for _ in range(20)]
+    gc.collect()
+    assert not any(error() for error in errors)
