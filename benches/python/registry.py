@@ -1,9 +1,10 @@
 """The cost of types: with 20,000 of them, and for 100,000 that come and go.
 
 Prints the microseconds to register, replace and remove the 20,000th type, the processor time of a
-queue that is idle with that many, and the time and resident memory of sessions: each registers a
-handler for its own class, produces a few items and removes the handler. Two drain threads,
-`PartitionPolicy.adaptive()`.
+queue that is idle with that many, the time and resident memory of sessions (each registers a
+handler for its own class, produces a few items and removes the handler), and what one producer
+gets through while the handler of another class is replaced every 10 ms, as a ratio to the same
+without. Two drain threads, `PartitionPolicy.adaptive()`.
 
     python benches/python/registry.py [--types N] [--sessions N] [--with-flush]
 """
@@ -12,7 +13,9 @@ import argparse
 import gc
 import resource
 import statistics
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,9 @@ from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPoli
 
 ITEMS_PER_SESSION = 3
 ROUNDS = 101
+TURNS = 21
+SECONDS_PER_TURN = 0.5
+REPLACED_EVERY_S = 0.01
 
 
 class Idle:
@@ -106,6 +112,51 @@ def measure_sessions(count: int, *, flushes: bool) -> None:
         assert stats.produced == count * ITEMS_PER_SESSION
 
 
+def produced_per_second(queue: BatchQueue, items: list[object]) -> float:
+    """Produce as fast as possible for a while, and return the items per second."""
+    count, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < SECONDS_PER_TURN:
+        queue.produce_many(items)
+        count += len(items)
+    return count / elapsed
+
+
+def measure_replacements(types: int) -> None:
+    """Produce in turns with and without another thread that replaces a handler every 10 ms."""
+    with make_queue("replacements") as queue:
+        classes = [new_class(number) for number in range(types)]
+        for a_class in classes:
+            queue.add_handler(a_class, deque[object](maxlen=0).extend)
+        items: list[object] = [a_class() for a_class in classes for _ in range(100)]
+        replaced = new_class(-1)
+        ended, replaces = threading.Event(), threading.Event()
+        replacements = 0
+
+        def replace() -> None:
+            nonlocal replacements
+            while not ended.wait(REPLACED_EVERY_S):
+                if replaces.is_set():
+                    queue.add_handler(replaced, deque[object](maxlen=0).extend)
+                    replacements += 1
+
+        thread = threading.Thread(target=replace)
+        thread.start()
+        ratios = []
+        produced_per_second(queue, items)
+        for turn in range(TURNS):
+            rates = {}
+            for with_replacements in (turn % 2 == 0, turn % 2 == 1):
+                (replaces.set if with_replacements else replaces.clear)()
+                rates[with_replacements] = produced_per_second(queue, items)
+            ratios.append(rates[True] / rates[False])
+        ended.set()
+        thread.join()
+        print(
+            f"while 1 of {types + 1} handlers is replaced every 10 ms ({replacements} times): "
+            f"{statistics.median(ratios):.3f} of the items per second without"
+        )
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -117,6 +168,7 @@ def main() -> None:
     measure_sessions(options.sessions, flushes=options.with_flush)
     measure_types(options.types, lambda: lambda batch: None, "functions")
     measure_types(options.types, Idle, "handlers with on_idle")
+    measure_replacements(16)
 
 
 if __name__ == "__main__":
