@@ -25,7 +25,9 @@ RULES: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_second_type_while_an_item_goes_to_linger",
         "it:lingering::a_second_type_in_a_quiet_partition_does_not_wait_for_the_first",
     ],
-    "OweLingering": ["it:lingering::a_removed_handler_gets_what_lingers_and_nothing_later"],
+    "OweLingering": [
+        "it:lingering::changes::a_removed_handler_gets_what_lingers_and_nothing_later"
+    ],
     "AwakeForDeadLetters": [
         "it:p2_dead_letters::letters_for_a_handler_that_is_inside_for_another_queue_are_kept_afterwards",
     ],

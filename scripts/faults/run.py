@@ -155,7 +155,8 @@ def main() -> int:
     wrong = 0
     for test in tests:
         with_all_rules = outcome(test)
-        if not with_all_rules.passed:
+        # Cargo is content with a name that no test has.
+        if not with_all_rules.passed or " 0 passed" in with_all_rules.output:
             wrong += 1
             print(f"{test}: RED with every rule in place\n{with_all_rules.output}", flush=True)
     for rule, guards in chosen.items():

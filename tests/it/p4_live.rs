@@ -28,7 +28,7 @@ fn a_first_item_wakes_a_sleeping_thread() {
 /// may rest.
 const FULL_BATCH: usize = 256;
 
-/// A handler that stays in `on_idle` until `release` opens.
+/// A handler that stays in `on_idle` after its first items until `release` opens.
 struct HeldWhenIdle {
     collector: Collector,
     idle: Arc<Latch>,
@@ -45,6 +45,9 @@ impl Handler<Sent> for HeldWhenIdle {
     }
 
     fn on_idle(&self) -> Result<(), Failure> {
+        if self.collector.items().is_empty() {
+            return Ok(()); // The thread has rested before: what follows is a sleep.
+        }
         self.idle.open();
         self.release.wait();
         Ok(())
