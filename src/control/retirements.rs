@@ -81,16 +81,17 @@ impl<T> Retirement<T> {
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let purpose = self.registered.purpose();
-        // Its letters may still go to a handler that serves no type.
+        // A handler of dead letters that serves nothing else closes as well, after its letters.
         let keeper = self.registered.dead_letter.as_ref();
-        if keeper.is_some_and(|keeper| !keeper.is_empty() && !serves(&keeper.handler)) {
+        let keeper = keeper.filter(|keeper| !serves(&keeper.handler));
+        if keeper.is_some_and(|keeper| !keeper.is_empty()) {
             return false;
         }
         let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
         let is_quiet = |handler: &HandlerRef<T>| {
             handler.desk.is_quiet(purpose, !serves(handler), is_owed, watcher)
         };
-        self.registered.instances().all(is_quiet)
+        self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
     }
 
     /// After `on_close`. Drops the handlers before it notifies the callers that wait.

@@ -26,6 +26,25 @@ fn a_keeper_that_hangs_holds_up_no_handler() {
     }
 }
 
+/// It keeps the letters of all other types of the queue.
+#[test]
+fn a_keeper_of_the_queue_that_hangs_holds_up_no_removal() {
+    let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
+    let queue = start(config(2), &keeper);
+    let healthy = Collector::default();
+    queue.add_handler(key(0), HandlerRef::new(Picky(odd))).unwrap();
+    queue.add_handler(key(1), healthy.handler()).unwrap();
+    queue.produce(sent(0, 0, 1)).unwrap();
+    keeper.entered.wait();
+    for kind in [1, 0] {
+        let deadline = Some(Instant::now() + PATIENCE);
+        assert_eq!(queue.remove_handler_with(key(kind), deadline, &mut Wait), Ok(true));
+    }
+    keeper.release.as_ref().unwrap().open();
+    shut_down(&queue);
+    assert_eq!((keeper.numbers(), keeper.closed.load(SeqCst)), (vec![1], 1));
+}
+
 /// One buffer waits for the keeper. Beyond that the lane waits, and puts find it full.
 #[test]
 fn letters_without_room_wait_in_their_lane() {
