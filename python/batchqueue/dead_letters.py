@@ -15,7 +15,8 @@ class DeadLetter(Generic[T]):
         error: What the handler raised in the last attempt; a `BatchFailed` if it named the item.
         attempts: The attempts that the item had, the first included.
         queue: The name of the queue.
-        item_type: The class of the item, or the tag of the rows.
+        item_type: The class of the item, or the tag of the rows, empty if they have none. With a
+            consumer, rows of several tags may come together; it is that of the first then.
     """
 
     item: T

@@ -79,7 +79,7 @@ impl Queue {
             config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
         let shutdown_timeout = config.shutdown_timeout;
         let CoreSettings { settings, common, assign } = config.into_core(selector.core())?;
-        let registry = HandlerRegistry::new(name.clone(), common);
+        let registry = HandlerRegistry::new(&name, common);
         let keeper = dead_letter.map(|keeper| registry.add_keeper(keeper)).transpose()?;
         let consumers = registry.add_consumers(consumers)?;
         let mut builder = BatchQueue::builder(name, settings).host(Interpreter);

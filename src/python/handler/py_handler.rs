@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
-use super::letters::{LetterOffice, cause_of};
+use super::letters::{cause_of, list_of_letters};
 use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
@@ -33,8 +33,8 @@ pub(crate) struct PyHandler {
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<GuardedRef>,
     pub(crate) retry_on: RetryOn,
-    /// For a handler of dead letters.
-    pub(crate) letters: LetterOffice,
+    /// The name of the queue.
+    pub(crate) queue: Arc<str>,
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
@@ -257,7 +257,7 @@ impl Handler<PyItem> for PyHandler {
 
     fn consume_dead_letters(&self, letters: &mut Vec<DeadLetters<PyItem>>) -> Result<(), Failure> {
         Python::attach(|py| {
-            let kept = self.letters.list(py, letters).and_then(|list| {
+            let kept = list_of_letters(py, &self.queue, letters).and_then(|list| {
                 let args = PyTuple::new(py, [list])?;
                 let result = guarded_call(self.consume.bind(py), &args).and_then(failure_of);
                 release(args.into_any());

@@ -9,7 +9,6 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::desks::desk_of;
-use super::letters::LetterOffice;
 use super::py_handler::PyHandler;
 use super::retry_on::RetryOn;
 use super::spec::{HandlerMethods, HandlerOptions, HandlerSpec};
@@ -35,14 +34,14 @@ pub(crate) struct CommonCallbacks {
 /// The types and handlers of one queue, for identity and for the garbage collector.
 pub(crate) struct HandlerRegistry {
     common: CommonCallbacks,
-    entries: Arc<Mutex<Entries>>,
+    entries: Mutex<Entries>,
     /// The name of the queue.
-    queue: String,
+    queue: Arc<str>,
 }
 
 impl HandlerRegistry {
-    pub(crate) fn new(queue: String, common: CommonCallbacks) -> Self {
-        Self { common, entries: Arc::default(), queue }
+    pub(crate) fn new(queue: &str, common: CommonCallbacks) -> Self {
+        Self { common, entries: Mutex::default(), queue: queue.into() }
     }
 
     /// The handler of a queue's dead letters.
@@ -270,7 +269,7 @@ impl Entries {
                 .error_handler
                 .as_ref()
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
-            letters: LetterOffice::new(&registry.queue, &registry.entries),
+            queue: registry.queue.clone(),
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());

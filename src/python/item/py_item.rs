@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use arrow_array::RecordBatch;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyString, PyType};
 
 use super::row_block::RowBlock;
 use crate::arrow::Tags;
@@ -86,6 +86,14 @@ impl PyItem {
     /// The class of an object; `None` for rows.
     pub(crate) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyType>> {
         self.as_ref().ok().map(|object| object.bind(py).get_type())
+    }
+
+    /// The class of an object, or the tag of rows.
+    pub(crate) fn item_type<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match self.as_ref() {
+            Ok(object) => object.bind(py).get_type().into_any(),
+            Err(block) => PyString::new(py, &block.tag()).into_any(),
+        }
     }
 
     /// The name of the type for a log line.

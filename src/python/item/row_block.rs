@@ -73,14 +73,18 @@ impl RowBlock {
         (Self { source: source.clone(), rows: start..at, key }, Self { source, rows: at..end, key })
     }
 
-    /// The tag of these rows for a log line. Rows of unknown tags share a block; the first tag
-    /// stands for them.
+    /// The tag of these rows, empty if they have none. Rows of unknown tags share a block; the
+    /// first tag stands for them.
+    pub(crate) fn tag(&self) -> String {
+        let tags = self.source.batch.column(self.source.column);
+        array_value_to_string(tags, self.rows.start).unwrap_or_default()
+    }
+
+    /// The same for a log line.
     pub(crate) fn tag_name(&self) -> String {
         if self.key == Tags::NULL {
             return "no tag (null)".to_owned();
         }
-        let tag =
-            array_value_to_string(self.source.batch.column(self.source.column), self.rows.start);
-        format!("tag {:?}", tag.unwrap_or_default())
+        format!("tag {:?}", self.tag())
     }
 }

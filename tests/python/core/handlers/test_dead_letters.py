@@ -5,7 +5,6 @@ import gc
 import threading
 import weakref
 
-import pyarrow as pa
 import pytest
 
 from batchqueue import (
@@ -85,23 +84,6 @@ def test_the_named_part_of_a_batch_goes_to_the_dead_letters():
     assert isinstance(letters[0].error, BatchFailed)
     assert letters[0].error.__cause__ is cause
     assert (queue.stats().consumed, queue.stats().dead_lettered) == (2, 1)
-
-
-def test_rows_that_failed_go_as_record_batches():
-    letters = []
-
-    def store(batches):
-        raise BatchFailed(indexes=[1, 2, 5])
-
-    with BatchQueue("rows", config(dead_letter=letters.extend)) as queue:
-        queue.add_handler("a", store)
-        queue.produce_arrow(
-            pa.record_batch({"tag": ["a"] * 6, "number": list(range(6))}), type_column="tag"
-        )
-    assert {letter.item_type for letter in letters} == {"a"}
-    numbers = [n for letter in letters for n in letter.item.column("number").to_pylist()]
-    assert numbers == [1, 2, 5]
-    assert (queue.stats().consumed, queue.stats().dead_lettered) == (3, 3)
 
 
 def test_a_type_has_its_own_dead_letters():

@@ -1,0 +1,56 @@
+"""`dead_letter` for rows: what was in their type column goes with them."""
+
+import pyarrow as pa
+import pytest
+
+from batchqueue import BatchFailed, BatchQueue
+from core_support.handlers import Held
+from core_support.queues import config
+from core_support.waits import WAIT_S, eventually
+
+
+def rows(tags):
+    return pa.record_batch({"tag": tags, "number": list(range(len(tags)))})
+
+
+def reject(batches):
+    raise ValueError
+
+
+def test_rows_that_failed_go_as_record_batches():
+    letters = []
+
+    def store(batches):
+        raise BatchFailed(indexes=[1, 2, 5])
+
+    with BatchQueue("rows", config(dead_letter=letters.extend)) as queue:
+        queue.add_handler("a", store)
+        queue.produce_arrow(rows(["a"] * 6), type_column="tag")
+    assert {letter.item_type for letter in letters} == {"a"}
+    numbers = [n for letter in letters for n in letter.item.column("number").to_pylist()]
+    assert numbers == [1, 2, 5]
+    assert (queue.stats().consumed, queue.stats().dead_lettered) == (3, 3)
+
+
+@pytest.mark.parametrize(("tag", "item_type"), [("a", "a"), (7, "7"), (None, "")])
+def test_rows_of_a_consumer_have_their_tag(tag, item_type):
+    letters = []
+    with BatchQueue("consumer", config(consumer=reject, dead_letter=letters.extend)) as queue:
+        kind = pa.int64() if tag == 7 else pa.string()
+        queue.produce_arrow(rows(pa.array([tag], kind)), type_column="tag")
+    assert [letter.item_type for letter in letters] == [item_type]
+
+
+def test_rows_whose_tag_has_gone_meanwhile_have_it_still():
+    keeper = Held()
+    with BatchQueue("gone", config(threads=2, dead_letter=keeper)) as queue:
+        queue.add_handler("a", reject)
+        queue.produce_arrow(rows(["a"]), type_column="tag")
+        assert keeper.entered.wait(WAIT_S)
+        queue.produce_arrow(rows(["a"]), type_column="tag")
+        eventually(lambda: queue.stats().handlers()["a"].failed == 2)
+        queue.remove_handler("a")
+        for _ in range(20):
+            queue.stats()  # forgets types that have gone
+        keeper.released.set()
+    assert [letter.item_type for letter in keeper.items] == ["a", "a"]
