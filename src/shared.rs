@@ -94,9 +94,8 @@ impl<T: Item> Shared<T> {
         threads: ThreadSlots,
         pool: Option<Arc<Pool>>,
     ) -> Self {
-        let (_, partitions, _) = config.resolve(available_cores());
         let route = Route::new(&config);
-        route.grow(&config, threads.len(), partitions);
+        route.grow(&config, threads.len(), config.partitions.resolve(threads.len(), 0.0));
         let threads_per_core =
             u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);

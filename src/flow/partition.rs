@@ -282,7 +282,6 @@ impl<T> Partition<T> {
             Signal::Pressure
         } else if was_empty || quiet == Quiet::Over {
             // A full batch may wait for a rest, which ends when an item is due.
-
             Signal::FirstItem
         } else {
             Signal::Nothing
