@@ -1,6 +1,6 @@
 //! The types and handlers that a queue was given.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
 use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Handlers, Pause, TypeKey};
 
-/// How many types a call checks that may have gone.
+/// How many types that may have gone, and handlers that may be unused, a call checks.
 const CHECKS: usize = 8;
 
 /// What all handlers of a queue share.
@@ -197,13 +197,15 @@ struct KnownHandler {
     reference: HandlerRef<PyItem>,
     /// How often it is among the handlers of the types.
     types: usize,
+    /// Whether it is in the list of those that may be unused.
+    is_listed: bool,
 }
 
 impl KnownHandler {
-    /// Whether the core has no reference.
+    /// Whether no type has it, and the core has no reference.
     fn is_unused(&self) -> bool {
         // Both of these two are here.
-        Arc::strong_count(&self.handler) <= 2
+        self.types == 0 && Arc::strong_count(&self.handler) <= 2
     }
 }
 
@@ -228,9 +230,11 @@ pub(crate) struct Entries {
     tags: Arc<Tags>,
     /// By the address of the instance, which the handler keeps alive.
     handlers: HashMap<usize, KnownHandler>,
-    /// Instances without a type, which the core may still have: one may be in its last call, or two
-    /// threads registered handlers of the same type concurrently.
-    perhaps_unused: HashSet<usize>,
+    /// Instances that lost their last type. The core may still have one: it may be in its last
+    /// call, or two threads registered handlers of the same type concurrently.
+    perhaps_unused: VecDeque<usize>,
+    /// How many of these, the first ones, were not checked yet.
+    unchecked: usize,
     /// Types that have lost their handlers, or never got any; the core may still know of them.
     perhaps_gone: VecDeque<TypeKey>,
 }
@@ -273,8 +277,12 @@ impl Entries {
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());
-        let known =
-            KnownHandler { handler: handler.clone(), reference: reference.clone(), types: 0 };
+        let known = KnownHandler {
+            handler: handler.clone(),
+            reference: reference.clone(),
+            types: 0,
+            is_listed: false,
+        };
         self.handlers.insert(address, known);
         (handler, reference)
     }
@@ -343,22 +351,30 @@ impl Entries {
     fn count(&mut self, address: usize, change: impl FnOnce(usize) -> usize) {
         let Some(known) = self.handlers.get_mut(&address) else { return };
         known.types = change(known.types);
-        if known.types == 0 {
-            self.perhaps_unused.insert(address);
-        } else {
-            self.perhaps_unused.remove(&address);
+        if known.types == 0 && !known.is_listed {
+            known.is_listed = true;
+            self.perhaps_unused.push_front(address);
+            self.unchecked += 1;
         }
     }
 
-    /// Takes the handlers that no type uses.
+    /// Takes the handlers that no type uses. Checks those that lost their last type since the last
+    /// call, and a few of the others.
     fn take_unused(&mut self) -> Vec<KnownHandler> {
-        let handlers = &self.handlers;
-        let is_unused = |address: &usize| handlers.get(address).is_none_or(KnownHandler::is_unused);
-        let unused: Vec<usize> = self.perhaps_unused.iter().copied().filter(is_unused).collect();
-        for address in &unused {
-            self.perhaps_unused.remove(address);
+        let mut unused = Vec::new();
+        let checks = std::mem::take(&mut self.unchecked) + CHECKS;
+        for _ in 0..self.perhaps_unused.len().min(checks) {
+            let Some(address) = self.perhaps_unused.pop_front() else { break };
+            let Some(known) = self.handlers.get_mut(&address) else { continue };
+            if known.is_unused() {
+                unused.extend(self.handlers.remove(&address));
+            } else if known.types == 0 {
+                self.perhaps_unused.push_back(address);
+            } else {
+                known.is_listed = false;
+            }
         }
-        unused.iter().filter_map(|address| self.handlers.remove(address)).collect()
+        unused
     }
 
     /// Takes the types of which the core knows nothing. Checks a few.
