@@ -67,13 +67,10 @@ impl<T: Item> Shared<T> {
             self.register_new(&mut control, item_type, handlers, settings).map(|()| None)
         };
         let before = before.map_err(AddHandlerError::Config)?;
-        let retired = before.map(|before| self.retire(before, None));
+        let begun = before.map(|before| self.retire(before, None, true));
         self.end_some_departures(&mut control);
         drop(control);
-        if retired.is_some() {
-            self.threads.wake_all();
-        }
-        Ok(retired)
+        Ok(begun.map(|begun| self.continue_retirement(begun)))
     }
 
     /// Gives other handlers to a type that has not gone. Returns the previous ones.
@@ -260,15 +257,23 @@ impl<T: Item> Shared<T> {
         control.growth.count_hosted(&self.route, &before.partitions, Some(&before), None);
         let debt = self.owe_what_lingers(&before);
         place.publish(None);
-        let retired = self.retire(before, debt);
+        let is_settled = self.has_settled(&before.partitions);
+        let begun = self.retire(before, debt, is_settled);
         // What follows locks the lanes as well, which would hide that the rule is off.
         if !rule_off(Rule::RecallType) {
             self.begin_departure(&mut control, key);
             self.end_some_departures(&mut control);
         }
         drop(control);
-        self.threads.wake_all();
-        Some(retired)
+        Some(self.continue_retirement(begun))
+    }
+
+    /// Whether nothing is left of the types of these partitions.
+    fn has_settled(&self, partitions: &[usize]) -> bool {
+        partitions.iter().all(|&index| {
+            let partition = self.route.partition(index);
+            partition.completed() >= partition.pushed_under_gate()
+        })
     }
 
     /// When a removed handler has had its last call.

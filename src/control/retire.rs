@@ -2,10 +2,13 @@
 //! `ownership/README.md`).
 //!
 //! A drain thread may be inside it when its type already has another handler. When no thread is, a
-//! drain thread calls `on_close` and ends the retirement. Only callers that ask to wait for that.
+//! drain thread calls `on_close` and ends the retirement. Only callers that ask to wait for that. A
+//! handler without an `on_close` that no thread is inside retires at once, unless its type goes and
+//! has items left: those who remove types wait for the drain threads, so that types do not come faster
+//! than they can go.
 
 use crate::config::Selector;
-use crate::control::retirements::{Retired, Retirement};
+use crate::control::retirements::{Begun, Retired, Retirement};
 use crate::flow::desk::Recall;
 use crate::flow::desk::lane::{Debt, Owed};
 use crate::flow::handler::HandlerRef;
@@ -17,13 +20,14 @@ use crate::sync::{Arc, Weak};
 
 impl<T: Item> Shared<T> {
     /// Begins the retirement of `registered`, after the type was published without it. Under the
-    /// control lock; when the caller has released that, it wakes all threads, the first of which
-    /// that is not inside a handler ends the retirement if no thread is inside.
-    pub(crate) fn retire(
+    /// control lock; when the caller has released that, it continues the retirement. `may_end`: it
+    /// need not wait for a drain thread.
+    pub(super) fn retire(
         self: &Arc<Self>,
         registered: Arc<TypeHandlers<T>>,
         debt: Option<Debt>,
-    ) -> Arc<Retired> {
+        may_end: bool,
+    ) -> Begun<T> {
         self.serving.remove(registered.instances());
         let gone: Vec<HandlerRef<T>> =
             registered.instances().filter(|handler| !self.serves(handler)).cloned().collect();
@@ -42,7 +46,18 @@ impl<T: Item> Shared<T> {
             }
         };
         self.partitions_of(&registered.partitions).for_each(recall);
-        self.retirements.begin(registered, debt)
+        let serves = |handler: &HandlerRef<T>| self.serves(handler);
+        self.retirements.begin(registered, debt, may_end, serves, &self.watcher())
+    }
+
+    /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
+    /// a handler ends it, when no thread is inside. Without a lock.
+    pub(super) fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
+        match begun.over {
+            Some(retirement) => retirement.end(),
+            None => self.threads.wake_all(),
+        }
+        begun.retired
     }
 
     /// Where the items of a type may be that has these partitions.

@@ -8,6 +8,7 @@
 use crate::flow::desk::Recall;
 use crate::flow::desk::lane::Debt;
 use crate::flow::handler::HandlerRef;
+use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::pause::{Pause, slice};
 use crate::flow::route::TypeHandlers;
 use crate::rules::{Rule, rule_off};
@@ -95,11 +96,24 @@ impl<T> Retirement<T> {
     }
 
     /// After `on_close`. Drops the handlers before it notifies the callers that wait.
+    ///
+    /// # Panics
+    /// A handler panicked when it was dropped; the callers were notified.
     pub(crate) fn end(self) {
         let Self { registered, to_close, retired, .. } = self;
-        drop((registered, to_close));
+        let mut panics = DropPanics::default();
+        panics.drop_all([(registered, to_close)].into_iter());
         retired.end();
+        panics.resume();
     }
+}
+
+/// A retirement that has begun.
+pub(super) struct Begun<T> {
+    pub(super) retired: Arc<Retired>,
+    /// It is over already, as soon as the caller ends it, without a lock. Otherwise a drain thread
+    /// does.
+    pub(super) over: Option<Retirement<T>>,
 }
 
 pub(crate) struct Retirements<T> {
@@ -128,19 +142,34 @@ impl<T> Retirements<T> {
         self.list.lock().iter().any(|retirement| retirement.is_quiet(&serves, watcher))
     }
 
-    /// Begins the retirement of `registered`. Under the control lock; the caller fences before it
+    /// Begins the retirement of `registered`. It is over if it `may_end`, no thread is inside, and
+    /// none of the instances has an `on_close`. Under the control lock; the caller fences before it
     /// wakes the threads.
     pub(super) fn begin(
         &self,
         registered: Arc<TypeHandlers<T>>,
         debt: Option<Debt>,
-    ) -> Arc<Retired> {
+        may_end: bool,
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> Begun<T> {
         let retired = Arc::new(Retired::new());
+        let begun = Retirement { registered, debt, to_close: Vec::new(), retired: retired.clone() };
         let mut list = self.list.lock();
-        list.push(Retirement { registered, debt, to_close: Vec::new(), retired: retired.clone() });
+        // One that is in another retirement is closed at the end of that.
+        let closes = |handler: &HandlerRef<T>| {
+            handler.handler.has_on_close()
+                && !serves(handler)
+                && !list.iter().any(|retirement| retirement.has(handler))
+        };
+        if may_end && !begun.registered.instances().any(closes) && begun.is_quiet(&serves, watcher)
+        {
+            return Begun { retired, over: Some(begun) };
+        }
+        list.push(begun);
         // Relaxed: ordered by the caller's fence.
         self.pending.store(list.len(), Ordering::Relaxed);
-        retired
+        Begun { retired, over: None }
     }
 
     /// Takes the retirements off the list that can end. Each gets the instances to close: those

@@ -60,6 +60,12 @@ pub trait Handler<T>: Send + Sync {
         Ok(())
     }
 
+    /// Whether [`on_close`](Self::on_close) does anything. If not, a handler that is replaced while
+    /// no thread is inside, or removed with nothing queued for it, goes without a drain thread.
+    fn has_on_close(&self) -> bool {
+        true
+    }
+
     /// Called once per queue, after the handler's last batch.
     ///
     /// # Errors
@@ -84,6 +90,10 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure> {
         self(batch);
         Ok(())
+    }
+
+    fn has_on_close(&self) -> bool {
+        false
     }
 }
 

@@ -1,7 +1,9 @@
 //! P9, P1: a handler that is removed or replaced gets its last batch, then `on_close` once, and is
 //! never called again.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
@@ -79,6 +81,39 @@ fn without_a_free_thread_a_removal_ends_at_its_deadline() {
 }
 
 /// A spare thread makes the last call.
+/// A handler without `on_close`, which notes the thread that drops it.
+fn dropped_by(note: &Arc<Mutex<Option<ThreadId>>>, panics: bool) -> HandlerRef<Sent> {
+    struct Dropped(Arc<Mutex<Option<ThreadId>>>, bool);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap() = Some(thread::current().id());
+            assert!(!self.1, "dropped");
+        }
+    }
+    let dropped = Dropped(note.clone(), panics);
+    HandlerRef::new(move |batch: &mut Batch<Sent>| drop((&dropped, batch.drain())))
+}
+
+#[test]
+fn a_handler_with_nothing_to_close_goes_without_a_drain_thread() {
+    let queue = start(Config { spare_threads: Some(0), ..config(1) });
+    let (hold, entered, release) = holding();
+    let (replaced, removed) = (Arc::default(), Arc::default());
+    queue.add_handler(key(0), hold).unwrap();
+    queue.add_handler(key(1), dropped_by(&replaced, false)).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    entered.wait();
+    queue.add_handler(key(1), dropped_by(&removed, true)).unwrap();
+    let here = Some(thread::current().id());
+    assert_eq!(*replaced.lock().unwrap(), here);
+    // Its drop panics, which leaves nothing locked.
+    catch_unwind(AssertUnwindSafe(|| queue.remove_handler(key(1)))).unwrap_err();
+    assert_eq!(*removed.lock().unwrap_or_else(PoisonError::into_inner), here);
+    queue.add_handler(key(1), dropped_by(&Arc::default(), false)).unwrap();
+    release.open();
+    shut_down(&queue);
+}
+
 #[test]
 fn a_removal_does_not_wait_for_other_handlers_that_hang() {
     let queue = start(Config { spare_threads: Some(1), ..config(2) });

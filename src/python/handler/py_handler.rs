@@ -278,6 +278,10 @@ impl Handler<PyItem> for PyHandler {
         Self::call0(self.on_idle.as_ref())
     }
 
+    fn has_on_close(&self) -> bool {
+        self.on_close.is_some()
+    }
+
     fn on_close(&self) -> Result<(), Failure> {
         Self::call0(self.on_close.as_ref())
     }
