@@ -255,9 +255,9 @@ impl<T: Item> Shared<T> {
             return None;
         }
         control.growth.count_hosted(&self.route, &before.partitions, Some(&before), None);
+        let is_settled = self.has_settled(&before.partitions);
         let debt = self.owe_what_lingers(&before);
         place.publish(None);
-        let is_settled = self.has_settled(&before.partitions);
         let begun = self.retire(before, debt, is_settled);
         // What follows locks the lanes as well, which would hide that the rule is off.
         if !rule_off(Rule::RecallType) {

@@ -26,7 +26,7 @@ impl Retired {
         Self { ended: Mutex::new(false), changed: Condvar::new() }
     }
 
-    fn is_ended(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         *self.ended.lock()
     }
 

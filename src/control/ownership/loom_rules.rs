@@ -296,3 +296,36 @@ fn loom_remove_while_the_owner_submits() {
         assert_eq!(shared.threads[0].tally.counts().failed, 0);
     });
 }
+
+/// Rule 12: the same for a handler that is replaced. Without an `on_close` it needs no other thread.
+#[test]
+fn loom_replace_while_the_owner_submits() {
+    model(2, || {
+        let (old, new) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+        let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..1).map(|_| sleeper()).unzip();
+        let slots = ThreadSlots::new(wakers, Spares::new(1, Vec::new()));
+        let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
+        let shared =
+            Arc::new(Shared::new("q".to_owned(), config(1), by_handler, None, host, slots, None));
+        let register = |shared: &Arc<Shared<Number>>, seen: &Arc<Seen>| {
+            shared.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap()
+        };
+        register(&shared, &old);
+        shared.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
+        let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
+        let replacement = {
+            let (shared, old, new) = (shared.clone(), old.clone(), new.clone());
+            thread::spawn(move || {
+                let retired = register(&shared, &new).unwrap();
+                if retired.is_ended() {
+                    old.inside.with_mut(|_| ());
+                }
+            })
+        };
+        owner.cycle();
+        replacement.join().unwrap();
+        assert_eq!(shared.threads[0].tally.counts().failed, 0);
+        owner.cycle();
+        assert_eq!(old.numbers().len() + new.numbers().len(), 1);
+    });
+}

@@ -98,7 +98,11 @@ impl World {
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         if counts {
             let items: Vec<u8> = lane.job[first..].iter().map(|item| item.position).collect();
+            let has_handler = me.in_hand.is_some_and(|in_hand| in_hand.desk.is_some());
             for position in items {
+                if !has_handler && state.partitions[of].owed & 1 << position != 0 {
+                    state.break_promise("a handler that was removed did not get what lingered");
+                }
                 if state.partitions[of].is_settled(position) {
                     state.break_promise("an item was handled twice");
                 }
@@ -115,6 +119,7 @@ impl World {
         let partition = &mut state.partitions[of];
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
+        lane.is_debt &= retries;
         if retries {
             if in_hand.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
                 lane.job.truncate(1);
@@ -141,7 +146,8 @@ impl World {
         } else {
             lane.job.clear();
             lane.state = LaneState::Ready;
-            if lane.tail.is_empty() {
+            // What it still owes may be queued.
+            if lane.tail.is_empty() && lane.owed == 0 {
                 partition.lanes[kind] = None;
             }
         }

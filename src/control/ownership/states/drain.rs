@@ -113,8 +113,10 @@ impl World {
                 }
                 next.partitions[of].is_locked = true;
                 next.threads[at].may_be_awaited = state.partitions[of].held() > 0;
+                next.threads[at].is_patient = None;
                 if !me.only_submits {
                     self.take(&mut next, thread, of);
+                    self.end_linger(&mut next, thread, of);
                 }
                 next.threads[at].at = At::Submit;
                 each(step("takes from"), next);
@@ -225,20 +227,27 @@ impl World {
         let me = &mut state.threads[usize::from(thread)];
         let partition = &mut state.partitions[of];
         for lane in partition.lanes.iter_mut().flatten() {
-            if let LaneState::BackingOff { is_due } = lane.state
+            if let Some(is_due) = lane.state.is_due()
                 && (is_due || me.saw_closing && !self.is_off(Rule::CloseEndsBackOff))
             {
+                lane.has_waited = lane.state.is_lingering();
                 lane.state = LaneState::Ready;
             }
         }
+        let mut budget = self.batch;
         if partition.has_lanes() && !self.is_mixed {
-            partition.was_stopped = true;
-            return;
+            // What the last batch had no room for is filled up.
+            budget = partition.lanes().map(|lane| self.room_in(lane)).sum();
+            if budget == 0 {
+                partition.was_stopped = true;
+                return;
+            }
         }
+        partition.quiet_until = 0;
         let sealed = partition.queue.len() - usize::from(partition.open);
-        let mut count = sealed.min(self.batch.next_multiple_of(self.segment()));
+        let mut count = sealed.min(budget.next_multiple_of(self.segment()));
         me.may_be_awaited |= count > 0;
-        if count < self.batch {
+        if count < budget {
             count += usize::from(std::mem::take(&mut partition.open));
         } else if !self.is_off(Rule::BudgetBit) {
             partition.is_ready = true;
@@ -250,6 +259,9 @@ impl World {
             let lane = partition.lanes[kind].get_or_insert_with(Lane::new);
             lane.tail.push(Item { run, ..item });
             partition.taken += 1;
+            if lane.tail.len() >= self.batch && lane.state.is_lingering() {
+                lane.state = LaneState::Ready;
+            }
         }
     }
 
@@ -263,6 +275,9 @@ impl World {
         let lane = next.partitions[of].lanes[kind].as_ref().expect("it is ready");
         let number = Index::try_from(kind).expect("few types");
         if let Some(desk) = self.target(&next, kind, lane, thread) {
+            if self.leave_to_linger(&mut next, thread, of, kind) {
+                return each(step, next);
+            }
             next.threads[usize::from(thread)].desk = desk;
             next.threads[usize::from(thread)].at = At::Desk(number);
         } else {
@@ -320,7 +335,7 @@ impl World {
         if !me.only_submits {
             me.left = if me.in_hand.is_some() { Index::try_from(ready).unwrap_or(0) } else { 0 };
         }
-        if partition.lanes().any(|lane| matches!(lane.state, LaneState::BackingOff { .. })) {
+        if partition.lanes().any(|lane| lane.state.is_due().is_some()) {
             me.timers |= 1 << of;
         }
         let may_finish = !partition.has_lanes() || self.is_off(Rule::FinishWithoutLanes);

@@ -13,8 +13,8 @@
 //! | `explore.rs` | the search |
 //! | `state.rs`, `positions.rs` | what the threads share, and where each of them is |
 //! | `world.rs` | what a queue is asked to do; the promises, and what a good end is |
-//! | `drain.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
-//! | `producers.rs`, `others.rs` | the steps of all others |
+//! | `drain.rs`, `calls.rs`, `linger.rs`, `leave.rs` | the steps of a drain thread |
+//! | `producers.rs`, `removal.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs` | the worlds that are searched |
 //!
 //! The tests run with those of loom, which are optimised. They stop at a limit of states; `make
@@ -24,9 +24,11 @@ mod calls;
 mod drain;
 mod explore;
 mod leave;
+mod linger;
 mod others;
 mod positions;
 mod producers;
+mod removal;
 mod state;
 mod world;
 mod worlds;
@@ -78,7 +80,7 @@ fn without_each_rule_a_promise_breaks() {
 
 /// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
 /// the model cannot have a second lane of a type.
-const RULES: [(Rule, &str); 31] = [
+const RULES: [(Rule, &str); 34] = [
     (Rule::HoldDesk, "two threads at one desk"),
     (Rule::TicketsAtRelease, "two threads at one desk, a close"),
     (Rule::FailedToHead, "a close, a retry"),
@@ -110,4 +112,7 @@ const RULES: [(Rule, &str); 31] = [
     (Rule::WaitForRetired, "a removal"),
     (Rule::TakeOver, "a call that hangs"),
     (Rule::AssignWake, "a move"),
+    (Rule::EndQuiet, "a batch that becomes full"),
+    (Rule::FlushEndsLinger, "a batch that waits, a flush"),
+    (Rule::OweLingering, "a batch that waits, a removal"),
 ];

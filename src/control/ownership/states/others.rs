@@ -1,8 +1,7 @@
-//! The steps of all others than drain threads: producers, the side that moves partitions, those who
-//! close, flush and remove, and the clock.
+//! The steps of the side that moves partitions, of those who close and flush, and of the clock.
 
 use super::drain::Each;
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, RemoverAt};
+use super::positions::{At, CloserAt, FlusherAt, MoverAt};
 use super::state::{Index, LaneState, LaneUse, Owner, Partition, State};
 use super::world::{Step, World};
 use crate::rules::Rule;
@@ -189,17 +188,22 @@ impl World {
         let step = |what| Step("flush", 0, what, self.partitions);
         match state.flusher {
             FlusherAt::Begin => {
-                for (goal, partition) in next.goals.iter_mut().zip(&state.partitions) {
+                next.flush_waits = true;
+                next.flusher = FlusherAt::Goals;
+                each(step("says that it waits for all"), next);
+            }
+            FlusherAt::Goals => {
+                for (goal, partition) in next.goals.iter_mut().zip(&mut next.partitions) {
                     *goal = Index::try_from(partition.put.len()).expect("few items");
+                    partition.is_ready |= self.lingers;
                 }
-                next.flusher = FlusherAt::Mark;
+                next.flusher = FlusherAt::Wake;
                 each(step("sets its goals for all"), next);
             }
-            FlusherAt::Mark => {
-                next.flush_waits = true;
+            FlusherAt::Wake => {
                 next.wake_all();
                 next.flusher = FlusherAt::Check;
-                each(step("says that it waits for all"), next);
+                each(step("wakes all"), next);
             }
             FlusherAt::Check => {
                 if state.partitions.iter().any(|partition| partition.is_locked) {
@@ -232,96 +236,25 @@ impl World {
         }
     }
 
-    // ---- removal and replacement
-
-    pub fn remover_steps(
-        &self,
-        state: &State,
-        kind: Index,
-        replacement: Option<Index>,
-        each: Each<'_>,
-    ) {
-        let mut next = state.clone();
-        let step = |what, partition| Step("removal", 0, what, partition);
-        let after = |partition: Index| {
-            let is_last = partition + 1 == self.partitions;
-            if is_last { RemoverAt::Pend } else { RemoverAt::Recall(partition + 1) }
-        };
-        match state.remover {
-            RemoverAt::Begin => {
-                if state.is_controlled {
-                    return;
-                }
-                if state.closer == CloserAt::Begin {
-                    next.is_controlled = true;
-                    next.handlers[usize::from(kind)] = replacement;
-                    next.remover = RemoverAt::Recall(0);
-                } else {
-                    // Refused.
-                    next.remover = RemoverAt::Done;
-                }
-                each(step("publishes, before", 0), next);
-            }
-            RemoverAt::Recall(partition) => {
-                let its = &mut next.partitions[usize::from(partition)];
-                next.remover = after(partition);
-                if !self.is_off(Rule::RecallType) {
-                    if its.is_locked {
-                        return;
-                    }
-                    if let Some(lane) = its.lanes[usize::from(kind)].as_mut()
-                        && lane.state != LaneState::Running
-                    {
-                        lane.state = LaneState::Ready;
-                        next.remover = RemoverAt::Bit(partition);
-                    }
-                }
-                each(step("recalls the jobs of", partition), next);
-            }
-            RemoverAt::Bit(partition) => {
-                self.set_bit(&mut next, usize::from(partition));
-                next.remover = RemoverAt::Wake(partition);
-                each(step("sets the bit of", partition), next);
-            }
-            RemoverAt::Wake(partition) => {
-                self.wake_inside(&mut next, usize::from(partition));
-                next.remover = after(partition);
-                each(step("wakes who is inside of", partition), next);
-            }
-            RemoverAt::Pend => {
-                next.retires = true;
-                next.is_controlled = false;
-                next.wake_all();
-                next.remover = RemoverAt::Wait;
-                each(step("retires the handler of type", kind), next);
-            }
-            RemoverAt::Wait => {
-                let waits = !self.is_off(Rule::WaitForRetired);
-                if !waits || !state.retires || state.is_expired {
-                    next.has_retired |= !state.is_expired;
-                    next.remover = RemoverAt::Done;
-                    each(step("returns, without the handler of type", kind), next);
-                }
-            }
-            RemoverAt::Done => {}
-        }
-    }
-
     // ---- the clock
 
     pub fn clock_steps(&self, state: &State, each: Each<'_>) {
-        if self.has_long_back_offs {
+        if self.has_long_waits {
             return;
         }
         for partition in 0..self.partitions {
             for kind in 0..state.handlers.len() {
-                let lane = state.partitions[usize::from(partition)].lanes[kind].as_ref();
-                if lane.is_some_and(|it| it.state == LaneState::BackingOff { is_due: false }) {
-                    let mut next = state.clone();
-                    let lane = next.partitions[usize::from(partition)].lanes[kind].as_mut();
-                    lane.expect("it backs off").state = LaneState::BackingOff { is_due: true };
-                    each(Step("clock", 0, "ends a back-off in", partition), next);
-                }
+                let mut next = state.clone();
+                let lane = next.partitions[usize::from(partition)].lanes[kind].as_mut();
+                let Some(lane) = lane else { continue };
+                lane.state = match lane.state {
+                    LaneState::BackingOff { is_due: false } => {
+                        LaneState::BackingOff { is_due: true }
+                    }
+                    LaneState::Lingering { is_due: false } => LaneState::Lingering { is_due: true },
+                    _ => continue,
+                };
+                each(Step("clock", 0, "ends a wait in", partition), next);
             }
         }
     }

@@ -54,6 +54,8 @@ pub enum At {
 pub enum ProducerAt {
     Put,
     Wake,
+    /// Wakes the owner of a full partition.
+    Press,
     Register,
     CheckAgain,
     Wait,
@@ -109,7 +111,8 @@ pub enum CloserAt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlusherAt {
     Begin,
-    Mark,
+    Goals,
+    Wake,
     Check,
     Wait,
     Done,
@@ -118,6 +121,9 @@ pub enum FlusherAt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RemoverAt {
     Begin,
+    /// Leaves what lingers in a partition to the handler.
+    Owe(Index),
+    Publish,
     Recall(Index),
     Bit(Index),
     Wake(Index),

@@ -28,6 +28,11 @@ impl World {
                 next.producers[number].at = ProducerAt::Put;
                 each(step("wakes the owner of"), next);
             }
+            ProducerAt::Press => {
+                next.wake(state.partitions[of].owner.inside());
+                next.producers[number].at = ProducerAt::Register;
+                each(step("presses the owner of"), next);
+            }
             ProducerAt::Register => {
                 next.producers[number].waits = true;
                 next.producers[number].is_notified = false;
@@ -61,7 +66,11 @@ impl World {
             producer.next += 1;
             return;
         }
-        if is_full {
+        if is_full && self.lingers {
+            (partition.is_wanted, partition.is_ready) = (true, true);
+            producer.at = ProducerAt::Press;
+            return;
+        } else if is_full {
             producer.at = ProducerAt::Register;
             return;
         }
@@ -70,7 +79,10 @@ impl World {
         partition.queue.push(Item { kind, position, run: 0 });
         partition.put.push(kind);
         partition.open = (partition.open + 1) % Index::try_from(self.segment()).expect("few items");
-        if was_empty {
+        // In a quiet partition only the put that makes the batch full notifies.
+        let was_quiet = position < partition.quiet_until;
+        let is_over = position + 1 == partition.quiet_until && !self.is_off(Rule::EndQuiet);
+        if is_over || was_empty && !was_quiet {
             partition.is_ready = true;
             producer.at = ProducerAt::Wake;
         } else {

@@ -48,6 +48,21 @@ pub enum LaneState {
     Posted(Index),
     Running,
     BackingOff { is_due: bool },
+    Lingering { is_due: bool },
+}
+
+impl LaneState {
+    /// `None`: it waits for no time.
+    pub fn is_due(self) -> Option<bool> {
+        match self {
+            Self::BackingOff { is_due } | Self::Lingering { is_due } => Some(is_due),
+            Self::Ready | Self::Posted(_) | Self::Running => None,
+        }
+    }
+
+    pub fn is_lingering(self) -> bool {
+        matches!(self, Self::Lingering { .. })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -60,6 +75,12 @@ pub struct Lane {
     pub tried_by: Option<Index>,
     pub tail: Items,
     pub is_choked: bool,
+    /// Whether its next batch has waited for as long as it may.
+    pub has_waited: bool,
+    /// How many items the handler that was removed still gets.
+    pub owed: u8,
+    /// Whether the job consists of such items.
+    pub is_debt: bool,
 }
 
 impl Lane {
@@ -71,6 +92,9 @@ impl Lane {
             tried_by: None,
             tail: Items::new(),
             is_choked: false,
+            has_waited: false,
+            owed: 0,
+            is_debt: false,
         }
     }
 
@@ -102,11 +126,17 @@ pub struct Partition {
     pub taken: u8,
     pub released: u8,
     pub choked: [bool; TYPES],
+    /// Puts before this position notify no thread.
+    pub quiet_until: u8,
+    /// A producer found no room.
+    pub is_wanted: bool,
     // ---- what really happened
     /// The types of the items that were put, in order.
     pub put: SmallVec<[Index; 6]>,
     /// One bit for each of them that is settled.
     pub settled: u8,
+    /// The same for those that lingered when their handler was removed.
+    pub owed: u8,
 }
 
 /// What the lanes of a partition wait for.
@@ -133,8 +163,11 @@ impl Partition {
             taken: 0,
             released: 0,
             choked: [false; TYPES],
+            quiet_until: 0,
+            is_wanted: false,
             put: SmallVec::new(),
             settled: 0,
+            owed: 0,
         }
     }
 
@@ -154,7 +187,7 @@ impl Partition {
 
     pub fn lane_use(&self) -> LaneUse {
         let waits_for_owner =
-            |lane: &Lane| matches!(lane.state, LaneState::Ready | LaneState::BackingOff { .. });
+            |lane: &Lane| lane.state == LaneState::Ready || lane.state.is_due().is_some();
         if !self.has_lanes() {
             LaneUse::Empty
         } else if self.lanes().any(waits_for_owner) {
@@ -235,6 +268,8 @@ pub struct Thread {
     pub saw_closing: bool,
     /// Whether producers may wait for the room that the turn makes.
     pub may_be_awaited: bool,
+    /// Whether batches that are not full may wait in this turn; `None` until the first of them.
+    pub is_patient: Option<bool>,
     /// The owner word that it read.
     pub seen: Option<Owner>,
     /// Jobs that are submitted again.
@@ -258,6 +293,7 @@ impl Thread {
             only_submits: false,
             saw_closing: false,
             may_be_awaited: false,
+            is_patient: None,
             seen: None,
             recalls: SmallVec::new(),
             desk: 0,
@@ -340,13 +376,10 @@ impl State {
         self.is_expired || self.is_closing && self.unfinished == 0
     }
 
-    /// Whether a lane of the partition backs off, and its time has come.
+    /// Whether a lane of the partition waits for a time, and that has come.
     pub fn has_due(&self, partition: Index) -> Option<bool> {
-        let states = self.partitions[usize::from(partition)].lanes().map(|lane| lane.state);
-        states.fold(None, |due, state| match state {
-            LaneState::BackingOff { is_due } => Some(due.unwrap_or(false) || is_due),
-            _ => due,
-        })
+        let lanes = self.partitions[usize::from(partition)].lanes();
+        lanes.filter_map(|lane| lane.state.is_due()).reduce(|due, is_due| due || is_due)
     }
 
     /// Notifies the producers that wait in front of a partition.

@@ -52,8 +52,10 @@ pub struct World {
     pub failures: [u8; TYPES],
     /// Whether the first item of a job fails alone.
     pub fails_in_part: bool,
-    /// Whether a back-off lasts longer than all else.
-    pub has_long_back_offs: bool,
+    /// Whether batches wait until they are full.
+    pub lingers: bool,
+    /// Whether a back-off, or the wait of a batch, lasts longer than all else.
+    pub has_long_waits: bool,
     pub hang: Hang,
     /// Partition, and the thread that it goes to.
     pub moves: &'static [(Index, Index)],
@@ -80,7 +82,8 @@ impl World {
             batch: 8,
             failures: [0; TYPES],
             fails_in_part: false,
-            has_long_back_offs: false,
+            lingers: false,
+            has_long_waits: false,
             hang: Hang::No,
             moves: &[],
             flushes: false,
@@ -109,7 +112,8 @@ impl World {
         if self.has_consumers {
             Some(lane.tried_by.unwrap_or(thread))
         } else {
-            state.handlers[kind]
+            let owed = || self.retired_desk().filter(|_| lane.owed > 0 && lane.job.is_empty());
+            state.handlers[kind].or_else(owed)
         }
     }
 
@@ -133,24 +137,30 @@ impl World {
     /// Under the lock of the lanes: the job of a lane is in a thread's hand.
     pub fn take_job(&self, lane: &mut Lane) {
         if lane.job.is_empty() {
-            let count = lane.tail.len().min(self.batch);
+            let owed = usize::from(std::mem::take(&mut lane.owed));
+            lane.is_debt = owed > 0;
+            let most = if lane.is_debt { owed.min(self.batch) } else { self.batch };
+            let count = lane.tail.len().min(most);
             lane.job = lane.tail.drain(..count).collect();
-            (lane.tries, lane.tried_by) = (0, None);
+            (lane.tries, lane.tried_by, lane.has_waited) = (0, None, false);
         }
         lane.state = LaneState::Running;
         lane.is_choked &= lane.held() > 0;
     }
 
     /// The desk of the handler that is removed.
-    fn retired_desk(&self) -> Option<Index> {
+    pub fn retired_desk(&self) -> Option<Index> {
         self.removes.map(|(kind, _)| self.desks[usize::from(kind)])
     }
 
     pub fn watch_retired(&self, state: &mut State) -> bool {
         let Some(desk) = self.retired_desk().filter(|_| state.retires) else { return false };
+        let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
+        let is_owed = lanes.any(|lane| lane.owed > 0 || lane.is_debt);
         let desk = &mut state.desks[usize::from(desk)];
-        desk.is_watched |= desk.is_held;
-        !desk.is_held
+        let is_quiet = !desk.is_held && !is_owed;
+        desk.is_watched |= !is_quiet;
+        is_quiet
     }
 
     fn is_done(&self, state: &State) -> bool {
@@ -189,7 +199,8 @@ impl World {
         };
         let is_handled = |partition: &Partition| {
             let mut kinds = (0..).zip(&partition.put);
-            kinds.all(|(at, &kind)| partition.is_settled(at) || hung == Some(kind))
+            self.may_linger(partition)
+                || kinds.all(|(at, &kind)| partition.is_settled(at) || hung == Some(kind))
         };
         state.partitions.iter().all(is_handled)
     }

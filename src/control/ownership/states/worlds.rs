@@ -19,6 +19,7 @@ pub fn worlds() -> Vec<World> {
     worlds.extend(shared_handlers());
     worlds.extend(removals());
     worlds.extend(long_calls());
+    worlds.extend(lingering());
     worlds
 }
 
@@ -51,7 +52,7 @@ fn in_one_partition() -> [World; 17] {
         },
         World {
             failures: [2, 0],
-            has_long_back_offs: true,
+            has_long_waits: true,
             closes: true,
             ..World::new("a close, a retry", &[&[(0, 0), (0, 0)]])
         },
@@ -143,7 +144,7 @@ fn moves() -> [World; 13] {
         World {
             moves: &[(0, 1)],
             failures: [1, 0],
-            has_long_back_offs: true,
+            has_long_waits: true,
             closes: true,
             expires: true,
             ..two("a move, a close that runs out of time", &[&[(0, 0)]])
@@ -205,13 +206,13 @@ fn removals() -> [World; 7] {
         World {
             removes: Some((0, None)),
             failures: [1, 0],
-            has_long_back_offs: true,
+            has_long_waits: true,
             ..World::new("a removal, a long back-off", &[&[(0, 0), (0, 0)]])
         },
         World {
             removes: Some((0, None)),
             failures: [1, 0],
-            has_long_back_offs: true,
+            has_long_waits: true,
             moves: &[(0, 1)],
             ..two("a removal, a long back-off, a move", &[&[(0, 0)]])
         },
@@ -295,6 +296,84 @@ fn long_calls() -> [World; 11] {
                 "a choked type, a larger buffer",
                 &[&[(0, 0), (0, 0), (0, 0)], &[(0, 1), (0, 1)]],
             )
+        },
+    ]
+}
+
+/// One type, whose batches of two items wait until they are full, however long.
+fn patient(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
+    World { lingers: true, has_long_waits: true, batch: 2, ..World::new(name, puts) }
+}
+
+fn lingering() -> [World; 14] {
+    [
+        patient("a batch that becomes full", &[&[(0, 0), (0, 0), (0, 0)]]),
+        World {
+            batch: 3,
+            has_long_waits: false,
+            ..patient("a batch that becomes due", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            flushes: true,
+            ..patient("a batch that waits, a flush", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            closes: true,
+            ..patient("a batch that waits, a close", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            batch: 4,
+            bound: 2,
+            ..patient("a batch that waits, a small buffer", &[&[(0, 0), (0, 0)], &[(0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, None)),
+            ..patient("a batch that waits, a removal", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, None)),
+            batch: 3,
+            flushes: true,
+            ..patient("a batch that waits, a removal, a flush", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, Some(2))),
+            ..patient("a batch that waits, a replacement", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            removes: Some((0, None)),
+            closes: true,
+            ..patient("a batch that waits, a removal, a close", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            threads: 2,
+            partitions: 2,
+            moves: &[(0, 1)],
+            ..patient("a batch that waits, a move", &[&[(0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            threads: 2,
+            partitions: 2,
+            moves: &[(0, 1)],
+            removes: Some((0, None)),
+            ..patient("a batch that waits, a move, a removal", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            is_mixed: true,
+            ..patient("two types whose batches wait", &[&[(0, 0), (0, 1), (0, 0)]])
+        },
+        World {
+            failures: [1, 0],
+            has_long_waits: false,
+            batch: 3,
+            ..patient("a batch that waits, a retry", &[&[(0, 0), (0, 0), (0, 0), (0, 0)]])
+        },
+        World {
+            threads: 2,
+            partitions: 2,
+            desks: [0, 0],
+            flushes: true,
+            ..patient("batches that wait, two threads at one desk", &[&[(0, 0)], &[(1, 1)]])
         },
     ]
 }
