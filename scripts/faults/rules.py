@@ -173,6 +173,7 @@ RULES: dict[str, list[str]] = {
     ],
     "RecallType": [
         "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",
+        "loom:control::ownership::loom_rules::loom_replace_while_the_owner_submits",
         "it:p4_replaced_handlers::a_new_handler_gets_the_batch_that_the_old_one_failed",
     ],
     "RecallFailed": [

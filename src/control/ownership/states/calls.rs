@@ -1,8 +1,8 @@
 //! The steps of a drain thread in and after a call.
 
 use super::drain::Each;
-use super::positions::At;
-use super::state::{InHand, Index, LaneState, State};
+use super::positions::{At, InHand};
+use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
 use crate::rules::Rule;
 
@@ -33,10 +33,12 @@ impl World {
                 let lane = next.partitions[of].lanes[kind].as_mut().expect("its job runs");
                 lane.tries += 1;
                 let fails = lane.tries <= self.failures[kind];
+                let is_dead = fails && self.keeper.is_some_and(|it| it.attempts == lane.tries);
                 let in_part = fails && self.fails_in_part && lane.job.len() > 1;
                 next.threads[at].in_hand = Some(InHand { fails, ..in_hand });
                 next.threads[at].at = match (fails, in_part) {
                     (false, _) => At::Settle,
+                    _ if is_dead => At::Bury,
                     (_, true) => At::SettlePart,
                     _ => At::EndJob,
                 };
@@ -51,6 +53,19 @@ impl World {
                 self.settle(&mut next, thread, of, kind, 1);
                 next.threads[at].in_hand = Some(InHand { is_counted_in_part: true, ..in_hand });
                 each(step("counts all but one of the items of"), next);
+            }
+            At::Bury => {
+                let in_hand = me.in_hand.expect("a call has a job");
+                let is_posted = self.post(&mut next, of, kind);
+                next.threads[at].in_hand =
+                    Some(InHand { fails: !is_posted, is_dead: !is_posted, ..in_hand });
+                next.threads[at].at = if is_posted { At::WakeForLetters } else { At::EndJob };
+                each(step("buries the items of"), next);
+            }
+            At::WakeForLetters => {
+                next.wake_all();
+                next.threads[at].at = At::EndJob;
+                each(step("wakes all after"), next);
             }
             At::EndJob => {
                 if state.partitions[of].is_locked {
@@ -84,7 +99,8 @@ impl World {
         let lane = partition.lanes[kind].as_ref().expect("its job runs");
         let same = |&(_, put): &(u8, &Index)| self.has_consumers || usize::from(*put) == kind;
         let mut unsettled = (0..).zip(&partition.put).filter(same).map(|(at, _)| at);
-        let mut unsettled = unsettled.by_ref().filter(|&at| !partition.is_settled(at));
+        let is_over = |at| partition.is_settled(at) || partition.is_buried(at);
+        let mut unsettled = unsettled.by_ref().filter(|&at| !is_over(at));
         if lane.job.iter().any(|item| unsettled.next() != Some(item.position)) {
             state.break_promise("a handler got items out of order, or again");
         }
@@ -125,10 +141,13 @@ impl World {
                 lane.job.truncate(1);
             }
             let is_current = self.has_consumers || state.handlers[kind] == in_hand.desk;
-            lane.state = if is_current || self.is_off(Rule::RecallFailed) {
-                LaneState::BackingOff { is_due: false }
-            } else {
+            lane.is_dead = in_hand.is_dead;
+            lane.state = if !is_current && !self.is_off(Rule::RecallFailed) {
                 LaneState::Ready
+            } else if in_hand.is_dead {
+                LaneState::AwaitsRoom { is_due: false }
+            } else {
+                LaneState::BackingOff { is_due: false }
             };
             lane.tried_by = self.has_consumers.then_some(thread);
             if self.is_off(Rule::FailedToHead) {
@@ -190,6 +209,10 @@ impl World {
             state.notify_flush();
         }
         let me = &mut state.threads[usize::from(thread)];
+        if let Some(next) = me.after_letters.take() {
+            me.at = next;
+            return;
+        }
         me.at = if me.left == 0 { At::Search } else { At::Enter };
         me.left = me.left.saturating_sub(1);
         me.only_submits = me.at == At::Enter;
@@ -209,7 +232,8 @@ impl World {
         if was_watched {
             next.wake_all();
         }
-        if !was_watched && let Some(&first) = state.desks[desk].tickets.first() {
+        let may_serve = !was_watched && state.threads[at].after_letters.is_none();
+        if may_serve && let Some(&first) = state.desks[desk].tickets.first() {
             let mut next = next.clone();
             next.desks[desk].tickets.remove(0);
             next.threads[at].recalls = [first].into_iter().collect();

@@ -1,7 +1,7 @@
 //! The steps of a drain thread: search, turn, call, sleep.
 
-use super::positions::At;
-use super::state::{InHand, Index, Item, Lane, LaneState, LaneUse, Owner, State};
+use super::positions::{At, InHand};
+use super::state::{Index, Item, Lane, LaneState, Owner, State};
 use super::world::{Hang, Step, World};
 use crate::rules::Rule;
 
@@ -26,6 +26,12 @@ impl World {
             | At::StoreWord
             | At::Announce
             | At::Wake => self.leave_steps(state, thread, each),
+            At::Letters
+            | At::LettersAtEnd
+            | At::TakeLetters
+            | At::RecallRefused
+            | At::CallWithLetters
+            | At::SettleLetters => self.letter_steps(state, thread, each),
             At::Discard => self.discard(state, thread, each),
             At::Ended => {}
             _ => self.call_steps(state, thread, each),
@@ -163,7 +169,13 @@ impl World {
         let at = usize::from(thread);
         let step = |what, partition| Step("thread", thread, what, partition);
         if state.is_over() {
-            next.threads[at].at = if state.is_expired { At::Discard } else { At::Ended };
+            next.threads[at].at = if state.is_expired {
+                At::Discard
+            } else if state.letters.is_listed {
+                At::LettersAtEnd
+            } else {
+                At::Ended
+            };
             next.threads[at].partition = 0;
             if !state.is_expired && state.retires {
                 (next.retires, next.has_retired) = (false, true);
@@ -187,7 +199,8 @@ impl World {
             }
         }
         if !self.visits(&next, thread, each) {
-            next.threads[at].at = if next.retires { At::Quiet } else { At::Prepare };
+            let quiet = if next.retires { At::Quiet } else { At::Prepare };
+            next.threads[at].at = if next.letters.is_listed { At::Letters } else { quiet };
             each(step("finds nothing, last in", state.threads[at].partition), next);
         }
     }
@@ -200,7 +213,7 @@ impl World {
             let its = &state.partitions[usize::from(partition)];
             let closes = state.threads[at].saw_closing && !its.is_finished;
             if self.owns(state, thread, partition) && (its.is_ready || closes) {
-                must_work |= its.is_ready || its.lane_use() != LaneUse::NotedCalls;
+                must_work |= its.is_ready || its.must_be_finished();
                 let mut next = state.clone();
                 next.threads[at].partition = partition;
                 next.threads[at].at = At::Enter;
@@ -215,11 +228,14 @@ impl World {
             let its = &state.partitions[usize::from(partition)];
             let unfinished = state.is_closing
                 && !its.is_finished
-                && its.lane_use() != LaneUse::NotedCalls
+                && its.must_be_finished()
                 && its.owner == Owner::Owned(thread);
             unfinished || its.is_ready && self.owns(state, thread, partition)
         };
-        (0..self.partitions).any(is_reason) || state.is_over() || self.watch_retired(state)
+        (0..self.partitions).any(is_reason)
+            || state.is_over()
+            || self.watch_retired(state)
+            || self.watch_letters(state)
     }
 
     /// Under the lock of the lanes.
@@ -228,7 +244,10 @@ impl World {
         let partition = &mut state.partitions[of];
         for lane in partition.lanes.iter_mut().flatten() {
             if let Some(is_due) = lane.state.is_due()
-                && (is_due || me.saw_closing && !self.is_off(Rule::CloseEndsBackOff))
+                && (is_due
+                    || me.saw_closing
+                        && !lane.state.awaits_room()
+                        && !self.is_off(Rule::CloseEndsBackOff))
             {
                 lane.has_waited = lane.state.is_lingering();
                 lane.state = LaneState::Ready;
@@ -273,6 +292,10 @@ impl World {
             return each(step, next);
         };
         let lane = next.partitions[of].lanes[kind].as_ref().expect("it is ready");
+        if lane.is_dead {
+            self.post_again(&mut next, of, kind);
+            return each(step, next);
+        }
         let number = Index::try_from(kind).expect("few types");
         if let Some(desk) = self.target(&next, kind, lane, thread) {
             if self.leave_to_linger(&mut next, thread, of, kind) {

@@ -13,9 +13,9 @@
 //! | `explore.rs` | the search |
 //! | `state.rs`, `positions.rs` | what the threads share, and where each of them is |
 //! | `world.rs` | what a queue is asked to do; the promises, and what a good end is |
-//! | `drain.rs`, `calls.rs`, `linger.rs`, `leave.rs` | the steps of a drain thread |
+//! | `drain.rs`, `calls.rs`, `linger.rs`, `letters.rs`, `leave.rs` | the steps of a drain thread |
 //! | `producers.rs`, `removal.rs`, `others.rs` | the steps of all others |
-//! | `worlds.rs` | the worlds that are searched |
+//! | `worlds.rs`, `worlds_of_batches.rs` | the worlds that are searched |
 //!
 //! The tests run with those of loom, which are optimised. They stop at a limit of states; `make
 //! states` does not.
@@ -24,6 +24,7 @@ mod calls;
 mod drain;
 mod explore;
 mod leave;
+mod letters;
 mod linger;
 mod others;
 mod positions;
@@ -32,6 +33,7 @@ mod removal;
 mod state;
 mod world;
 mod worlds;
+mod worlds_of_batches;
 
 use crate::rules::Rule;
 use explore::{Verdict, explore};
@@ -80,7 +82,7 @@ fn without_each_rule_a_promise_breaks() {
 
 /// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
 /// the model cannot have a second lane of a type.
-const RULES: [(Rule, &str); 34] = [
+const RULES: [(Rule, &str); 36] = [
     (Rule::HoldDesk, "two threads at one desk"),
     (Rule::TicketsAtRelease, "two threads at one desk, a close"),
     (Rule::FailedToHead, "a close, a retry"),
@@ -88,6 +90,7 @@ const RULES: [(Rule, &str); 34] = [
     (Rule::ResultBit, "a retry"),
     (Rule::ResultWake, "a move"),
     (Rule::StoppedTake, "a retry"),
+    (Rule::StoppedTake, "a full box of dead letters"),
     (Rule::AssignLanes, "a move between consumers, a retry"),
     (Rule::HeldCounts, "a retry beside another type, a small buffer"),
     (Rule::Choke, "a choked type"),
@@ -115,4 +118,5 @@ const RULES: [(Rule, &str); 34] = [
     (Rule::EndQuiet, "a batch that becomes full"),
     (Rule::FlushEndsLinger, "a batch that waits, a flush"),
     (Rule::OweLingering, "a batch that waits, a removal"),
+    (Rule::AwakeForDeadLetters, "dead letters from two threads"),
 ];

@@ -82,9 +82,9 @@ impl World {
             let its = &state.partitions[usize::from(partition)];
             let Owner::Owned(from) = its.owner else { continue };
             let is_blocked = its.has_lanes() && !self.is_mixed;
-            let has_work = its.lane_use() == LaneUse::Owner
+            let has_work = matches!(its.lane_use(), LaneUse::Owner | LaneUse::Timer)
                 || its.is_ready && !is_blocked
-                || state.is_closing && its.lane_use() != LaneUse::NotedCalls;
+                || state.is_closing && its.must_be_finished();
             if its.is_finished || !has_work || !is_away(from) {
                 continue;
             }
@@ -217,7 +217,8 @@ impl World {
                     }
                 };
                 let mut goals = state.goals.iter().zip(&state.partitions);
-                if goals.all(|(&goal, partition)| completed(partition) >= goal) {
+                let is_reached = goals.all(|(&goal, partition)| completed(partition) >= goal);
+                if is_reached && next.has_settled_letters() {
                     next.flusher = FlusherAt::Done;
                     next.check_flush();
                 } else {
@@ -252,6 +253,9 @@ impl World {
                         LaneState::BackingOff { is_due: true }
                     }
                     LaneState::Lingering { is_due: false } => LaneState::Lingering { is_due: true },
+                    LaneState::AwaitsRoom { is_due: false } => {
+                        LaneState::AwaitsRoom { is_due: true }
+                    }
                     _ => continue,
                 };
                 each(Step("clock", 0, "ends a wait in", partition), next);

@@ -1,5 +1,7 @@
 //! Where each of the parties is between two steps.
 
+use smallvec::SmallVec;
+
 use super::state::{Index, Owner};
 
 /// Where a drain thread is; the partition is `Thread::at`.
@@ -34,6 +36,16 @@ pub enum At {
     Settle,
     /// Counts what a call that failed in part has consumed.
     SettlePart,
+    /// Puts a job that failed for good into the box of dead letters.
+    Bury,
+    WakeForLetters,
+    /// Serves that box, at the end of the queue as well.
+    Letters,
+    LettersAtEnd,
+    TakeLetters,
+    RecallRefused,
+    CallWithLetters,
+    SettleLetters,
     EndJob,
     SetBit,
     WakeInside,
@@ -130,4 +142,105 @@ pub enum RemoverAt {
     Pend,
     Wait,
     Done,
+}
+
+/// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct InHand {
+    pub partition: Index,
+    pub kind: Index,
+    /// `None`: its type has no handler.
+    pub desk: Option<Index>,
+    pub fails: bool,
+    /// Whether all but the first item of the job that fails were counted as consumed.
+    pub is_counted_in_part: bool,
+    /// Whether it failed for good and found no room in the box.
+    pub is_dead: bool,
+}
+
+impl InHand {
+    pub fn new(partition: Index, kind: Index, desk: Option<Index>) -> Self {
+        Self { partition, kind, desk, fails: false, is_counted_in_part: false, is_dead: false }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub struct Thread {
+    pub at: At,
+    pub partition: Index,
+    /// Published: the partition that it is inside of.
+    pub inside: Option<Index>,
+    pub sleeps: bool,
+    /// One bit for each partition with a timer.
+    pub timers: u8,
+    pub in_hand: Option<InHand>,
+    /// How many more lanes of the partition are to be submitted after the call.
+    pub left: u8,
+    /// Whether the turn only submits.
+    pub only_submits: bool,
+    /// Whether the queue was closing when the cycle began.
+    pub saw_closing: bool,
+    /// Whether producers may wait for the room that the turn makes.
+    pub may_be_awaited: bool,
+    /// Whether batches that are not full may wait in this turn; `None` until the first of them.
+    pub is_patient: Option<bool>,
+    /// The owner word that it read.
+    pub seen: Option<Owner>,
+    /// Jobs that are submitted again.
+    pub recalls: SmallVec<[(Index, Index); 4]>,
+    /// The desk of a ticket that is being served or recalled.
+    pub desk: Index,
+    /// Whether the time of a shutdown was over before its call ended.
+    pub is_cut_off: bool,
+    /// The dead letters in its hand: partition, position.
+    pub letters: SmallVec<[(Index, u8); 4]>,
+    /// Where it goes when it has served the box.
+    pub after_letters: Option<At>,
+}
+
+impl Thread {
+    pub fn new() -> Self {
+        Self {
+            at: At::Search,
+            partition: 0,
+            inside: None,
+            sleeps: false,
+            timers: 0,
+            in_hand: None,
+            left: 0,
+            only_submits: false,
+            saw_closing: false,
+            may_be_awaited: false,
+            is_patient: None,
+            seen: None,
+            recalls: SmallVec::new(),
+            desk: 0,
+            is_cut_off: false,
+            letters: SmallVec::new(),
+            after_letters: None,
+        }
+    }
+
+    pub fn after_leave(&mut self) {
+        self.at = match self.in_hand {
+            Some(in_hand) if in_hand.desk.is_none() => At::Settle,
+            Some(_) => At::BeginCall,
+            None => At::Search,
+        };
+    }
+
+    /// Whether it is between the check of the owner and the leave.
+    pub fn works_inside(&self) -> bool {
+        matches!(self.at, At::Take | At::Submit | At::Desk(_) | At::BeforeLeave | At::CountDown)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Producer {
+    pub at: ProducerAt,
+    /// The next item of its list.
+    pub next: u8,
+    pub waits: bool,
+    pub is_notified: bool,
 }

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, ProducerAt, RemoverAt};
+use super::letters::Letters;
+use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
 
 pub const PARTITIONS: usize = 2;
 pub const THREADS: usize = 3;
@@ -47,17 +48,31 @@ pub enum LaneState {
     Ready,
     Posted(Index),
     Running,
-    BackingOff { is_due: bool },
-    Lingering { is_due: bool },
+    BackingOff {
+        is_due: bool,
+    },
+    Lingering {
+        is_due: bool,
+    },
+    /// Its dead job waits for room in the box.
+    AwaitsRoom {
+        is_due: bool,
+    },
 }
 
 impl LaneState {
     /// `None`: it waits for no time.
     pub fn is_due(self) -> Option<bool> {
         match self {
-            Self::BackingOff { is_due } | Self::Lingering { is_due } => Some(is_due),
+            Self::BackingOff { is_due }
+            | Self::Lingering { is_due }
+            | Self::AwaitsRoom { is_due } => Some(is_due),
             Self::Ready | Self::Posted(_) | Self::Running => None,
         }
+    }
+
+    pub fn awaits_room(self) -> bool {
+        matches!(self, Self::AwaitsRoom { .. })
     }
 
     pub fn is_lingering(self) -> bool {
@@ -66,6 +81,7 @@ impl LaneState {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
 pub struct Lane {
     pub state: LaneState,
     /// The job that a thread has in hand, or that failed and comes before the tail.
@@ -75,6 +91,8 @@ pub struct Lane {
     pub tried_by: Option<Index>,
     pub tail: Items,
     pub is_choked: bool,
+    /// Whether the job failed for good.
+    pub is_dead: bool,
     /// Whether its next batch has waited for as long as it may.
     pub has_waited: bool,
     /// How many items the handler that was removed still gets.
@@ -92,6 +110,7 @@ impl Lane {
             tried_by: None,
             tail: Items::new(),
             is_choked: false,
+            is_dead: false,
             has_waited: false,
             owed: 0,
             is_debt: false,
@@ -137,6 +156,8 @@ pub struct Partition {
     pub settled: u8,
     /// The same for those that lingered when their handler was removed.
     pub owed: u8,
+    /// And for dead letters.
+    pub buried: u8,
 }
 
 /// What the lanes of a partition wait for.
@@ -146,6 +167,8 @@ pub enum LaneUse {
     Calls,
     NotedCalls,
     Owner,
+    /// The owner, but not before a time for which it has a timer.
+    Timer,
 }
 
 impl Partition {
@@ -168,6 +191,7 @@ impl Partition {
             put: SmallVec::new(),
             settled: 0,
             owed: 0,
+            buried: 0,
         }
     }
 
@@ -186,17 +210,26 @@ impl Partition {
     }
 
     pub fn lane_use(&self) -> LaneUse {
-        let waits_for_owner =
-            |lane: &Lane| lane.state == LaneState::Ready || lane.state.is_due().is_some();
+        let waits_for_owner = |lane: &Lane| {
+            lane.state == LaneState::Ready
+                || lane.state.is_due().is_some() && !lane.state.awaits_room()
+        };
         if !self.has_lanes() {
             LaneUse::Empty
         } else if self.lanes().any(waits_for_owner) {
             LaneUse::Owner
+        } else if self.lanes().any(|lane| lane.state.awaits_room()) {
+            LaneUse::Timer
         } else if self.was_stopped {
             LaneUse::NotedCalls
         } else {
             LaneUse::Calls
         }
+    }
+
+    /// While the queue closes: whether its owner has something to do.
+    pub fn must_be_finished(&self) -> bool {
+        !matches!(self.lane_use(), LaneUse::NotedCalls | LaneUse::Timer)
     }
 
     pub fn held(&self) -> usize {
@@ -218,6 +251,10 @@ impl Partition {
         self.held() - self.counted()
     }
 
+    pub fn is_buried(&self, position: u8) -> bool {
+        self.buried & 1 << position != 0
+    }
+
     pub fn is_settled(&self, position: u8) -> bool {
         self.settled & 1 << position != 0
     }
@@ -229,99 +266,6 @@ pub struct Desk {
     /// Partition and type.
     pub tickets: SmallVec<[(Index, Index); 4]>,
     pub is_watched: bool,
-}
-
-/// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct InHand {
-    pub partition: Index,
-    pub kind: Index,
-    /// `None`: its type has no handler.
-    pub desk: Option<Index>,
-    pub fails: bool,
-    /// Whether all but the first item of the job that fails were counted as consumed.
-    pub is_counted_in_part: bool,
-}
-
-impl InHand {
-    pub fn new(partition: Index, kind: Index, desk: Option<Index>) -> Self {
-        Self { partition, kind, desk, fails: false, is_counted_in_part: false }
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[allow(clippy::struct_excessive_bools)] // independent facts
-pub struct Thread {
-    pub at: At,
-    pub partition: Index,
-    /// Published: the partition that it is inside of.
-    pub inside: Option<Index>,
-    pub sleeps: bool,
-    /// One bit for each partition with a timer.
-    pub timers: u8,
-    pub in_hand: Option<InHand>,
-    /// How many more lanes of the partition are to be submitted after the call.
-    pub left: u8,
-    /// Whether the turn only submits.
-    pub only_submits: bool,
-    /// Whether the queue was closing when the cycle began.
-    pub saw_closing: bool,
-    /// Whether producers may wait for the room that the turn makes.
-    pub may_be_awaited: bool,
-    /// Whether batches that are not full may wait in this turn; `None` until the first of them.
-    pub is_patient: Option<bool>,
-    /// The owner word that it read.
-    pub seen: Option<Owner>,
-    /// Jobs that are submitted again.
-    pub recalls: SmallVec<[(Index, Index); 4]>,
-    /// The desk of a ticket that is being served or recalled.
-    pub desk: Index,
-    /// Whether the time of a shutdown was over before its call ended.
-    pub is_cut_off: bool,
-}
-
-impl Thread {
-    pub fn new() -> Self {
-        Self {
-            at: At::Search,
-            partition: 0,
-            inside: None,
-            sleeps: false,
-            timers: 0,
-            in_hand: None,
-            left: 0,
-            only_submits: false,
-            saw_closing: false,
-            may_be_awaited: false,
-            is_patient: None,
-            seen: None,
-            recalls: SmallVec::new(),
-            desk: 0,
-            is_cut_off: false,
-        }
-    }
-
-    pub fn after_leave(&mut self) {
-        self.at = match self.in_hand {
-            Some(in_hand) if in_hand.desk.is_none() => At::Settle,
-            Some(_) => At::BeginCall,
-            None => At::Search,
-        };
-    }
-
-    /// Whether it is between the check of the owner and the leave.
-    pub fn works_inside(&self) -> bool {
-        matches!(self.at, At::Take | At::Submit | At::Desk(_) | At::BeforeLeave | At::CountDown)
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Producer {
-    pub at: ProducerAt,
-    /// The next item of its list.
-    pub next: u8,
-    pub waits: bool,
-    pub is_notified: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -347,6 +291,9 @@ pub struct State {
     pub abandoned: u8,
     pub flusher: FlusherAt,
     pub goals: [u8; PARTITIONS],
+    pub letters: Letters,
+    /// How many letters a flush waits for, when all items have gone.
+    pub letters_goal: Option<u8>,
     pub flush_waits: bool,
     pub flush_is_notified: bool,
     pub remover: RemoverAt,

@@ -3,10 +3,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::explore::System;
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, ProducerAt, RemoverAt};
-use super::state::{
-    Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, Producer, State, TYPES, Thread,
-};
+use super::letters::{Keeper, Letters};
+use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, ProducerAt, RemoverAt, Thread};
+use super::state::{Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES};
 use crate::rules::Rule;
 
 /// What a handler does that does not simply return.
@@ -50,6 +49,8 @@ pub struct World {
     pub batch: usize,
     /// So many tries of each type's jobs fail.
     pub failures: [u8; TYPES],
+    /// What failed for good goes there.
+    pub keeper: Option<Keeper>,
     /// Whether the first item of a job fails alone.
     pub fails_in_part: bool,
     /// Whether batches wait until they are full.
@@ -81,6 +82,7 @@ impl World {
             bound: 8,
             batch: 8,
             failures: [0; TYPES],
+            keeper: None,
             fails_in_part: false,
             lingers: false,
             has_long_waits: false,
@@ -242,6 +244,8 @@ impl System for World {
             abandoned: 0,
             flusher: FlusherAt::Begin,
             goals: [0; PARTITIONS],
+            letters: Letters::default(),
+            letters_goal: None,
             flush_waits: false,
             flush_is_notified: false,
             remover: RemoverAt::Begin,
@@ -285,8 +289,11 @@ impl System for World {
         let inside: SmallVec<[Index; 4]> = state
             .threads
             .iter()
-            .filter(|thread| thread.at == At::Call)
-            .filter_map(|thread| thread.in_hand?.desk)
+            .filter_map(|thread| match thread.at {
+                At::Call => thread.in_hand?.desk,
+                At::CallWithLetters => self.keeper.map(|keeper| keeper.desk),
+                _ => None,
+            })
             .collect();
         if (1..inside.len()).any(|at| inside[at..].contains(&inside[at - 1])) {
             return Some("two threads are inside one handler".to_owned());

@@ -1,6 +1,7 @@
 //! The worlds that are searched, from small ones to larger ones.
 
 use super::world::{Hang, World};
+use super::worlds_of_batches::{dead_letters, lingering};
 
 /// Two threads, and a partition for each.
 fn two(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
@@ -20,6 +21,7 @@ pub fn worlds() -> Vec<World> {
     worlds.extend(removals());
     worlds.extend(long_calls());
     worlds.extend(lingering());
+    worlds.extend(dead_letters());
     worlds
 }
 
@@ -296,84 +298,6 @@ fn long_calls() -> [World; 11] {
                 "a choked type, a larger buffer",
                 &[&[(0, 0), (0, 0), (0, 0)], &[(0, 1), (0, 1)]],
             )
-        },
-    ]
-}
-
-/// One type, whose batches of two items wait until they are full, however long.
-fn patient(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
-    World { lingers: true, has_long_waits: true, batch: 2, ..World::new(name, puts) }
-}
-
-fn lingering() -> [World; 14] {
-    [
-        patient("a batch that becomes full", &[&[(0, 0), (0, 0), (0, 0)]]),
-        World {
-            batch: 3,
-            has_long_waits: false,
-            ..patient("a batch that becomes due", &[&[(0, 0), (0, 0)]])
-        },
-        World {
-            flushes: true,
-            ..patient("a batch that waits, a flush", &[&[(0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            closes: true,
-            ..patient("a batch that waits, a close", &[&[(0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            batch: 4,
-            bound: 2,
-            ..patient("a batch that waits, a small buffer", &[&[(0, 0), (0, 0)], &[(0, 0), (0, 0)]])
-        },
-        World {
-            removes: Some((0, None)),
-            ..patient("a batch that waits, a removal", &[&[(0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            removes: Some((0, None)),
-            batch: 3,
-            flushes: true,
-            ..patient("a batch that waits, a removal, a flush", &[&[(0, 0), (0, 0)]])
-        },
-        World {
-            removes: Some((0, Some(2))),
-            ..patient("a batch that waits, a replacement", &[&[(0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            removes: Some((0, None)),
-            closes: true,
-            ..patient("a batch that waits, a removal, a close", &[&[(0, 0), (0, 0)]])
-        },
-        World {
-            threads: 2,
-            partitions: 2,
-            moves: &[(0, 1)],
-            ..patient("a batch that waits, a move", &[&[(0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            threads: 2,
-            partitions: 2,
-            moves: &[(0, 1)],
-            removes: Some((0, None)),
-            ..patient("a batch that waits, a move, a removal", &[&[(0, 0), (0, 0)]])
-        },
-        World {
-            is_mixed: true,
-            ..patient("two types whose batches wait", &[&[(0, 0), (0, 1), (0, 0)]])
-        },
-        World {
-            failures: [1, 0],
-            has_long_waits: false,
-            batch: 3,
-            ..patient("a batch that waits, a retry", &[&[(0, 0), (0, 0), (0, 0), (0, 0)]])
-        },
-        World {
-            threads: 2,
-            partitions: 2,
-            desks: [0, 0],
-            flushes: true,
-            ..patient("batches that wait, two threads at one desk", &[&[(0, 0)], &[(1, 1)]])
         },
     ]
 }
