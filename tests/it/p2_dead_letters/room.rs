@@ -1,6 +1,7 @@
 //! A keeper that hangs, and letters that find no room in its box.
 
 use super::*;
+use crate::support::holding;
 
 /// Its lane continues, and so do all other types.
 #[test]
@@ -134,4 +135,41 @@ fn items_behind_letters_that_waited_for_room_are_taken() {
         shut_down(&queue);
         assert_conserved(&queue.stats());
     }
+}
+
+/// The keeper is not closed as soon as its box is empty: a lane may still have letters for it.
+#[test]
+fn a_removed_keeper_gets_letters_that_waited_for_room() {
+    let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
+    let partitions = PartitionPolicy::fixed(4).unwrap();
+    let spare_threads = Some(0);
+    let queue = BatchQueue::builder(
+        "test",
+        Config { partitions, buffer_size: 2, max_batch_items: 1, spare_threads, ..config(2) },
+    );
+    let queue = queue.start().unwrap();
+    let (hold, entered, release) = holding();
+    let instances = vec![HandlerRef::new(Picky(|_| true))];
+    let handlers = Handlers { instances, dead_letter: Some(keeper.handler()) };
+    queue.add_handler_with(key(0), handlers, &mut Wait).unwrap();
+    queue.add_handler(key(2), hold).unwrap();
+    queue.produce(sent(0, 0, 0)).unwrap();
+    keeper.entered.wait();
+    for number in 1..4 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    wait_until("two letters in the box and one that waits", || {
+        let stats = queue.stats();
+        (stats.queued, stats.held, stats.in_flight) == (0, 3, 1)
+    });
+    // The other thread, which owns the lane by now, is inside another handler.
+    queue.produce(sent(2, 0, 0)).unwrap();
+    entered.wait();
+    assert_eq!(queue.remove_handler_with(key(0), Some(Instant::now()), &mut Wait), Ok(false));
+    keeper.release.as_ref().unwrap().open();
+    wait_until("the last call", || keeper.closed.load(SeqCst) == 1);
+    assert_eq!(keeper.numbers(), [0, 1, 2, 3]);
+    release.open();
+    shut_down(&queue);
+    assert_conserved(&queue.stats());
 }
