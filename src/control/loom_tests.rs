@@ -5,7 +5,7 @@ use loom::thread;
 use crate::config::{Config, PartitionPolicy};
 use crate::sync::{Arc, Mutex};
 use crate::testing::latch::Latch;
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 use crate::{Batch, BatchQueue, HandlerRef};
 
 /// A close finds more items than one take may take (rule 14): a partition is finished when it is
@@ -67,7 +67,7 @@ fn loom_close_while_a_producer_adds_to_a_segment() {
 /// is about to end: if accepted, it is handled; if refused, the handler is informed.
 #[test]
 fn loom_close_while_a_handler_produces() {
-    model(1, || {
+    model_by_turns(0, 1, || {
         let (seen, own) =
             (Arc::new(Seen::default()), Arc::new(Mutex::new(None::<Arc<BatchQueue<Number>>>)));
         let accepted = Arc::new(Mutex::new(0));

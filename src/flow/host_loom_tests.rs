@@ -141,7 +141,7 @@ fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number
 /// that waits for the handler must not be attached.
 #[test]
 fn loom_attached_owners_meet_at_one_handler() {
-    model(1, || {
+    model_by_turns(9, 1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let handler = HandlerRef::new(slow_handler(&seen, &interpreter));
         two_owners_meet(&interpreter.queue(config(2)), &handler, &seen);

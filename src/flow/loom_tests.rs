@@ -151,7 +151,7 @@ fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
 /// A flush ends the wait of an item that goes to linger.
 #[test]
 fn loom_flush_while_an_item_goes_to_linger() {
-    model(3, || {
+    model_by_turns(3, 3, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", lingering()).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

@@ -10,12 +10,12 @@ use crate::control::thread_slots::{Reach, ThreadSlots};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::host::NoHost;
 use crate::sync::{Arc, Duration};
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 
 /// Two threads, each with its own slow type: one waits until the other's call has ended.
 #[test]
 fn loom_two_slow_handlers_beside_quick_work() {
-    model(1, || {
+    model_by_turns(4, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         // No drain thread has noted it: loom has no clock.

@@ -272,13 +272,13 @@ mod loom_tests {
 
     use crate::BatchQueue;
     use crate::sync::Arc;
-    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model_by_turns};
 
     /// Rule 6: an item without a handler goes into the partition of a type that has one, whose
     /// handler does not get it.
     #[test]
     fn loom_unknown_type_while_the_owner_takes() {
-        model(2, || {
+        model_by_turns(2, 2, || {
             let seen = Arc::new(Seen::default());
             let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
             queue.add_handler(ONE, seen.handler()).unwrap();
