@@ -118,6 +118,16 @@ mod real {
         }
     }
 
+    /// The time that deadlines and what lingers are compared with. A test may move it.
+    #[cfg(not(test))]
+    #[inline]
+    pub(crate) fn now() -> Instant {
+        Instant::now()
+    }
+
+    #[cfg(test)]
+    pub(crate) use crate::testing::clock::now;
+
     pub(crate) fn time_since(start: Instant) -> Duration {
         start.elapsed()
     }
@@ -129,7 +139,7 @@ mod real {
     impl Deadline {
         /// `limit` from now, or a year from now if that is sooner.
         pub(crate) fn after(limit: Duration) -> Self {
-            Self(Instant::now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
+            Self(now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
         }
 
         /// `limit` after `start`. The limit is bounded, as those of a config are.
@@ -139,7 +149,7 @@ mod real {
 
         /// Returns `None` if it is due.
         pub(crate) fn time_left(self) -> Option<Duration> {
-            self.0.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+            self.0.checked_duration_since(now()).filter(|left| !left.is_zero())
         }
     }
 

@@ -3,9 +3,9 @@
 //!
 //! A drain thread may be inside it when its type already has another handler. When no thread is, a
 //! drain thread calls `on_close` and ends the retirement. Only callers that ask to wait for that. A
-//! handler without an `on_close` that no thread is inside retires at once, unless its type goes and
-//! has items left: those who remove types wait for the drain threads, so that types do not come faster
-//! than they can go.
+//! handler without an `on_close` that no thread is inside retires immediately, unless its type goes
+//! and has items left: those who remove types wait for the drain threads, so that types do not come
+//! faster than they can go.
 
 use crate::config::Selector;
 use crate::control::retirements::{Begun, Retired, Retirement};

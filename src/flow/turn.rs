@@ -9,6 +9,8 @@ mod side_calls;
 mod sleep;
 mod sort;
 mod timers;
+#[cfg(all(test, not(loom)))]
+mod timing_tests;
 
 use crate::flow::desk::call::{Caller, InHand, Round};
 use crate::flow::desk::lanes::Lanes;

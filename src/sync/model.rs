@@ -20,6 +20,10 @@ pub(crate) fn spawn(
     Ok(loom::thread::spawn(body))
 }
 
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// Always zero: the model has no time, and what a thread does must not depend on the clock.
 pub(crate) fn time_since(_start: Instant) -> Duration {
     Duration::ZERO

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
 use crate::rules::{Rule, rule_off};
-use crate::sync::Instant;
+use crate::sync::{Instant, now};
 
 /// More are only needed where many batches wait for their handler, or none lingers.
 const MOST_MARKS: usize = 64;
@@ -75,9 +75,9 @@ impl Linger {
             return time;
         }
         // Put before a handler of the type lingered.
-        let now = Instant::now();
-        self.marks.push_front((position, now));
-        now
+        let time = now();
+        self.marks.push_front((position, time));
+        time
     }
 }
 
@@ -99,9 +99,9 @@ impl<T> Partition<T> {
         let was_quiet = pushed - put < linger.quiet_until;
         let is_full = was_quiet && pushed >= linger.quiet_until;
         if was_empty || put > 1 || gate.open.len() <= 1 {
-            linger.mark(pushed - put, Instant::now());
+            linger.mark(pushed - put, now());
         } else if is_full {
-            linger.mark(pushed, Instant::now());
+            linger.mark(pushed, now());
         }
         match (is_full, was_quiet) {
             (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,

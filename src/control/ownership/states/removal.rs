@@ -86,7 +86,7 @@ impl World {
                     // Without an `on_close`.
                     (at_once.retires, at_once.has_retired) = (false, true);
                     at_once.remover = RemoverAt::Done;
-                    each(step("sees nobody at the desk of type", kind), at_once);
+                    each(step("sees no thread at the desk of type", kind), at_once);
                 }
                 next.wake_all();
                 next.remover = RemoverAt::Wait;

@@ -1,0 +1,148 @@
+//! When batches are called, to the nanosecond: one drain thread, whose cycles and clock the test
+//! moves.
+
+use std::convert::Infallible;
+
+use crate::control::scheduler::sleeper;
+use crate::control::spares::Spares;
+use crate::control::thread_slots::ThreadSlots;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::turn::cycle::DrainTask;
+use crate::shared::Shared;
+use crate::sync::{Arc, Duration, Mutex};
+use crate::testing::clock::StoppedClock;
+use crate::{
+    Batch, Config, Failure, HandledType, Handler, HandlerRef, Item, NoHost, PartitionPolicy,
+    RetryPolicy, TypeKey, Wait,
+};
+
+const DELAY: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_nanos(1);
+const SHORT: TypeKey = TypeKey(16);
+const LONG: TypeKey = TypeKey(32);
+
+#[derive(Debug)]
+struct Number(TypeKey, u32);
+
+impl Item for Number {
+    fn type_key(&self) -> TypeKey {
+        self.0
+    }
+}
+
+/// Keeps its batches, of which the first ones fail.
+#[derive(Default)]
+struct Kept {
+    batches: Arc<Mutex<Vec<Vec<u32>>>>,
+    failures: usize,
+}
+
+impl Handler<Number> for Kept {
+    fn consume(&self, batch: &mut Batch<Number>) -> Result<(), Failure> {
+        let mut batches = self.batches.lock();
+        batches.push(batch.iter().map(|number| number.1).collect());
+        if batches.len() <= self.failures { Err(Failure::new("not yet")) } else { Ok(()) }
+    }
+}
+
+/// A queue without threads.
+struct Queue {
+    shared: Arc<Shared<Number>>,
+    task: DrainTask<Number>,
+    clock: StoppedClock,
+    batches: Arc<Mutex<Vec<Vec<u32>>>>,
+}
+
+impl Queue {
+    fn new(config: Config, failures: usize) -> Self {
+        let (sleeper, waker) = sleeper();
+        let slots = ThreadSlots::new(vec![waker], Spares::new(1, Vec::new()));
+        let partitions = PartitionPolicy::Fixed(1);
+        let config = Config { partitions, max_delay: Some(DELAY), ..config };
+        let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
+        let shared = Shared::new("q".to_owned(), config, by_handler, None, host, slots, None);
+        let shared = Arc::new(shared);
+        let task = DrainTask::new(0, shared.clone(), sleeper);
+        let batches = Arc::<Mutex<Vec<Vec<u32>>>>::default();
+        let queue = Self { shared, task, clock: StoppedClock::stop(), batches };
+        queue.add(&SHORT.into(), failures);
+        queue
+    }
+
+    fn add(&self, item_type: &HandledType, failures: usize) {
+        let kept = Kept { batches: self.batches.clone(), failures };
+        let handlers = vec![HandlerRef::new(kept)].into();
+        self.shared.register::<Infallible>(item_type, handlers).unwrap();
+    }
+
+    fn put(&mut self, key: TypeKey, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            self.shared.produce(Number(key, number), None, None, &mut Wait).unwrap();
+        }
+        self.task.cycle();
+    }
+
+    /// The batches that were called so far, some time later.
+    fn after(&mut self, time: Duration) -> Vec<Vec<u32>> {
+        self.clock.advance(time);
+        // One cycle may only find out that something is due.
+        self.task.cycle();
+        self.task.cycle();
+        self.batches.lock().clone()
+    }
+}
+
+fn just_before(time: Duration) -> Duration {
+    time.saturating_sub(TICK)
+}
+
+fn up_to(max_batch_items: usize) -> Config {
+    Config { max_batch_items, ..Config::default() }
+}
+
+#[test]
+fn a_batch_is_called_exactly_when_its_oldest_item_has_waited_for_the_delay() {
+    let mut queue = Queue::new(up_to(10), 0);
+    queue.put(SHORT, 0..1);
+    assert!(queue.after(DELAY / 2).is_empty());
+    queue.put(SHORT, 1..3);
+    assert!(queue.after(just_before(DELAY / 2)).is_empty());
+    assert_eq!(queue.after(TICK), [[0, 1, 2]]);
+}
+
+#[test]
+fn a_full_batch_waits_for_nothing_and_its_rest_for_its_own_delay() {
+    let mut queue = Queue::new(up_to(3), 0);
+    queue.put(SHORT, 0..2);
+    queue.clock.advance(DELAY / 2);
+    queue.put(SHORT, 2..5);
+    assert_eq!(queue.after(Duration::ZERO), [[0, 1, 2]]);
+    assert_eq!(queue.after(just_before(DELAY)).len(), 1);
+    assert_eq!(queue.after(TICK)[1..], [[3, 4]]);
+}
+
+#[test]
+fn two_types_in_one_partition_wait_for_their_own_delays() {
+    let mut queue = Queue::new(up_to(10), 0);
+    queue.add(&HandledType { max_delay: Some(2 * DELAY), ..LONG.into() }, 0);
+    queue.put(LONG, 0..1);
+    queue.put(SHORT, 1..2);
+    assert!(queue.after(just_before(DELAY)).is_empty());
+    assert_eq!(queue.after(TICK), [[1]]);
+    assert_eq!(queue.after(just_before(DELAY)).len(), 1);
+    assert_eq!(queue.after(TICK)[1..], [[0]]);
+}
+
+#[test]
+fn a_batch_that_failed_is_tried_again_exactly_after_each_back_off() {
+    let backoff = Duration::from_secs(1);
+    let retry = RetryPolicy { attempts: 3, backoff, factor: 4.0, ..RetryPolicy::default() };
+    let mut queue = Queue::new(Config { retry: Some(retry), ..up_to(2) }, 2);
+    queue.put(SHORT, 7..9);
+    assert_eq!(queue.after(Duration::ZERO).len(), 1);
+    assert_eq!(queue.after(just_before(backoff)).len(), 1);
+    assert_eq!(queue.after(TICK).len(), 2);
+    assert_eq!(queue.after(just_before(4 * backoff)).len(), 2);
+    assert_eq!(queue.after(TICK), [[7, 8]; 3]);
+    assert_eq!(queue.shared.threads[0].tally.counts().consumed, 2);
+}

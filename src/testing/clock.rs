@@ -1,0 +1,34 @@
+//! A clock that stands still until the test moves it, for what its thread does.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// The time on this thread.
+pub(crate) fn now() -> Instant {
+    STOPPED.get().unwrap_or_else(Instant::now)
+}
+
+/// The clock of this thread stands still while this lives.
+pub(crate) struct StoppedClock(());
+
+impl StoppedClock {
+    pub(crate) fn stop() -> Self {
+        STOPPED.set(Some(Instant::now()));
+        Self(())
+    }
+
+    #[allow(clippy::unused_self)] // Only a clock that was stopped may be moved.
+    pub(crate) fn advance(&self, time: Duration) {
+        STOPPED.set(Some(now() + time));
+    }
+}
+
+impl Drop for StoppedClock {
+    fn drop(&mut self) {
+        STOPPED.set(None);
+    }
+}
