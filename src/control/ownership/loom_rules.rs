@@ -297,7 +297,8 @@ fn loom_remove_while_the_owner_submits() {
     });
 }
 
-/// Rule 12: the same for a handler that is replaced. Without an `on_close` it needs no other thread.
+/// Rule 12: the same for a handler that is replaced. Without an `on_close` to call, that needs no
+/// other thread.
 #[test]
 fn loom_replace_while_the_owner_submits() {
     model(2, || {
