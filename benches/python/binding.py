@@ -25,6 +25,7 @@ def build(*, optimized: bool) -> Any:
         "cargo",
         "build",
         "--release",
+        "--locked",
         "--quiet",
         "--manifest-path",
         manifest,
