@@ -3,7 +3,7 @@
 //! Drain threads empty segments, and takes and producers need new ones. Memory that passes through
 //! the allocator is returned to the system in between, and faulted in again page by page.
 //!
-//! What is kept is bounded in bytes: 4 KiB in each partition, 512 KiB for each drain thread, 4 MiB
+//! What is kept is bounded in bytes: 4 KiB in each partition, 512 KiB for each drain thread, 2 MiB
 //! for all producers of a queue. An idle queue gives the last two back, half of it each second.
 //!
 //! | field | written by | read by |
@@ -27,7 +27,7 @@ const MAX_OWN: usize = 128;
 const MAX_POOLED: usize = 512;
 
 /// The same in bytes.
-const MAX_POOLED_BYTES: usize = 4 << 20;
+const MAX_POOLED_BYTES: usize = 2 << 20;
 
 /// The largest capacity that a take leaves behind, and that a drain thread keeps: a power of two,
 /// so that the segment grows to that of a full one by doubling.
@@ -192,8 +192,8 @@ mod tests {
         for (size, most) in [
             (1, 512),
             (KEPT_CAPACITY, 512),
-            (16 * KEPT_CAPACITY, 128),
-            (1_000 * KEPT_CAPACITY, 2),
+            (16 * KEPT_CAPACITY, 64),
+            (1_000 * KEPT_CAPACITY, 1),
             (10_000 * KEPT_CAPACITY, 0),
         ] {
             let mut segment_cache = cache(size);
@@ -231,11 +231,11 @@ mod tests {
             for segment_size in [250, 256, 4_096] {
                 let (own, pooled) = kept_bytes::<[u8; 1_024]>(segment_size, capacity);
                 assert!(own <= 1 << 20, "{own} bytes for a thread");
-                assert!(pooled <= 4 << 20, "{pooled} bytes for a queue");
+                assert!(pooled <= 2 << 20, "{pooled} bytes for a queue");
             }
         }
-        assert_eq!(kept_bytes::<[u8; 1_024]>(256, 256), (0, 4 << 20));
-        assert_eq!(kept_bytes::<[u8; 1_024]>(250, 256), (0, 4 << 20), "one that has grown");
+        assert_eq!(kept_bytes::<[u8; 1_024]>(256, 256), (0, 2 << 20));
+        assert_eq!(kept_bytes::<[u8; 1_024]>(250, 256), (0, 2 << 20), "one that has grown");
         assert_eq!(kept_bytes::<[u8; 1_024]>(256, 4), (512 << 10, 0));
         assert_eq!(kept_bytes::<[u8; 5_000]>(1_000, 1_000), (0, 0));
         assert_eq!(kept_bytes::<()>(256, 256), (0, 0));
