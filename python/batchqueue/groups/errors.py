@@ -1,0 +1,262 @@
+"""The errors of partition groups, each with a message made of its fields.
+
+Wrong settings raise `ConfigError`, a missing package `MissingPackageError`, and a worker in a
+forked child `QueueForkedError`, as everywhere in batchqueue. The errors here can be pickled: they
+may reach another process.
+"""
+
+import pickle
+from functools import partial
+from typing import Any
+
+from batchqueue.exceptions import BatchQueueError
+
+_LONGEST_QUOTE = 200
+
+
+class StaleTokenError(BatchQueueError, RuntimeError):
+    """A newer owner of the partition was here first, so the sink refused an older token.
+
+    A worker handles it: it drops the partition, and its records go to the newer owner.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition that the worker lost.
+        token: The token that was refused.
+        seen: The newer token that the sink has accepted.
+        owner: The name of the worker that holds the newer token, or None if it is not known.
+    """
+
+    def __init__(
+        self, stream: str, partition: int, token: int, seen: int, owner: str | None = None
+    ) -> None:
+        super().__init__(stream, partition, token, seen, owner)
+        self.stream = stream
+        self.partition = partition
+        self.token = token
+        self.seen = seen
+        self.owner = owner
+
+    def __str__(self) -> str:
+        owner = "" if self.owner is None else f" of worker {self.owner}"
+        return (
+            f"{self.stream}/{self.partition}: token {self.token} is older than {self.seen}{owner}: "
+            "this worker lost the partition; nothing was stored"
+        )
+
+
+class ReplacedError(BatchQueueError, RuntimeError):
+    """Another process joined the group under the name of this worker.
+
+    Attributes:
+        name: The name of both workers.
+        host: The host of the other process, or None if it is not known.
+        pid: The process id of the other process, or None if it is not known.
+    """
+
+    def __init__(self, name: str, host: str | None = None, pid: int | None = None) -> None:
+        super().__init__(name, host, pid)
+        self.name = name
+        self.host = host
+        self.pid = pid
+
+    def __str__(self) -> str:
+        known = [
+            f"{word} {value}"
+            for word, value in (("host", self.host), ("pid", self.pid))
+            if value is not None
+        ]
+        process = f" ({', '.join(known)})" if known else ""
+        return (
+            f'worker "{self.name}" was replaced by another process{process}: '
+            "give each process its own name, or none"
+        )
+
+
+class HandlerFailedError(BatchQueueError, RuntimeError):
+    """A handler raised in its last attempt, and its worker stops on a failure.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition of the batch.
+        first: The offset of the first record that failed.
+        last: The offset of the last record that failed.
+        tries: The attempts that the batch had, the first included.
+        cause: What the handler raised last. None after unpickling, if it could not be pickled.
+        reason: The text of `cause`, shortened.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        partition: int,
+        *,
+        first: int,
+        last: int,
+        tries: int,
+        cause: BaseException | None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(stream, partition, first, last, tries)
+        self.stream = stream
+        self.partition = partition
+        self.first = first
+        self.last = last
+        self.tries = tries
+        self.cause = self.__cause__ = cause
+        self.reason = quoted_value(cause) if reason is None else reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}/{self.partition}: offsets {self.first}..{self.last} failed "
+            f"{self.tries} time{'' if self.tries == 1 else 's'}, last: {self.reason}: "
+            "fix the handler, or use OnFailure.DEAD_LETTER"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in ("first", "last", "tries", "reason")}
+        cause = self.cause if _can_be_pickled(self.cause) else None
+        return partial(type(self), self.stream, self.partition, cause=cause, **fields), ()
+
+
+class TruncatedError(BatchQueueError, RuntimeError):
+    """Records were trimmed from the stream before the group had read them.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition with the gap.
+        offset: The last offset that the group had done before the gap.
+        lost: The number of records that are missing.
+    """
+
+    def __init__(self, stream: str, partition: int, offset: int, lost: int) -> None:
+        super().__init__(stream, partition, offset, lost)
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.lost = lost
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}/{self.partition}: {self.lost:,} records after offset {self.offset} "
+            'were trimmed before they were read: raise the retention, or on_gap="skip"'
+        )
+
+
+class StreamFullError(BatchQueueError, RuntimeError):
+    """A partition of the stream holds as many unread records as its producers allow.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition that is full.
+        max_len: The unread records that a partition may hold.
+        accepted: Records that `send_many` had added before; 0 for `send`.
+    """
+
+    def __init__(self, stream: str, partition: int, max_len: int, accepted: int = 0) -> None:
+        super().__init__(stream, partition, max_len, accepted)
+        self.stream = stream
+        self.partition = partition
+        self.max_len = max_len
+        self.accepted = accepted
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}/{self.partition} holds {self.max_len:,} unread records (max_len): "
+            "add workers, or wait"
+        )
+
+
+class OffsetError(BatchQueueError, ValueError):
+    """An id of a record cannot be written as an offset, or an offset not as an id.
+
+    Attributes:
+        value: The id or the offset.
+        problem: What is wrong with it, and what to do.
+    """
+
+    def __init__(self, value: bytes | str | int, problem: str) -> None:
+        super().__init__(value, problem)
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        kind = "offset" if isinstance(self.value, int) else "record id"
+        return f"{kind} {quoted_value(self.value)} {self.problem}"
+
+
+class CodecError(BatchQueueError, ValueError):
+    """A codec cannot decode a record, or cannot encode a value. Its cause is what the codec raised.
+
+    Attributes:
+        codec: The name of the codec.
+        reason: What is wrong.
+        offset: The offset of the record, or None if it is not known; None for a value.
+        encoding: Whether a value was to be encoded.
+    """
+
+    def __init__(
+        self, codec: str, reason: str, offset: int | None = None, encoding: bool = False
+    ) -> None:
+        super().__init__(codec, reason, offset, encoding)
+        self.codec = codec
+        self.reason = reason
+        self.offset = offset
+        self.encoding = encoding
+
+    def __str__(self) -> str:
+        if self.encoding:
+            return (
+                f"codec {self.codec} cannot encode the value: {self.reason}: "
+                "send a value that it takes, or choose another codec"
+            )
+        return (
+            f"codec {self.codec} cannot decode the record{_at(self.offset)}: {self.reason}: "
+            "fix the producer, or use OnFailure.DEAD_LETTER"
+        )
+
+
+class RecordTooLargeError(CodecError):
+    """A record has more bytes than its codec allows. It was not decoded, or not sent.
+
+    Attributes:
+        size: The bytes of the record.
+        limit: The bytes that it may have.
+    """
+
+    def __init__(
+        self, codec: str, size: int, limit: int, offset: int | None = None, encoding: bool = False
+    ) -> None:
+        super().__init__(codec, f"{size:,} bytes are more than {limit:,}", offset, encoding)
+        self.args = (codec, size, limit, offset, encoding)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"codec {self.codec}: the record{_at(self.offset)} has {self.size:,} bytes, and "
+            f"max_record_bytes is {self.limit:,}: send smaller records, or raise max_record_bytes"
+        )
+
+
+def quoted_value(value: object) -> str:
+    """Return the `repr` of a value, shortened: errors may hold whole records."""
+    return shortened(repr(value))
+
+
+def shortened(text: str) -> str:
+    """Return a text that fits into a message."""
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
+
+
+def _at(offset: int | None) -> str:
+    return "" if offset is None else f" at offset {offset}"
+
+
+def _can_be_pickled(cause: BaseException | None) -> bool:
+    try:
+        # Many exceptions can be dumped and then fail to load: their class wants other arguments.
+        pickle.loads(pickle.dumps(cause))
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,298 @@
+"""`plan`: which member of a group owns which partition, as a pure function."""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+
+from batchqueue.exceptions import ConfigError
+
+_Held = tuple[float, int]
+"""A partition that a member holds: its weight, its number."""
+
+_FLOOR = 0.1
+"""The least weight of a partition, as a share of the mean."""
+
+_CLOSE = 0.05
+"""Members whose load is this close to the mean, as a share of it, are left alone."""
+
+_SKIP_RATIO = 1.25
+"""The largest load, relative to the least that any plan could reach, that needs no new plan."""
+
+_WORTH = 0.1
+"""What a step must gain, as a share of the weight that changes hands; and a periodic plan, as a
+share of the largest load. Noise of 3 % on equal weights never lowers the largest load as much, and
+seldom makes a step worth it."""
+
+_LEAST_CAPACITY = 1e-9
+"""A smaller share of the largest capacity counts as this one, so that loads stay finite."""
+
+
+def plan(
+    weights: Mapping[int, float | None],
+    last_owner: Mapping[int, str | None],
+    capacity: Mapping[str, float],
+    *,
+    force: bool,
+) -> dict[int, str]:
+    """Give each partition an owner such that loads are even and few partitions move.
+
+    The load of a member is the weight of its partitions divided by its capacity; the mean is all
+    weight divided by all capacity.
+
+    1. A partition whose last owner is a member stays there.
+    2. The others go, heaviest first, to the member that has the least load with them:
+       longest-processing-time-first (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies",
+       SIAM J. Appl. Math. 17, 1969; for unequal capacities, T. Gonzalez, O. H. Ibarra, S. Sahni,
+       "Bounds for LPT Schedules on Uniform Processors", SIAM J. Comput. 6, 1977).
+    3. Repair: the most loaded member gives a partition to the least loaded, or swaps one, while the
+       larger of the two loads falls by at least a tenth of the weight that changes hands. It ends
+       when all are within 5 % of the mean; with equal weights, when no step is left. A member that
+       no step relieves, for instance because its only partition is heavier than the mean, is set
+       aside, and the others are evened among themselves.
+    4. No member stays without a partition while another has two. With more members than
+       partitions, the rest stand by.
+
+    Equal weights and capacities give each member floor(partitions / members) partitions or one
+    more, with the fewest moves. The same arguments give the same plan in every process, and a plan
+    made again from its own result changes nothing.
+
+    Ties go to the first name in sorted order, and to the lowest partition. 2,048 partitions and 64
+    members take less than 100 ms of processor time, whatever has changed.
+
+    Args:
+        weights: Weight per partition, in any unit, for instance busy seconds per second. None, NaN,
+            infinite and negative weights are unknown and count as the mean of the known ones. The
+            floor is a tenth of that mean; all weights are equal if none above 0 is known.
+        last_owner: Name of the last owner per partition, or None. It may have left the group. A
+            partition that only one of `weights` and `last_owner` names gets an owner as well.
+        capacity: Capacity per member, in any unit, above 0. Members that are about to leave must
+            not be in it.
+        force: True after members have changed. False for a periodic run: owners stay while every
+            partition has a living one and the largest load is at most 1.25 times the mean, or 1.25
+            times the heaviest partition on the largest member; and also if the plan would lower
+            the largest load by less than a tenth.
+
+    Returns:
+        Name of the owner per partition, by ascending partition. Empty without members.
+
+    Raises:
+        ConfigError: A capacity is not a finite number above 0.
+
+    Example:
+        >>> from batchqueue.groups.plan import plan
+        >>> owners = plan(dict.fromkeys(range(4)), {}, {"a": 1.0, "b": 1.0}, force=True)
+        >>> owners
+        {0: 'a', 1: 'b', 2: 'a', 3: 'b'}
+        >>> plan(dict.fromkeys(range(4)), owners, {"a": 1.0, "b": 1.0, "c": 1.0}, force=True)
+        {0: 'c', 1: 'b', 2: 'a', 3: 'b'}
+    """
+    _check_capacity(capacity)
+    if not capacity:
+        return {}
+    members = sorted(capacity)
+    partitions = sorted(weights.keys() | last_owner.keys())
+    estimated = _estimated([weights.get(partition) for partition in partitions])
+    number = {name: member for member, name in enumerate(members)}
+    held: list[list[_Held]] = [[] for _ in members]
+    orphans: list[_Held] = []
+    for weight, partition in sorted(zip(estimated, partitions, strict=True)):
+        owner = last_owner.get(partition)
+        member = None if owner is None else number.get(owner)
+        (orphans if member is None else held[member]).append((weight, partition))
+    shares = _Shares(_relative([capacity[name] for name in members]), held)
+    if force or orphans:
+        shares.place(orphans)
+        shares.even()
+        return shares.owners(members)
+    before, kept = shares.largest(), shares.owners(members)
+    if before <= _SKIP_RATIO * max(shares.mean(range(len(members))), max(estimated, default=0.0)):
+        return kept
+    shares.even()
+    return shares.owners(members) if shares.largest() <= (1 - _WORTH) * before else kept
+
+
+def _check_capacity(capacity: Mapping[str, float]) -> None:
+    for name, value in sorted(capacity.items()):
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not 0 < value < math.inf
+        ):
+            raise ConfigError(
+                f"the capacity of member {name!r} is {value!r}; give a finite number above 0, for "
+                "instance 1.0"
+            )
+
+
+def _relative(capacity: list[float]) -> list[float]:
+    largest = max(capacity)
+    return [max(value / largest, _LEAST_CAPACITY) for value in capacity]
+
+
+def _estimated(weights: list[float | None]) -> list[float]:
+    """All weights, at most 1: unknown ones are estimated, and tiny ones raised to the floor."""
+    # Relative to the largest, so that no sum overflows and equal weights are exactly 1.
+    usable = [
+        weight if weight is not None and 0 <= weight < math.inf else None for weight in weights
+    ]
+    known = [weight for weight in usable if weight is not None]
+    largest = max(known, default=0.0)
+    if largest == 0:
+        return [1.0] * len(weights)
+    mean = math.fsum(weight / largest for weight in known) / len(known)
+    return [mean if weight is None else max(weight / largest, _FLOOR * mean) for weight in usable]
+
+
+class _Shares:
+    """The partitions of each member. A member is its position in the order of names.
+
+    Attributes:
+        capacity: Per member, relative to the largest.
+        held: Partitions per member, lightest first.
+        total: Sum of the weights per member.
+        load: `total / capacity` per member.
+    """
+
+    def __init__(self, capacity: list[float], held: list[list[_Held]]) -> None:
+        self.capacity = capacity
+        self.held = held
+        self.members = range(len(capacity))
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Recompute the loads, such that they depend on what is held and not on the way there."""
+        self.total = [math.fsum(weight for weight, _ in held) for held in self.held]
+        self.load = [total / size for total, size in zip(self.total, self.capacity, strict=True)]
+
+    def largest(self) -> float:
+        """Return the load of the most loaded member."""
+        return max(self.load)
+
+    def mean(self, members: Iterable[int]) -> float:
+        """Return the load that each of `members` had if their loads were equal."""
+        chosen = list(members)
+        total = math.fsum(self.total[member] for member in chosen)
+        return total / math.fsum(self.capacity[member] for member in chosen)
+
+    def owners(self, names: list[str]) -> dict[int, str]:
+        """Return the name of the owner per partition."""
+        pairs = zip(names, self.held, strict=True)
+        return dict(sorted((partition, name) for name, held in pairs for _, partition in held))
+
+    def place(self, orphans: list[_Held]) -> None:
+        """Give each orphan an owner, heaviest first."""
+        ordered = sorted(orphans, key=lambda orphan: (-orphan[0], orphan[1]))
+        for left, orphan in zip(range(len(ordered), 0, -1), ordered, strict=True):
+            idle = [member for member in self.members if not self.held[member]]
+            # The last orphans are kept for members that have none: moving others there costs more.
+            choice = idle if left <= len(idle) else self.members
+            self._put(orphan, self._lowest(choice, orphan[0]))
+
+    def even(self) -> None:
+        """Repair until no step is left: repairing the result again changes nothing.
+
+        This ends: a step replaces the larger of two loads by smaller ones, so the loads, largest
+        first, fall in lexicographic order. Steps leave no member idle that was not, so idle members
+        are given a partition at most once each.
+        """
+        changed = True
+        while changed:
+            self.weigh()
+            changed = self._repair()
+            changed = self._fill() or changed
+
+    def _repair(self) -> bool:
+        """Take steps from the most to the least loaded member; return whether there were any."""
+        weights = {weight for held in self.held for weight, _ in held}
+        # Without measured loads, numbers of partitions differ by at most one.
+        close = _CLOSE if len(weights) > 1 else 0.0
+        active = list(self.members)
+        mean, changed = self.mean(active), False
+        while len(active) > 1:
+            giver = max(active, key=self.load.__getitem__)
+            smallest = min(self.load[member] for member in active)
+            if self.load[giver] <= (1 + close) * mean and smallest >= (1 - close) * mean:
+                break
+            others = (member for member in active if member != giver)
+            taker = self._lowest(others, self.held[giver][0][0])
+            step = self._best_step(giver, taker)
+            if step is None:
+                active.remove(giver)
+                mean = self.mean(active)
+                continue
+            gives, takes = step
+            self._move(gives, giver, taker)
+            if takes is not None:
+                self._move(takes, taker, giver)
+            changed = True
+        return changed
+
+    def _best_step(self, giver: int, taker: int) -> tuple[_Held, _Held | None] | None:
+        """Return the best partition to give, and the one to take for it if a swap is needed.
+
+        A move that gains at least half of what is conceivable is preferred to a swap, which takes
+        two handovers.
+        """
+        have, wanted = self.held[giver], self.held[taker]
+        load, size = self.load[giver], self.capacity[giver]
+        both = size + self.capacity[taker]
+        # The weight whose move makes the two loads equal.
+        ideal = (self.total[giver] * self.capacity[taker] - self.total[taker] * size) / both
+        enough = (load - self._larger(giver, taker, ideal)) / 2
+        best: tuple[_Held, _Held | None] | None = None
+        most = 0.0
+        heavy = bisect_left(have, (ideal, -1))
+        if len(have) > 1 or not wanted:
+            for gives in have[max(heavy - 1, 0) : heavy + 1]:
+                gain = load - self._larger(giver, taker, gives[0])
+                if gain > most and gain >= _WORTH * gives[0] / size:
+                    best, most = (gives, None), gain
+        # Swapping a partition below the ideal shifts less than moving the heaviest of these.
+        for gives in have[heavy:] if wanted else ():
+            if most >= enough:
+                break
+            index = bisect_left(wanted, (gives[0] - ideal, -1))
+            for takes in wanted[max(index - 1, 0) : index + 1]:
+                gain = load - self._larger(giver, taker, gives[0] - takes[0])
+                if gain > most and gain >= _WORTH * (gives[0] + takes[0]) / size:
+                    best, most = (gives, takes), gain
+        return best
+
+    def _fill(self) -> bool:
+        """Give idle members a partition of those that have two; return whether there were any."""
+        changed = False
+        while True:
+            idle = [member for member in self.members if not self.held[member]]
+            givers = [member for member in self.members if len(self.held[member]) > 1]
+            if not idle or not givers:
+                return changed
+            giver = max(givers, key=self.load.__getitem__)
+            taker = self._lowest(idle, self.held[giver][0][0])
+            loads = ((self._larger(giver, taker, held[0]), held) for held in self.held[giver])
+            self._move(min(loads)[1], giver, taker)
+            changed = True
+
+    def _lowest(self, members: Iterable[int], weight: float) -> int:
+        """Return the member that has the least load with `weight` added."""
+        return min(
+            members, key=lambda member: (self.total[member] + weight) / self.capacity[member]
+        )
+
+    def _larger(self, giver: int, taker: int, shift: float) -> float:
+        """Return the larger load of the two after `shift` has moved from the giver to the taker."""
+        gave = (self.total[giver] - shift) / self.capacity[giver]
+        took = (self.total[taker] + shift) / self.capacity[taker]
+        return max(gave, took)
+
+    def _put(self, partition: _Held, member: int) -> None:
+        insort(self.held[member], partition)
+        self.total[member] += partition[0]
+        self.load[member] = self.total[member] / self.capacity[member]
+
+    def _move(self, partition: _Held, giver: int, taker: int) -> None:
+        held = self.held[giver]
+        del held[bisect_left(held, partition)]
+        # Exactly 0 when nothing is left: an idle member must not look loaded by a rounding error.
+        self.total[giver] = self.total[giver] - partition[0] if held else 0.0
+        self.load[giver] = self.total[giver] / self.capacity[giver]
+        self._put(partition, taker)
