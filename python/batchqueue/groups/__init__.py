@@ -3,6 +3,9 @@
 | file | holds |
 |---|---|
 | `plan.py`, `balancer.py` | which worker owns which partition |
+| `control.py` | the worker's side of the ownership protocol; `README.md` has its rules |
+| `messages.py`, `orders.py` | its calls and their replies; what its driver does |
+| `memory/` | the group's side, in memory |
 | `tracker.py` | what of a partition is done |
 | `count.py` | how many partitions; names of groups |
 | `skew.py` | partitions that lag behind the others |

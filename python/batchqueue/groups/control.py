@@ -1,0 +1,380 @@
+"""`Control`: what a worker asks of its group, and what it does with the replies.
+
+It is a pure state machine: no input or output, no thread and no clock. A driver passes the time in,
+makes the calls that `next_call` returns, and obeys the orders that `orders` returns. All times are
+milliseconds of the worker's own clock, which also counts while the machine is suspended. The
+driver holds a lock during each call. The rules are in `batchqueue/groups/README.md`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+from batchqueue.groups.balancer import GroupBalancer
+from batchqueue.groups.messages import (
+    Beaten,
+    Call,
+    CallKind,
+    Incarnation,
+    Joined,
+    Member,
+    Refusal,
+    Replaced,
+    Reply,
+    Synced,
+    Ticket,
+)
+from batchqueue.groups.orders import Holding, Loss, Order, OrderKind, Phase, Seat
+
+BEATS_PER_LEASE = 4
+BEATS_PER_SYNC = 10
+"""A sync is due after this many beats even if no version has changed."""
+
+OWN_SHARE = 0.95
+"""The share of the lease for which a worker trusts it: clocks drift."""
+
+PAUSE_MS = 50
+"""The time between a call that failed and the next one."""
+
+Weigh = Callable[[Ticket], Mapping[int, float | None]]
+
+
+class Control:
+    """The control side of a worker, through all sessions that it has after each other.
+
+    Attributes:
+        name: The seat of the worker.
+        seat: Where the worker is.
+        session: The session that it has or is about to join with.
+        holdings: What it holds, by partition.
+        partitions: The partitions of the stream, as far as it is known.
+        lease_ms: The time after which the group gives up a worker that is silent.
+        deadline_ms: The end of the lease as this worker sees it; handlers start before it only.
+        replaced_by: The session that has the name now, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        nonce: str,
+        lease_ms: int = 5_000,
+        partitions: int = 1,
+        capacity: float = 1.0,
+        host: str = "",
+        pid: int = 0,
+        balancer: GroupBalancer | None = None,
+        weigh: Weigh | None = None,
+        stats: Callable[[], str] = str,
+    ) -> None:
+        """Begin before the first join.
+
+        Args:
+            name: The name: a worker that joins under it replaces an older one.
+            nonce: A text that no other worker of the name has: it makes the sessions unique.
+            lease_ms: The time after which the group gives up a worker that is silent. Default: 5 s.
+            partitions: The partitions of the stream, if it has none yet. Default: 1.
+            capacity: The share of the load that it takes, relative to other workers. Default: 1.
+            host: Its host, for messages.
+            pid: Its process id, for messages.
+            balancer: Plans when this worker is asked to. Default: `GroupBalancer.load_weighted()`.
+            weigh: Reckons the weight by partition for it. Default: all are unknown.
+            stats: Returns what a beat reports. Default: nothing.
+        """
+        self.name = name
+        self.seat = Seat.JOINING
+        self.holdings: dict[int, Holding] = {}
+        self.partitions = partitions
+        self.deadline_ms = -math.inf
+        self.replaced_by: Replaced | None = None
+        self._nonce = nonce
+        self.lease_ms = lease_ms
+        self._about = (capacity, host, pid)
+        self._balancer = balancer or GroupBalancer.load_weighted()
+        self._weigh = weigh
+        self._stats = stats
+        self._process: int | None = None
+        self._asked_us: int | None = None
+        self._sessions = 0
+        self._seen = 0
+        self._leaving = self._given_up = False
+        self._orders: list[Order] = []
+        self._released: list[Holding] = []
+        self._ticket: Ticket | None = None
+        self._under_way: Call | None = None
+        self._not_before_ms = -math.inf
+        self._begin_session()
+
+    @property
+    def timeout_ms(self) -> float:
+        """The time after which the driver reports a call as failed."""
+        return self.lease_ms / BEATS_PER_LEASE
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.seat in (Seat.LEFT, Seat.REPLACED)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it gives up its partitions, or was asked to."""
+        return self._leaving
+
+    def stats(self) -> str:
+        """Return what a beat reports."""
+        return self._stats()
+
+    def next_call(self, now_ms: float) -> Call | None:
+        """Return the call to make now; None if one is under way, or nothing is due.
+
+        Report each call with `reply` or `failed`.
+        """
+        self.check_deadline(now_ms)
+        if self._under_way is None and not self.ended and now_ms >= self._not_before_ms:
+            self._under_way = self._choose(now_ms)
+            return self._under_way
+        return None
+
+    def due_ms(self, now_ms: float) -> float:
+        """Return when to ask `next_call` again if nothing happens before; infinity after the end.
+
+        A call that is under way has its own timeout, which the driver watches.
+        """
+        if self.ended:
+            return math.inf
+        if self.seat is Seat.JOINING:
+            return math.inf if self._under_way else max(now_ms, self._not_before_ms)
+        if self._under_way is not None:
+            return self.deadline_ms
+        due = now_ms if self._has_work() else self._beat_at_ms
+        return min(self.deadline_ms, max(due, self._not_before_ms))
+
+    def reply(self, call: Call, reply: Reply, now_ms: float) -> None:
+        """Take the reply of a call. It is ignored if the call failed, or its session is over."""
+        if call is not self._under_way:
+            return
+        self._under_way = None
+        if reply is Refusal.UNKNOWN:
+            self._end_session(Loss.UNKNOWN)
+        elif isinstance(reply, Joined):
+            self.seat = Seat.MEMBER
+            self.partitions = reply.partitions
+            self._extend(call)
+            self._beat_at_ms = now_ms
+        elif isinstance(reply, Replaced):
+            self.seat, self.replaced_by = Seat.REPLACED, reply
+        elif isinstance(reply, Beaten):
+            self._take_beat(call, reply, now_ms)
+        elif isinstance(reply, Synced):
+            self._take_sync(call, reply, now_ms)
+        elif call.kind is CallKind.TIME and isinstance(reply, int):
+            self._asked_us = reply
+            self._process = reply if self._process is None else self._process
+        elif call.kind is CallKind.LEAVING:
+            self._leaving_known = True
+            self._sync_due = True
+        elif call.kind is CallKind.LEAVE:
+            self.seat = Seat.LEFT
+        elif call.kind in (CallKind.PLAN, CallKind.SYNC):  # stored or stale, late
+            self._sync_due = True
+            self._beat_at_ms = min(self._beat_at_ms, now_ms + PAUSE_MS)
+        self.check_deadline(now_ms)
+
+    def failed(self, call: Call, now_ms: float) -> None:
+        """Report a call that raised, or whose reply has not come in time. It may still arrive."""
+        if call is not self._under_way:
+            return
+        self._under_way = None
+        self._not_before_ms = now_ms + PAUSE_MS
+        self._sync_due = True  # whatever it was to change, a sync settles it
+        if call.kind is CallKind.BEAT:
+            self._beat_at_ms = now_ms
+
+    def notice(self, version: int) -> None:
+        """Take a version that was read from the history: a wake-up. Missing one costs a beat."""
+        # Noted as a sync and not as a version: the reply of a beat that was made before may follow.
+        self._sync_due = self._sync_due or version != self._synced
+
+    def check_deadline(self, now_ms: float) -> None:
+        """Drop everything if the lease is over, and join again under the same name."""
+        if self.seat is Seat.MEMBER and now_ms >= self.deadline_ms:
+            self._end_session(Loss.LEASE_OVER)
+
+    def may_work(self, partition: int, token: int, now_ms: float) -> bool:
+        """Return whether the partition is held: ask before each fetch, handler and commit."""
+        held = self._held(partition, token)
+        return held is not None and held.phase is not Phase.OPENING and now_ms < self.deadline_ms
+
+    def opened(self, partition: int, token: int) -> bool:
+        """Report that a partition was opened. Returns whether to run it."""
+        held = self._held(partition, token)
+        if held is None or held.phase is not Phase.OPENING:
+            return False
+        held.phase = Phase.RUNNING
+        return True
+
+    def drained(self, partition: int, token: int) -> None:
+        """Report that nothing of a partition runs and its last commit was acknowledged (R12)."""
+        held = self._held(partition, token)
+        if held is not None and held.phase is Phase.DRAINING:
+            del self.holdings[partition]
+            held.phase = Phase.RELEASED
+            self._released.append(held)
+
+    def fenced(self, partition: int, token: int, seen: int) -> None:
+        """Report that an open, a commit or a sink refused a token; nothing was stored (R9).
+
+        Args:
+            partition: The partition.
+            token: The token that was refused.
+            seen: The token that refused it.
+        """
+        self._seen = max(self._seen, seen)
+        held = self._held(partition, token)
+        if held is not None:
+            self._drop(held, Loss.FENCED)
+            self._sync_due = True
+
+    def leave(self) -> None:
+        """Begin to leave: everything is drained and released, then the session ends."""
+        self._leaving = True
+
+    def give_up(self) -> None:
+        """Leave without waiting for what has not been drained."""
+        self._leaving = self._given_up = True
+        for held in list(self.holdings.values()):
+            self._drop(held, Loss.GIVEN_UP)
+
+    def orders(self) -> list[Order]:
+        """Return the orders since the last call, to be obeyed in this sequence."""
+        orders, self._orders = self._orders, []
+        return orders
+
+    def _choose(self, now_ms: float) -> Call | None:
+        if self.seat is Seat.JOINING:
+            return self._choose_to_join(now_ms)
+        if now_ms >= self._beat_at_ms:
+            return self._call(CallKind.BEAT, now_ms, number=self._next_number())
+        if self._released:
+            released = tuple((held.partition, held.token) for held in self._released)
+            self._released.clear()  # a sync that does not name them releases them as well
+            return self._call(CallKind.RELEASE, now_ms, released=released)
+        if self._leaving and not self.holdings and (self._leaving_known or self._given_up):
+            return self._call(CallKind.LEAVE, now_ms)
+        if self._leaving and not self._leaving_known:
+            return self._call(CallKind.LEAVING, now_ms)
+        return self._choose_to_change(now_ms)
+
+    def _choose_to_join(self, now_ms: float) -> Call | None:
+        if self._leaving:
+            self.seat = Seat.LEFT
+            return None
+        if self._process is None or self._asked_us is None:
+            return self._call(CallKind.TIME, now_ms)
+        capacity, host, pid = self._about
+        incarnation = Incarnation(self._process, self._sessions)
+        member = Member(self.name, incarnation, capacity, host, pid)
+        asked_us, self._asked_us = self._asked_us, None  # another attempt asks again
+        return self._call(CallKind.JOIN, now_ms, member=member, asked_us=asked_us)
+
+    def _choose_to_change(self, now_ms: float) -> Call | None:
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            return self._planned(ticket, now_ms)
+        if self._sync_due:
+            self._sync_due = False
+            held = {partition: held.token for partition, held in self.holdings.items()}
+            return self._call(
+                CallKind.SYNC, now_ms, number=self._next_number(), seen=self._seen, held=held
+            )
+        return None
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _has_work(self) -> bool:
+        leaving = self._leaving and not (self._leaving_known and self.holdings)
+        waiting = self._released or self._ticket is not None
+        return bool(leaving or waiting or self._sync_due)
+
+    def _call(self, kind: CallKind, now_ms: float, **fields: object) -> Call:
+        return Call(kind, self.session, now_ms, **fields)  # type: ignore[arg-type]
+
+    def _planned(self, ticket: Ticket, now_ms: float) -> Call:
+        weights: dict[int, float | None] = dict.fromkeys(range(ticket.partitions))
+        weights.update(self._weigh(ticket) if self._weigh else {})
+        sessions = {m.name: s for s, m in ticket.members.items() if not m.leaving}
+        capacity = {m.name: m.capacity for m in ticket.members.values() if m.name in sessions}
+        owners = self._balancer.plan(weights, ticket.last_owner, capacity, force=ticket.force)
+        return self._call(
+            CallKind.PLAN,
+            now_ms,
+            member_version=ticket.member_version,
+            targets={partition: sessions[name] for partition, name in owners.items()},
+            weights={p: weight for p, weight in weights.items() if weight is not None},
+        )
+
+    def _take_beat(self, call: Call, reply: Beaten, now_ms: float) -> None:
+        self._extend(call)
+        self._beats += 1
+        if self._beats % BEATS_PER_SYNC == 0:
+            self._sync_due = True
+        self.notice(reply.version)
+        self._ticket = reply.ticket
+        self._leaving = self._leaving or reply.leaving
+        self._leaving_known = reply.leaving  # a server that lost its last writes has forgotten it
+        regular = call.sent_ms + self.lease_ms / BEATS_PER_LEASE
+        self._beat_at_ms = min(regular, now_ms + max(1, reply.next_ms))
+
+    def _take_sync(self, call: Call, reply: Synced, now_ms: float) -> None:
+        self._beat_at_ms = min(self._beat_at_ms, now_ms + max(1, reply.next_ms))
+        self._synced = reply.version
+        self.partitions = reply.partitions
+        for partition in reply.lost:
+            held = self._held(partition, (call.held or {})[partition])
+            if held is not None:
+                self._drop(held, Loss.OTHER_OWNER)
+        for partition in reply.revoked:
+            held = self.holdings.get(partition)
+            if held is not None and held.phase is not Phase.DRAINING:
+                held.phase = Phase.DRAINING
+                self._order(OrderKind.DRAIN, held)
+        for partition, token in reply.grants.items():
+            held = self.holdings[partition] = Holding(partition, token, Phase.OPENING)
+            self._order(OrderKind.OPEN, held)
+
+    def _extend(self, call: Call) -> None:
+        # From the time of sending: the server's lease began later, so it ends later (R13).
+        self.deadline_ms = max(self.deadline_ms, call.sent_ms + OWN_SHARE * self.lease_ms)
+
+    def _held(self, partition: int, token: int) -> Holding | None:
+        held = self.holdings.get(partition)
+        return held if held is not None and held.token == token else None
+
+    def _order(self, kind: OrderKind, held: Holding, loss: Loss | None = None) -> None:
+        self._orders.append(Order(kind, held.partition, held.token, self.session, loss))
+
+    def _drop(self, held: Holding, loss: Loss) -> None:
+        del self.holdings[held.partition]
+        held.phase = Phase.LOST
+        self._order(OrderKind.DROP, held, loss)
+
+    def _end_session(self, loss: Loss) -> None:
+        for held in list(self.holdings.values()):
+            self._drop(held, loss)
+        self._begin_session()
+
+    def _begin_session(self) -> None:
+        self._sessions += 1
+        self.session = f"{self.name}:{self._nonce}:{self._sessions}"
+        self.seat = Seat.JOINING
+        self.deadline_ms = -math.inf
+        self._beat_at_ms = -math.inf
+        self._under_way = None
+        self._asked_us = None
+        self._ticket = None
+        self._released.clear()
+        self._leaving_known = False
+        self._sync_due = True
+        self._number = self._beats = 0
+        self._synced = 0

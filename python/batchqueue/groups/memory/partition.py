@@ -1,0 +1,209 @@
+"""`PartitionScripts`: the records of a partition, and who may commit. See `groups/README.md`."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from batchqueue.groups.messages import Commit, Fenced, Opened
+from batchqueue.groups.offsets import SEQUENCE_BITS
+from batchqueue.groups.start import Start
+
+Command = Sequence[bytes | str | int]
+
+
+class Entry(NamedTuple):
+    """A record as the stream holds it."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass
+class Fence:
+    """Who may commit for a group, and up to where it has everything done.
+
+    Attributes:
+        token: The newest token that opened the partition.
+        session: The session that holds it.
+        offset: The offset up to which everything is done.
+        done: The number of records up to there, counted from the beginning of the stream.
+        at_ms: When it was stored.
+    """
+
+    token: int
+    session: str
+    offset: int
+    done: int
+    at_ms: int
+
+
+@dataclass
+class PartitionState:
+    """All that a partition stores, in one place (R8). Only `PartitionScripts` changes it.
+
+    Attributes:
+        entries: The records, by ascending offset.
+        end: The offset of the last record that was added.
+        added: The number of records that were ever added.
+        fences: The fences, by group: these groups read the partition.
+        dead: The dead letters, by group.
+        effects: The commands of commits, in the order of the commits. Memory runs none of them: it
+            keeps them, for tests to read.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    end: int = 0
+    added: int = 0
+    fences: dict[str, Fence] = field(default_factory=dict)
+    dead: dict[str, list[Entry]] = field(default_factory=dict)
+    effects: list[Command] = field(default_factory=list)
+
+
+class PartitionScripts:
+    """The scripts of a partition in memory.
+
+    Each method is atomic. All but `add`, which adds another record, are safe to run late or twice.
+
+    Attributes:
+        state: What the partition stores.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """Begin without records.
+
+        Args:
+            clock: Returns microseconds since 1970.
+        """
+        self.state = PartitionState()
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: tuple[tuple[str, bytes], ...] = (),
+        *,
+        max_len: int | None = None,
+    ) -> int | None:
+        """Add a record, and return its offset; None if the partition is full.
+
+        Args:
+            value: The record.
+            key: Its key, or None.
+            headers: Its headers.
+            max_len: The records that may be there which some group has not done; without any group,
+                that may be there at all. Default: None, any number.
+        """
+        with self._lock:
+            state = self.state
+            if max_len is not None and self._unread() >= max_len:
+                return None
+            # As Redis makes ids: the time, and never below the one before.
+            state.end = max(state.end + 1, self._clock() // 1_000 << SEQUENCE_BITS)
+            state.added += 1
+            state.entries.append(Entry(state.end, value, key, headers))
+            return state.end
+
+    def read(self, after: int, count: int) -> list[Entry]:
+        """Return the first `count` records whose offsets are larger than `after`."""
+        with self._lock:
+            begin = bisect_right(self.state.entries, after, key=lambda entry: entry.offset)
+            return self.state.entries[begin : begin + count]
+
+    def open(
+        self, group: str, token: int, session: str, start: Start = Start.EARLIEST
+    ) -> Opened | Fenced:
+        """Make a token the only one that may commit.
+
+        Args:
+            group: The group.
+            token: The token of the grant.
+            session: The session that it was granted to.
+            start: Where a group begins that has no position here yet.
+        """
+        with self._lock:
+            state = self.state
+            fence = state.fences.get(group)
+            now = self._clock() // 1_000
+            if fence is None:
+                offset, done = 0, state.added - len(state.entries)
+                if start is Start.LATEST:
+                    offset, done = state.end, state.added
+                fence = state.fences[group] = Fence(token, session, offset, done, now)
+            elif not self._may_open(fence, token, session):
+                return Fenced(fence.token)
+            fence.token, fence.session, fence.at_ms = token, session, now
+            first = state.entries[0].offset if state.entries else None
+            length = len(state.entries)
+            return Opened(fence.offset, fence.done, state.end, state.added, length, first)
+
+    def commit(
+        self,
+        group: str,
+        token: int,
+        session: str,
+        offset: int,
+        done: int,
+        *,
+        dead: Sequence[Entry] = (),
+        commands: Sequence[Command] = (),
+    ) -> Commit | Fenced:
+        """Store an offset, with the dead letters and the effects that belong to it.
+
+        Repeat a commit without a reply unchanged: with more commands, those that ran would run
+        again.
+
+        Args:
+            group: The group.
+            token: The token under which the session opened the partition.
+            session: The session.
+            offset: Everything up to here is done.
+            done: The number of records up to there, counted from the beginning of the stream.
+            dead: Records to set aside.
+            commands: What `Batch.commit_with` was given.
+        """
+        with self._lock:
+            fence = self.state.fences.get(group)
+            if fence is None or not self._may_commit(fence, token, session):
+                return Fenced(0 if fence is None else fence.token)
+            if not self._is_new(fence, offset):
+                return Commit.OLD
+            self.state.dead.setdefault(group, []).extend(dead)
+            self.state.effects.extend(commands)
+            fence.offset, fence.done, fence.at_ms = offset, done, self._clock() // 1_000
+            return Commit.STORED
+
+    def trim(self, groups: Collection[str]) -> int:
+        """Remove the records that every group has done, and return how many.
+
+        Args:
+            groups: The groups that read the stream. If the partition knows another one, or one of
+                these has not opened it yet, nothing is removed.
+        """
+        with self._lock:
+            state = self.state
+            if not groups or state.fences.keys() != set(groups):
+                return 0
+            done = min(fence.offset for fence in state.fences.values())
+            count = bisect_right(state.entries, done, key=lambda entry: entry.offset)
+            del state.entries[:count]
+            return count
+
+    def _unread(self) -> int:
+        done = [fence.done for fence in self.state.fences.values()]
+        kept = len(self.state.entries)
+        return min(kept, self.state.added - min(done)) if done else kept
+
+    def _may_open(self, fence: Fence, token: int, session: str) -> bool:
+        return token > fence.token or (token, session) == (fence.token, fence.session)  # R3
+
+    def _may_commit(self, fence: Fence, token: int, session: str) -> bool:
+        return (token, session) == (fence.token, fence.session)  # R1
+
+    def _is_new(self, fence: Fence, offset: int) -> bool:
+        return offset > fence.offset  # R12

@@ -1,0 +1,116 @@
+"""The scripts of a partition in memory: records, fences and commits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from batchqueue.groups.memory import Entry, PartitionScripts
+from batchqueue.groups.messages import Commit, Fenced
+from batchqueue.groups.start import Start
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(us=1_700_000_000_000_000)
+
+
+@pytest.fixture
+def partition(clock):
+    return PartitionScripts(lambda: clock.us)
+
+
+class TestFence:
+    def test_newer_token_fences_the_older(self, partition):
+        offset = partition.add(b"x")
+        partition.open("g", 1, "a")
+        partition.open("g", 2, "b")
+
+        assert partition.commit("g", 1, "a", offset, 1) == Fenced(2)
+        assert partition.open("g", 1, "a") == Fenced(2)
+        assert partition.commit("g", 2, "b", offset, 1) is Commit.STORED
+
+    def test_equal_token_of_another_session_is_refused(self, partition):
+        offset = partition.add(b"x")
+        partition.open("g", 1, "a")
+
+        assert partition.open("g", 1, "b") == Fenced(1)
+        assert partition.commit("g", 1, "b", offset, 1) == Fenced(1)
+        assert partition.open("g", 1, "a").offset == 0  # a repeated open of the same one
+
+    def test_commit_is_stored_once(self, partition):
+        first, second = partition.add(b"x"), partition.add(b"y")
+        partition.open("g", 1, "a")
+        dead, commands = [Entry(second, b"y")], [("SET", "k", 1)]
+
+        for _ in range(2):
+            reply = partition.commit("g", 1, "a", second, 2, dead=dead, commands=commands)
+        assert reply is Commit.OLD
+        assert partition.commit("g", 1, "a", first, 1, commands=commands) is Commit.OLD
+        assert partition.state.dead == {"g": dead}
+        assert partition.state.effects == commands
+        assert partition.open("g", 2, "b").offset == second
+
+    def test_commit_without_open_is_refused(self, partition):
+        assert partition.commit("g", 1, "a", 5, 1) == Fenced(0)
+
+    def test_groups_are_apart(self, partition):
+        offset = partition.add(b"x")
+        partition.open("g", 5, "a")
+        partition.open("h", 1, "b")
+
+        assert partition.commit("h", 1, "b", offset, 1) is Commit.STORED
+        assert partition.state.fences["g"].offset == 0
+
+    def test_first_open_pins_the_start(self, partition):
+        offset = partition.add(b"x")
+
+        assert partition.open("late", 1, "a", Start.LATEST).offset == offset
+        partition.add(b"y")
+        assert partition.open("late", 2, "b", Start.LATEST).offset == offset
+        assert partition.open("early", 1, "a").offset == 0
+
+
+class TestRecords:
+    def test_read_after_an_offset(self, partition, clock):
+        first = partition.add(b"x")
+        clock.us += 1_000
+        second = partition.add(b"y", b"key")
+
+        assert partition.read(first, 10) == [Entry(second, b"y", b"key")]
+        assert [entry.offset for entry in partition.read(0, 1)] == [first]
+
+    def test_offsets_rise_when_the_clock_is_set_back(self, partition, clock):
+        first = partition.add(b"x")
+        clock.us -= 10_000
+
+        assert partition.add(b"y") > first
+
+    def test_trim_keeps_what_a_group_has_not_done(self, partition):
+        first, second = partition.add(b"x"), partition.add(b"y")
+        partition.open("g", 1, "a")
+        partition.commit("g", 1, "a", second, 2)
+
+        assert partition.trim({"g", "h"}) == 0  # h has not opened it
+        partition.open("h", 1, "b")
+        assert partition.trim({"g"}) == 0  # h is not known to the caller
+        partition.commit("h", 1, "b", first, 1)
+        assert partition.trim({"g", "h"}) == 1
+        assert [entry.offset for entry in partition.read(0, 10)] == [second]
+
+    def test_start_counts_what_was_trimmed(self, partition):
+        offset = partition.add(b"x")
+        partition.open("g", 1, "a")
+        partition.commit("g", 1, "a", offset, 1)
+        partition.trim({"g"})
+        partition.add(b"y")
+
+        opened = partition.open("new", 1, "b")
+        assert (opened.done, opened.added, opened.length) == (1, 2, 1)
+
+    def test_producers_are_bounded_by_what_is_not_done(self, partition):
+        partition.open("g", 1, "a")
+        first = partition.add(b"x", max_len=2)
+        assert partition.add(b"y", max_len=2) is not None
+        assert partition.add(b"z", max_len=2) is None
+        partition.commit("g", 1, "a", first, 1)
+        assert partition.add(b"z", max_len=2) is not None
