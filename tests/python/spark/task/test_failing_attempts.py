@@ -81,7 +81,8 @@ def test_items_of_a_type_without_a_handler_fail_the_attempt(
         attempts(flights, store, metrics=METRICS[1:])
     # An attempt that sees a loss reads no more rows.
     found = re.search(lost, str(info.value))
-    assert found and 1 <= int(found[1]) <= ROWS_PER_FILE
+    assert found
+    assert 1 <= int(found[1]) <= ROWS_PER_FILE
 
 
 def test_error_in_items_fails_the_attempt(flights: Path, store: SqliteStore) -> None:
