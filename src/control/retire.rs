@@ -54,7 +54,11 @@ impl<T: Item> Shared<T> {
     /// a handler ends it, when no thread is inside. Without a lock.
     pub(super) fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
         match begun.over {
-            Some(retirement) => retirement.end(),
+            Some(retirement) => {
+                if let Some(line) = retirement.end(&self.name) {
+                    self.host.log(&line);
+                }
+            }
             None => self.threads.wake_all(),
         }
         begun.retired

@@ -95,16 +95,19 @@ impl<T> Retirement<T> {
         self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
     }
 
-    /// After `on_close`. Drops the handlers before it notifies the callers that wait.
-    ///
-    /// # Panics
-    /// A handler panicked when it was dropped; the callers were notified.
-    pub(crate) fn end(self) {
+    /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a line
+    /// for the log if a handler panicked when it was dropped.
+    #[must_use]
+    pub(crate) fn end(self, queue: &str) -> Option<String> {
         let Self { registered, to_close, retired, .. } = self;
+        let (name, handlers) = (registered.name.clone(), registered.instances().cloned());
+        let handlers: Vec<_> = handlers.chain(to_close).collect();
+        drop(registered);
         let mut panics = DropPanics::default();
-        panics.drop_all([(registered, to_close)].into_iter());
+        panics.drop_all(handlers.into_iter());
         retired.end();
-        panics.resume();
+        let (_, cause) = panics.report()?;
+        Some(format!("queue {queue}: a handler of {name} panicked when it was dropped: {cause}"))
     }
 }
 

@@ -26,7 +26,7 @@ impl<T: Item> DrainTask<T> {
                 for handler in &retirement.to_close {
                     self.call_on_close_of(handler);
                 }
-                retirement.end();
+                self.lines.extend(retirement.end(&shared.name));
             }
         });
     }

@@ -31,7 +31,6 @@ impl Item for Number {
 }
 
 /// Keeps its batches, of which the first ones fail.
-#[derive(Default)]
 struct Kept {
     batches: Arc<Mutex<Vec<Vec<u32>>>>,
     failures: usize,
