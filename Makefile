@@ -138,7 +138,7 @@ lint: require-components $(VENV)/requirements ## format, lint and English, chang
 	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --target-dir $(TARGET)/loom -- -D warnings
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --locked --all-targets --features python -- -D warnings
 	for bench in contenders/rust python/floor; do \
-		cargo metadata --locked --format-version 1 --manifest-path benches/$$bench/Cargo.toml > /dev/null || exit 1; done
+		cargo update --workspace --locked --quiet --manifest-path benches/$$bench/Cargo.toml || exit 1; done
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python scripts/prose.py
