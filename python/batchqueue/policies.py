@@ -178,15 +178,7 @@ class RetryPolicy:
                 f"retry: attempts is {self.attempts!r}; give 1 to 1_000 tries, the first included"
             )
         for name, least in (("backoff_ms", 0), ("factor", 1), ("max_backoff_ms", 0)):
-            value = getattr(self, name)
-            if (
-                not isinstance(value, (int, float))
-                or isinstance(value, bool)
-                or not least <= value < math.inf
-            ):
-                raise ConfigError(
-                    f"retry: {name} is {value!r}; give a finite number from {least} up"
-                )
+            check_finite(f"retry: {name}", getattr(self, name), least)
         if (
             not isinstance(self.jitter, (int, float))
             or isinstance(self.jitter, bool)
@@ -202,16 +194,18 @@ class RetryPolicy:
             raise ConfigError(f"retry: retry_on is {kinds!r}; give a tuple of exception classes")
 
 
-def _ratio(skip_ratio: float) -> float:
+def check_finite(setting: str, value: object, least: float, example: str = "") -> None:
+    """Raise ConfigError unless a setting is a finite number, at least `least`."""
     if (
-        not isinstance(skip_ratio, (int, float))
-        or isinstance(skip_ratio, bool)
-        or not 1 <= skip_ratio < math.inf
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not least <= value < math.inf
     ):
-        raise ConfigError(
-            f"DrainBalancer: skip_ratio is {skip_ratio!r}; give a finite number from 1 up, "
-            "for instance 1.15"
-        )
+        raise ConfigError(f"{setting} is {value!r}; give a finite number from {least} up{example}")
+
+
+def _ratio(skip_ratio: float) -> float:
+    check_finite("DrainBalancer: skip_ratio", skip_ratio, 1, ", for instance 1.15")
     return skip_ratio
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 from batchqueue.exceptions import ConfigError
+from batchqueue.policies import check_finite
 
 _CALM_RATIO = 0.7
 """A hot partition is calm again below this share of a limit."""
@@ -55,15 +56,7 @@ class SkewDetectionConfig:
             ("min_records", 1),
             ("min_seconds", 0.1),
         ):
-            value = getattr(self, name)
-            if (
-                not isinstance(value, (int, float))
-                or isinstance(value, bool)
-                or not least <= value < math.inf
-            ):
-                raise ConfigError(
-                    f"skew: {name} is {value!r}; give a finite number from {least} up"
-                )
+            check_finite(f"skew: {name}", getattr(self, name), least)
 
 
 @dataclass(frozen=True, kw_only=True)
