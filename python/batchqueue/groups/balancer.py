@@ -66,7 +66,7 @@ class GroupBalancer:
 
         Args:
             assign: Takes the weight per partition (busy seconds per second, None if unknown), the
-                name of the last owner per partition (None if there is none; it may have left), the
+                name of the last owner per partition (None at first; it may have left), the
                 capacity per living member, and the keyword `force` (False for a periodic run).
                 Returns a dict that holds the name of a living member for each partition, or None to
                 leave all partitions where they are. Another result makes `plan` raise ConfigError.

@@ -47,7 +47,7 @@ class Codec:
             raise ConfigError(f"Codec: name is {self.name!r}; give a text that errors can quote")
         limit = self.max_record_bytes
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ConfigError(f"Codec: max_record_bytes is {limit!r}; give an int from 1 up")
+            raise ConfigError(f"Codec: max_record_bytes is {limit!r}; give an int of at least 1")
 
     def encoded(self, value: Any) -> bytes:
         """Encode a value.
@@ -113,7 +113,7 @@ def codec_of(codec: str | Codec, max_record_bytes: int | None = None) -> Codec:
         max_record_bytes: The most bytes of a record; None leaves it as it is.
 
     Raises:
-        ConfigError: There is no codec of that name, or `max_record_bytes` is not an int from 1 up.
+        ConfigError: No codec has that name, or `max_record_bytes` is not an int of at least 1.
         MissingPackageError: The package behind the codec is not installed.
     """
     if not isinstance(codec, Codec):
@@ -165,13 +165,14 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 @cache
-def _msgpack() -> Any:
-    require(*_PACKAGES["msgpack"])
-    return import_module("msgpack")
+def _package(codec: str) -> Any:
+    """The package behind a codec; looked up once, because this is on the way of each record."""
+    require(*_PACKAGES[codec])
+    return import_module(_PACKAGES[codec][0])
 
 
 def _encode_msgpack(value: Any) -> bytes:
-    data: bytes = _msgpack().packb(value)
+    data: bytes = _package("msgpack").packb(value)
     # It packs extension types, and keys of any kind. Consumers would refuse such a record, and it
     # would block its partition.
     _decode_msgpack(data)
@@ -180,7 +181,7 @@ def _encode_msgpack(value: Any) -> bytes:
 
 def _decode_msgpack(data: bytes) -> Any:
     # A timestamp never reaches `ext_hook`; the limit of length 0 rejects it.
-    return _msgpack().unpackb(data, ext_hook=_reject_extension, max_ext_len=0)
+    return _package("msgpack").unpackb(data, ext_hook=_reject_extension, max_ext_len=0)
 
 
 def _reject_extension(code: int, data: bytes) -> NoReturn:
@@ -188,9 +189,7 @@ def _reject_extension(code: int, data: bytes) -> NoReturn:
 
 
 def _encode_arrow(value: Any) -> bytes:
-    require(*_PACKAGES["arrow"])
-    import pyarrow
-
+    pyarrow = _package("arrow")
     if not isinstance(value, pyarrow.RecordBatch):
         raise TypeError(f"{type(value).__name__} is not a pyarrow.RecordBatch")
     sink = pyarrow.BufferOutputStream()
@@ -201,9 +200,7 @@ def _encode_arrow(value: Any) -> bytes:
 
 
 def _decode_arrow(data: bytes) -> Any:
-    require(*_PACKAGES["arrow"])
-    import pyarrow
-
+    pyarrow = _package("arrow")
     messages = list(_ipc_messages(data))
     batches = sum(message.type == "record batch" for message in messages)
     if batches != 1:
@@ -220,9 +217,7 @@ def _decode_arrow(data: bytes) -> Any:
 
 
 def _ipc_messages(data: bytes) -> Iterator[Any]:
-    import pyarrow
-
-    reader = pyarrow.ipc.MessageReader.open_stream(data)
+    reader = _package("arrow").ipc.MessageReader.open_stream(data)
     while True:
         try:
             yield reader.read_next_message()

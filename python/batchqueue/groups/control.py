@@ -9,6 +9,7 @@ driver holds a lock during each call. The rules are in `batchqueue/groups/README
 import math
 from collections.abc import Callable, Mapping
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.messages import (
     Beaten,
@@ -24,6 +25,7 @@ from batchqueue.groups.messages import (
     Ticket,
 )
 from batchqueue.groups.orders import Holding, Loss, Order, OrderKind, Phase, Seat
+from batchqueue.groups.plan import plan
 
 BEATS_PER_LEASE = 4
 BEATS_PER_SYNC = 10
@@ -50,6 +52,8 @@ class Control:
         lease_ms: The time after which the group gives up a worker that is silent.
         deadline_ms: The end of the lease as this worker sees it; handlers start before it only.
         replaced_by: The session that has the name now, or None.
+        plan_error: Why the balancer made no plan when it was last asked, or None. The partitions
+            were planned as by `GroupBalancer.load_weighted()` instead, so that each has an owner.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Control:
         self.partitions = partitions
         self.deadline_ms = -math.inf
         self.replaced_by: Replaced | None = None
+        self.plan_error: ConfigError | None = None
         self._nonce = nonce
         self.lease_ms = lease_ms
         self._about = (capacity, host, pid)
@@ -305,7 +310,12 @@ class Control:
         weights.update(self._weigh(ticket) if self._weigh else {})
         sessions = {m.name: s for s, m in ticket.members.items() if not m.leaving}
         capacity = {m.name: m.capacity for m in ticket.members.values() if m.name in sessions}
-        owners = self._balancer.plan(weights, ticket.last_owner, capacity, force=ticket.force)
+        self.plan_error = None
+        try:
+            owners = self._balancer.plan(weights, ticket.last_owner, capacity, force=ticket.force)
+        except ConfigError as error:
+            self.plan_error = error
+            owners = plan(weights, ticket.last_owner, capacity, force=ticket.force)
         return self._call(
             CallKind.PLAN,
             now_ms,

@@ -290,7 +290,10 @@ def test_unknown_name_is_rejected_with_the_known_ones(name):
         ({"decode": "json"}, "decode is 'json'; give a function"),
         ({"name": ""}, "name is ''"),
         *(
-            ({"max_record_bytes": limit}, f"max_record_bytes is {limit!r}; give an int from 1 up")
+            (
+                {"max_record_bytes": limit},
+                f"max_record_bytes is {limit!r}; give an int of at least 1",
+            )
             for limit in (0, -1, 1.5, True, "1")
         ),
     ],
@@ -308,7 +311,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch, name, package, extra
 ):
     unchecked = codecs._CODECS[name]  # as unpickled on a host without the package
-    codecs._msgpack.cache_clear()
+    codecs._package.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     for use in (
         lambda: codec_of(name),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.control import Control
 from batchqueue.groups.memory import GroupScripts
 from batchqueue.groups.memory.perform import perform
@@ -25,9 +26,11 @@ class Bench:
         self.silent = set()  # crashed or stalled
         self.slow = set()  # these drain when the test says so
 
-    def start(self, name, nonce=None):
+    def start(self, name, nonce=None, balancer=None):
         nonce = nonce or name
-        worker = Control(name, nonce=nonce, lease_ms=LEASE_MS, partitions=self.partitions)
+        worker = Control(
+            name, nonce=nonce, lease_ms=LEASE_MS, partitions=self.partitions, balancer=balancer
+        )
         self.workers[nonce] = worker
         self.orders[nonce] = []
         return worker
@@ -347,3 +350,18 @@ class TestCalls:
 
         assert kinds.count(CallKind.SYNC) == 2
         assert set(kinds) == {CallKind.BEAT, CallKind.SYNC}
+
+
+def test_partitions_get_owners_although_the_custom_balancer_raises():
+    def broken(weights, last_owner, capacity, *, force):
+        raise ZeroDivisionError("no load")
+
+    bench = Bench()
+    for name in "ab":
+        bench.start(name, balancer=GroupBalancer.custom(broken))
+    bench.run(1_000)
+
+    assert [len(bench.owned(name)) for name in "ab"] == [4, 4]
+    errors = [str(worker.plan_error) for worker in bench.workers.values() if worker.plan_error]
+    assert errors
+    assert all("no load" in error for error in errors)

@@ -92,13 +92,9 @@ class GroupScripts:
             stats: What it reports to the member that plans next, and to monitors.
         """
         with self._changed:
-            now = self._expire()
-            state = self.state
-            if not self._is_member(session):
-                return Refusal.UNKNOWN
-            if self._is_late(session, number):
-                return Refusal.LATE
-            state.numbers[session] = number
+            now, state = self._expire(), self.state
+            if refusal := self._refuse(session, number):
+                return refusal
             self._renew(session, lease_ms, now)
             state.stats[session] = stats
             ticket = None
@@ -155,13 +151,9 @@ class GroupScripts:
             held: The tokens of the partitions that it holds, released ones left out.
         """
         with self._changed:
-            now = self._expire()
-            state = self.state
-            if not self._is_member(session):
-                return Refusal.UNKNOWN
-            if self._is_late(session, number):
-                return Refusal.LATE
-            state.numbers[session] = number
+            now, state = self._expire(), self.state
+            if refusal := self._refuse(session, number):
+                return refusal
             grants, revoked, freed = {}, [], []
             lost = [p for p, token in held.items() if state.owners.get(p) != (session, token)]
             for partition in range(state.partitions):
@@ -254,6 +246,15 @@ class GroupScripts:
 
     def _is_older(self, member: Member, there: Member) -> bool:
         return there.incarnation >= member.incarnation  # R6
+
+    def _refuse(self, session: str, number: int) -> Refusal | None:
+        """Why a beat or sync does nothing; otherwise its number is noted."""
+        if not self._is_member(session):
+            return Refusal.UNKNOWN
+        if self._is_late(session, number):
+            return Refusal.LATE
+        self.state.numbers[session] = number
+        return None
 
     def _is_late(self, session: str, number: int) -> bool:
         return number <= self.state.numbers.get(session, 0)  # R5

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Fence:
+class FenceState:
     """Who may commit for a group, and up to where it has everything done.
 
     Attributes:
@@ -58,7 +58,7 @@ class PartitionState:
     entries: list[Entry] = field(default_factory=list)
     end: int = 0
     added: int = 0
-    fences: dict[str, Fence] = field(default_factory=dict)
+    fences: dict[str, FenceState] = field(default_factory=dict)
     dead: dict[str, list[Entry]] = field(default_factory=dict)
     effects: list[Command] = field(default_factory=list)
 
@@ -134,7 +134,7 @@ class PartitionScripts:
                 offset, done = 0, state.added - len(state.entries)
                 if start is Start.LATEST:
                     offset, done = state.end, state.added
-                fence = state.fences[group] = Fence(token, session, offset, done, now)
+                fence = state.fences[group] = FenceState(token, session, offset, done, now)
             elif not self._may_open(fence, token, session):
                 return Fenced(fence.token)
             fence.token, fence.session, fence.at_ms = token, session, now
@@ -199,11 +199,11 @@ class PartitionScripts:
         kept = len(self.state.entries)
         return min(kept, self.state.added - min(done)) if done else kept
 
-    def _may_open(self, fence: Fence, token: int, session: str) -> bool:
+    def _may_open(self, fence: FenceState, token: int, session: str) -> bool:
         return token > fence.token or (token, session) == (fence.token, fence.session)  # R3
 
-    def _may_commit(self, fence: Fence, token: int, session: str) -> bool:
+    def _may_commit(self, fence: FenceState, token: int, session: str) -> bool:
         return (token, session) == (fence.token, fence.session)  # R1
 
-    def _is_new(self, fence: Fence, offset: int) -> bool:
+    def _is_new(self, fence: FenceState, offset: int) -> bool:
         return offset > fence.offset  # R12
