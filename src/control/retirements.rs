@@ -95,8 +95,8 @@ impl<T> Retirement<T> {
         self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
     }
 
-    /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a line
-    /// for the log if a handler panicked when it was dropped.
+    /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a
+    /// line for the log if a handler panicked when it was dropped.
     #[must_use]
     pub(crate) fn end(self, queue: &str) -> Option<String> {
         let Self { registered, to_close, retired, .. } = self;
