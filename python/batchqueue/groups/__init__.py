@@ -26,6 +26,7 @@ from batchqueue.groups.errors import (
     ReplacedError,
     StaleTokenError,
     StreamFullError,
+    StreamUnavailableError,
     TruncatedError,
 )
 from batchqueue.groups.failure import OnFailure
@@ -51,6 +52,7 @@ __all__ = [
     "StaleTokenError",
     "Start",
     "StreamFullError",
+    "StreamUnavailableError",
     "TruncatedError",
     "codec_of",
     "group_id",

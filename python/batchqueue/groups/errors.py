@@ -167,6 +167,26 @@ class StreamFullError(BatchQueueError, RuntimeError):
         )
 
 
+class StreamUnavailableError(BatchQueueError, ConnectionError):
+    """The server of a stream cannot be reached, or did not answer in time.
+
+    A worker handles it: it waits until the server is back. A producer raises it, and the records of
+    the call may have been added all the same.
+
+    Attributes:
+        stream: The stream.
+        reason: What failed.
+    """
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(stream, reason)
+        self.stream = stream
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"stream {self.stream}: {self.reason}: check whether its server runs"
+
+
 class OffsetError(BatchQueueError, ValueError):
     """An id of a record cannot be written as an offset, or an offset not as an id.
 

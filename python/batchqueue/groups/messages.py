@@ -5,9 +5,21 @@ since 1970 or a little more, see `batchqueue/groups/README.md`.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+Command = Sequence[bytes | str | int]
+"""A command that a commit runs."""
+
+
+class Entry(NamedTuple):
+    """A record as the stream holds it."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class Incarnation(NamedTuple):

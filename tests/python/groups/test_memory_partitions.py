@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchqueue.groups.memory import Entry, PartitionScripts
-from batchqueue.groups.messages import Commit, Fenced
+from batchqueue.groups.memory import PartitionScripts
+from batchqueue.groups.messages import Commit, Entry, Fenced
 from batchqueue.groups.start import Start
 
 

@@ -4,11 +4,10 @@ The rules are in `batchqueue/groups/README.md`.
 """
 
 from batchqueue.groups.memory.group import GroupScripts
-from batchqueue.groups.memory.partition import Entry, FenceState, PartitionScripts, PartitionState
+from batchqueue.groups.memory.partition import FenceState, PartitionScripts, PartitionState
 from batchqueue.groups.memory.state import GroupState, Owner
 
 __all__ = [
-    "Entry",
     "FenceState",
     "GroupScripts",
     "GroupState",

@@ -4,23 +4,10 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from batchqueue.groups.messages import Commit, Fenced, Opened
+from batchqueue.groups.messages import Command, Commit, Entry, Fenced, Opened
 from batchqueue.groups.offsets import SEQUENCE_BITS
 from batchqueue.groups.start import Start
-
-Command = Sequence[bytes | str | int]
-
-
-class Entry(NamedTuple):
-    """A record as the stream holds it."""
-
-    offset: int
-    value: bytes
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
-
 
 @dataclass
 class FenceState:

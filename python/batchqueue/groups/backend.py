@@ -1,0 +1,206 @@
+"""What a worker and a producer need of a backend: Redis and memory each have an implementation.
+
+A `Source` names a stream. It is a value: it holds no connection, and can be pickled if what it was
+given can. A worker connects to it once; the threads of a worker use their own methods of the
+`Connection`, so each of them may block without holding up the others. A method that cannot reach
+the server raises `StreamUnavailableError`: whether a script ran is not known then.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from batchqueue.groups.control import Control
+from batchqueue.groups.messages import Call, Command, Commit, Entry, Fenced, Opened, Reply
+from batchqueue.groups.record import Record
+from batchqueue.groups.start import Start
+
+Decode = Callable[[bytes, int], Any]
+"""Makes a value of the bytes of a record and its offset; raises CodecError."""
+
+
+class Opening(NamedTuple):
+    """A partition to open under the token of its grant."""
+
+    partition: int
+    token: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """What of a partition is to be stored, all of it or nothing.
+
+    Attributes:
+        partition: The partition.
+        token: The token under which it was opened.
+        session: The session that opened it.
+        offset: Everything up to here is done.
+        done: The number of records up to there, counted from the beginning of the stream.
+        dead: Records to set aside.
+        commands: What `Batch.commit_with` was given.
+    """
+
+    partition: int
+    token: int
+    session: str
+    offset: int
+    done: int
+    dead: tuple[Entry, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+class Fetch(NamedTuple):
+    """What to read of a partition: at most `count` records whose offsets are above `after`."""
+
+    partition: int
+    after: int
+    count: int
+
+
+class Fetched(NamedTuple):
+    """What was read of a partition.
+
+    Attributes:
+        partition: The partition.
+        items: The records as the backend reads them, at least one, by ascending offset.
+            `Connection.record` and `Connection.entry` say what is in them.
+        first: The offset of the first record.
+        last: The offset of the last record.
+        size: Their bytes: values, keys and headers.
+    """
+
+    partition: int
+    items: Sequence[Any]
+    first: int
+    last: int
+    size: int
+
+
+class NewRecord(NamedTuple):
+    """A record that a producer adds."""
+
+    partition: int
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Connection(Protocol):
+    """A worker's connection to its group and the partitions of the stream."""
+
+    def now_ms(self) -> float:
+        """Return the time of the worker's clock, which counts while the machine is suspended."""
+        ...
+
+    def partitions(self, given: int | None) -> int:
+        """Return the partitions of the stream; the first user of a stream decides them.
+
+        Args:
+            given: How many a new stream gets, and what an existing one must have. None: 1 for a
+                new stream, any number for an existing one.
+
+        Raises:
+            ConfigError: The stream has another number of partitions.
+        """
+        ...
+
+    def perform(self, control: Control, call: Call) -> Reply:
+        """Run the script of a call. It takes at most `control.timeout_ms`. Control thread."""
+        ...
+
+    def wait(self, version: int, timeout_s: float) -> int:
+        """Wait for a change of the group: a wake-up. Listener thread.
+
+        Returns the version, which differs from `version` unless the time is over.
+        """
+        ...
+
+    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
+        """Open partitions, and return a reply for each. Committer thread."""
+        ...
+
+    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
+        """Commit partitions, and return a reply for each. Committer thread."""
+        ...
+
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+        """Read records of partitions. Reader thread.
+
+        Args:
+            fetches: At most one per partition.
+            wait_ms: How long to wait for a record if no partition has one.
+
+        Returns:
+            What was read, of the partitions that have records.
+        """
+        ...
+
+    def record(self, item: Any, decode: Decode) -> Record[Any]:
+        """Return the record of an item of `Fetched`. Any thread.
+
+        Raises:
+            CodecError: What `decode` raised.
+        """
+        ...
+
+    def entry(self, item: Any) -> Entry:
+        """Return an item of `Fetched` as it is in the stream. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection. A call that is under way may raise StreamUnavailableError."""
+        ...
+
+
+class Writer(Protocol):
+    """A producer's connection to a stream. It may be used by several threads."""
+
+    def partitions(self, given: int | None) -> int:
+        """As in `Connection`."""
+        ...
+
+    def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
+        """Add records, and return their offsets, None for each whose partition is full.
+
+        The records of a partition are added in order: after one that was not added, none of its
+        partition is.
+
+        Args:
+            records: The records.
+            max_len: The records of a partition that some group has not done; without any group,
+                the records that it holds. None: any number.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Source(Protocol):
+    """A stream of a backend."""
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        ...
+
+    @property
+    def partition_count(self) -> int | None:
+        """The partitions of a new stream, which an existing one must have; None for any."""
+        ...
+
+    def connect(self, group: str, *, lease_ms: int, name: str) -> Connection:
+        """Connect a worker.
+
+        Args:
+            group: The group.
+            lease_ms: The lease of the worker: control calls take a quarter of it at most.
+            name: The name of the worker.
+        """
+        ...
+
+    def open_writer(self) -> Writer:
+        """Connect a producer."""
+        ...
