@@ -51,11 +51,11 @@ class CommitRequest:
 
 
 class Fetch(NamedTuple):
-    """What to read of a partition: at most `count` records whose offsets are above `after`."""
+    """What to read of a partition: at most `limit` records whose offsets are above `after`."""
 
     partition: int
     after: int
-    count: int
+    limit: int
 
 
 class Fetched(NamedTuple):

@@ -16,6 +16,7 @@ from batchqueue.groups.errors import (
     ReplacedError,
     StaleTokenError,
     StreamFullError,
+    StreamUnavailableError,
     TruncatedError,
 )
 
@@ -61,6 +62,10 @@ EXAMPLES = [
         TruncatedError("orders", 7, 42, 1_200),
         "orders/7: 1,200 records after offset 42 were trimmed before they were read: "
         'raise the retention, or on_gap="skip"',
+    ),
+    (
+        StreamUnavailableError("orders", "Connection refused"),
+        "stream orders: Connection refused: check whether its server runs",
     ),
     (
         StreamFullError("orders", 7, 1_000_000, accepted=12),
