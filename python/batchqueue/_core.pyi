@@ -18,6 +18,7 @@ __all__ = [
     "close_all",
     "flush_until",
     "is_exiting",
+    "partition_of_key",
     "prepare_for_forks",
     "remove_handler_soon",
     "room",
@@ -558,6 +559,18 @@ def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
 def is_exiting() -> bool:
     """
     Whether the exit of the interpreter has begun to close the queues.
+    """
+
+def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
+    """
+    Return the partition of a key, the same in every process and version.
+
+    Args:
+        key: A str, bytes or int.
+        partitions: The number of partitions, 1 or more.
+
+    Raises:
+        ConfigError: The key is of another type.
     """
 
 def prepare_for_forks() -> None:

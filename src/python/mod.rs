@@ -46,6 +46,8 @@ mod _core {
     #[pymodule_export]
     use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
+    use super::config::selector::partition_of_key;
+    #[pymodule_export]
     use super::event_loop::handler_call::HandlerCall;
     #[pymodule_export]
     use super::event_loop::nonblocking::{

@@ -28,22 +28,31 @@ from batchqueue.groups.errors import (
     StreamFullError,
     StreamUnavailableError,
     TruncatedError,
+    UnhandledRecordError,
 )
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.fence import Fence
+from batchqueue.groups.memory import ManualClock, MemoryStreams
+from batchqueue.groups.producer import Producer
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.groups.skew import SkewDetectionConfig, SkewDetector, skew_report
 from batchqueue.groups.start import Start
+from batchqueue.groups.worker import Batch, OnGap, Worker, WorkerMetrics, WorkerSummary
 
 __all__ = [
     "Assignment",
+    "Batch",
     "Codec",
     "CodecError",
     "Fence",
     "GroupBalancer",
     "HandlerFailedError",
+    "ManualClock",
+    "MemoryStreams",
     "OffsetError",
     "OnFailure",
+    "OnGap",
+    "Producer",
     "Record",
     "RecordTooLargeError",
     "ReplacedError",
@@ -54,6 +63,10 @@ __all__ = [
     "StreamFullError",
     "StreamUnavailableError",
     "TruncatedError",
+    "UnhandledRecordError",
+    "Worker",
+    "WorkerMetrics",
+    "WorkerSummary",
     "codec_of",
     "group_id",
     "partition_count",

@@ -89,6 +89,14 @@ class NewRecord(NamedTuple):
 class Connection(Protocol):
     """A worker's connection to its group and the partitions of the stream."""
 
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest that a thread may wait before it looks at the clock again, in seconds.
+
+        Infinite for a clock that goes on by itself.
+        """
+        ...
+
     def now_ms(self) -> float:
         """Return the time of the worker's clock, which counts while the machine is suspended."""
         ...

@@ -119,6 +119,30 @@ class HandlerFailedError(BatchQueueError, RuntimeError):
         return partial(type(self), self.stream, self.partition, cause=cause, **fields), ()
 
 
+class UnhandledRecordError(BatchQueueError, RuntimeError):
+    """No handler of the worker takes a record. It is treated like one whose handler raised.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition of the record.
+        offset: The offset of the record.
+        kind: The name of the class of its value.
+    """
+
+    def __init__(self, stream: str, partition: int, offset: int, kind: str) -> None:
+        super().__init__(stream, partition, offset, kind)
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}/{self.partition}: no handler takes the {self.kind} at offset "
+            f"{self.offset}: add one for this class, or @worker.handler for all others"
+        )
+
+
 class TruncatedError(BatchQueueError, RuntimeError):
     """Records were trimmed from the stream before the group had read them.
 

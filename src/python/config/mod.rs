@@ -9,7 +9,7 @@
 
 mod balancer;
 pub(super) mod policies;
-mod selector;
+pub(super) mod selector;
 mod settings;
 
 pub(crate) use balancer::{PyAssign, run_for_caller};

@@ -1,5 +1,7 @@
 //! How the partition of an item is found: by the core, or by a Python function.
 
+use std::num::NonZeroUsize;
+
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -66,7 +68,7 @@ impl PySelector {
         match self {
             Self::ByType | Self::RoundRobin => Ok(None),
             Self::ByKey(key) => {
-                partition_of_key(&key.bind(item.py()).call1((item,))?, queue.partition_count())
+                partition_of(&key.bind(item.py()).call1((item,))?, queue.partition_count())
                     .map(Some)
             }
             Self::Custom(select) => {
@@ -85,9 +87,25 @@ impl PySelector {
     }
 }
 
+/// Return the partition of a key, the same in every process and version.
+///
+/// Args:
+///     key: A str, bytes or int.
+///     partitions: The number of partitions, 1 or more.
+///
+/// Raises:
+///     ConfigError: The key is of another type.
+#[pyfunction]
+pub(crate) fn partition_of_key(
+    key: &Bound<'_, PyAny>,
+    partitions: NonZeroUsize,
+) -> PyResult<usize> {
+    partition_of(key, partitions.get())
+}
+
 /// FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every process and
 /// version.
-fn partition_of_key(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
+fn partition_of(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     let bytes: Vec<u8> = if let Ok(text) = key.extract::<String>() {

@@ -18,6 +18,7 @@ from batchqueue.groups.errors import (
     StreamFullError,
     StreamUnavailableError,
     TruncatedError,
+    UnhandledRecordError,
 )
 
 
@@ -70,6 +71,11 @@ EXAMPLES = [
     (
         StreamFullError("orders", 7, 1_000_000, accepted=12),
         "orders/7 holds 1,000,000 unread records (max_len): add workers, or wait",
+    ),
+    (
+        UnhandledRecordError("orders", 7, 42, "dict"),
+        "orders/7: no handler takes the dict at offset 42: add one for this class, or "
+        "@worker.handler for all others",
     ),
     (OffsetError("5", "is not an id; give one"), "record id '5' is not an id; give one"),
     (OffsetError(-5, "is negative; give 0"), "offset -5 is negative; give 0"),
@@ -127,7 +133,7 @@ def test_every_error_of_groups_has_an_example_and_derives_from_the_base_of_the_p
 
 def test_fields_are_attributes():
     stale, _ = EXAMPLES[0]
-    full, _ = EXAMPLES[7]
+    full, _ = EXAMPLES[8]
     assert (stale.stream, stale.partition, stale.token) == ("orders", 7, 176301)
     assert (stale.seen, stale.owner) == (176355, "b")
     assert (full.max_len, full.accepted) == (1_000_000, 12)

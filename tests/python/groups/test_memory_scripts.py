@@ -314,6 +314,6 @@ class TestWakeUps:
         thread = threading.Thread(target=group.resize, args=(3,))
         thread.start()
 
-        assert group.wait(version, 30)
+        assert group.wait(version, 30) != version
         thread.join()
-        assert not group.wait(group.state.version, 0)
+        assert group.wait(group.state.version, 0) == group.state.version

@@ -223,13 +223,24 @@ class GroupScripts:
         with self._changed:
             return [event for event in self.state.events if event.version > after]
 
-    def wait(self, version: int, timeout_s: float) -> bool:
-        """Wait until the version differs from `version`; return False if the time is over before.
+    def wait(
+        self, version: int, timeout_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Wait until the version differs from `version`, and return it.
 
-        The time is that of the operating system, whatever the clock is.
+        Args:
+            version: The version that is known.
+            timeout_s: The longest wait, in the time of the operating system, whatever the clock is.
+            is_over: Whether to wait no longer; asked again after `notify`.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: self.state.version != version, timeout_s)
+            self._changed.wait_for(lambda: self.state.version != version or is_over(), timeout_s)
+            return self.state.version
+
+    def notify(self) -> None:
+        """Let those that wait ask whether to wait no longer."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _now_ms(self) -> int:
         return self._clock() // 1_000

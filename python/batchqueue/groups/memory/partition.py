@@ -9,6 +9,7 @@ from batchqueue.groups.messages import Command, Commit, Entry, Fenced, Opened
 from batchqueue.groups.offsets import SEQUENCE_BITS
 from batchqueue.groups.start import Start
 
+
 @dataclass
 class FenceState:
     """Who may commit for a group, and up to where it has everything done.

@@ -1,0 +1,196 @@
+"""`Producer`: adds values to a stream."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from batchqueue import _core
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.backend import NewRecord
+from batchqueue.groups.codecs import Codec, codec_of
+from batchqueue.groups.errors import StreamFullError
+
+if TYPE_CHECKING:
+    from batchqueue.groups.backend import Source
+
+KeyValue = str | bytes | int
+Key = Callable[[Any], KeyValue | None]
+Headers = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+
+_RUN = 100
+"""Records without a key that go to one partition before the next one gets some."""
+
+_BLOCK = 1_000
+"""Records that are added with one call of the server."""
+
+
+class Producer:
+    """Adds values to a stream. It may be used by several threads.
+
+    The partition of a record is the one that `send` names; else that of its key, which is the same
+    in every process as long as the number of partitions is; else they take turns, a hundred records
+    each. The order of the records of a partition is that in which they were sent.
+
+    Attributes:
+        partitions: The partitions of the stream.
+    """
+
+    def __init__(
+        self,
+        source: "Source",
+        *,
+        codec: str | Codec = "bytes",
+        key: Key | None = None,
+        max_len: int | None = None,
+        partitions: int | None = None,
+    ) -> None:
+        """Connect to a stream; `source.producer(...)` does the same.
+
+        Args:
+            source: The stream.
+            codec: Makes bytes of the values; the name of a codec, or a `Codec`. Default: "bytes".
+            key: Returns the key of a value, a str, bytes or int, or None. Default: no keys.
+            max_len: The records that a partition may hold which some group has not done. Default:
+                None, any number.
+            partitions: The partitions of a new stream, which an existing one must have. Default:
+                None, those of the source.
+
+        Raises:
+            ConfigError: A setting is invalid, or the stream has another number of partitions.
+            StreamUnavailableError: The server cannot be reached.
+        """
+        if max_len is not None and (
+            not isinstance(max_len, int) or isinstance(max_len, bool) or max_len < 1
+        ):
+            raise ConfigError(f"max_len is {max_len!r}; give an int from 1 up, or None")
+        if key is not None and not callable(key):
+            raise ConfigError(f"key is {key!r}; give a function that returns the key of a value")
+        self._stream = source.stream
+        self._codec = codec_of(codec)
+        self._key = key
+        self._max_len = max_len
+        self._writer = source.open_writer()
+        given = source.partition_count if partitions is None else partitions
+        self.partitions = self._writer.partitions(given)
+        self._sent = 0
+        self._lock = threading.Lock()
+
+    def send(
+        self,
+        value: Any,
+        *,
+        key: KeyValue | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Add a value, and return its offset.
+
+        Args:
+            value: What the codec takes.
+            key: Its key. Default: None, what the function `key` of the producer returns.
+            partition: Its partition, from 0. Default: None, by its key, or in turns.
+            headers: Names and values, or pairs of both. A record whose header `type` is the tag of
+                a handler goes to that handler.
+
+        Raises:
+            CodecError: The codec cannot encode the value.
+            ConfigError: The partition does not exist, or the key or a header is invalid.
+            StreamFullError: The partition holds `max_len` records that are not done.
+            StreamUnavailableError: The server cannot be reached; the record may be added.
+        """
+        record = self._record(value, key, partition, headers)
+        [offset] = self._writer.add([record], self._max_len)
+        if offset is None:
+            raise self._full(record.partition, 0)
+        return offset
+
+    def send_many(
+        self, values: Iterable[Any], *, partition: int | None = None, headers: Headers = ()
+    ) -> int:
+        """Add values in order, a thousand at a time, and return how many.
+
+        Args:
+            values: The values; an iterator is read as it is sent.
+            partition: As in `send`, for all of them.
+            headers: As in `send`, for all of them.
+
+        Raises:
+            CodecError: As `send`. The thousands before are added.
+            ConfigError: As `send`.
+            StreamFullError: A partition is full. `accepted` values were added: those of other
+                partitions in the last thousand as well, so look at the keys before you repeat it.
+            StreamUnavailableError: As `send`.
+        """
+        added, rest = 0, iter(values)
+        while block := list(islice(rest, _BLOCK)):
+            records = [self._record(value, None, partition, headers) for value in block]
+            offsets = self._writer.add(records, self._max_len)
+            added += sum(offset is not None for offset in offsets)
+            for record, offset in zip(records, offsets, strict=True):
+                if offset is None:
+                    raise self._full(record.partition, added)
+        return added
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def _record(
+        self, value: Any, key: KeyValue | None, partition: int | None, headers: Headers
+    ) -> NewRecord:
+        if key is None and self._key is not None:
+            key = self._key(value)
+        if partition is None:
+            partition = (
+                self._turn() if key is None else _core.partition_of_key(key, self.partitions)
+            )
+        elif not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise ConfigError(
+                f"partition is {partition!r}; give an int from 0 to {self.partitions - 1}, or "
+                "leave it out"
+            )
+        data = self._codec.encoded(value)
+        return NewRecord(partition, data, _key_bytes(key), _checked(headers) if headers else ())
+
+    def _turn(self) -> int:
+        with self._lock:
+            self._sent += 1
+            return (self._sent - 1) // _RUN % self.partitions
+
+    def _full(self, partition: int, accepted: int) -> StreamFullError:
+        assert self._max_len is not None
+        return StreamFullError(self._stream, partition, self._max_len, accepted)
+
+
+def _key_bytes(key: KeyValue | None) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    return str(key).encode()
+
+
+def _checked(headers: Headers) -> tuple[tuple[str, bytes], ...]:
+    pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+    for pair in pairs:
+        match pair:
+            case (str(), bytes()):
+                pass
+            case _:
+                raise ConfigError(
+                    f"the headers have {pair!r}; give names as str with values as bytes"
+                )
+    return pairs

@@ -1,0 +1,22 @@
+"""A worker: its threads, and the way of a record through them.
+
+| file | holds |
+|---|---|
+| `worker.py`, `settings.py` | what the user sees |
+| `batch.py`, `routes.py` | what handlers get, and which handler gets what |
+| `membership.py`, `held.py` | what the threads share, and a partition of it |
+| `loops.py`, `handover.py` | the threads |
+| `lanes.py`, `attempts.py`, `letters.py` | decoding and handling on the drain threads |
+| `load.py` | what partitions cost |
+| `metrics.py`, `summary.py`, `notes.py` | what a worker says about itself |
+
+A record: `loops.read_loop` → `tracker` → `DecodingLane` → `HandlerLane` → the handler → `tracker` →
+`loops.commit_loop`.
+"""
+
+from batchqueue.groups.worker.batch import Batch
+from batchqueue.groups.worker.settings import OnGap
+from batchqueue.groups.worker.summary import PartitionMetrics, WorkerMetrics, WorkerSummary
+from batchqueue.groups.worker.worker import Worker
+
+__all__ = ["Batch", "OnGap", "PartitionMetrics", "Worker", "WorkerMetrics", "WorkerSummary"]

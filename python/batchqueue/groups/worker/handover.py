@@ -1,0 +1,173 @@
+"""`Handover`: the thread that calls the user's callbacks when partitions come and go."""
+
+import enum
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.handlers import HandlerMethods, blocking_methods
+
+if TYPE_CHECKING:
+    from batchqueue.groups.worker.membership import Membership
+
+_log = logging.getLogger("batchqueue")
+
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 30_000.0
+"""The time between two attempts to take a partition whose `on_assign` or factory raised."""
+
+
+class Task(enum.Enum):
+    """What is to be done with a partition."""
+
+    ASSIGN = "assign"
+    """Make its lanes and its handler, call `on_assign`, and run it."""
+
+    REVOKE = "revoke"
+    """Call `on_revoke` and close its handler: nothing of it runs any more."""
+
+    LOST = "lost"
+    """Call `on_lost`."""
+
+    CLOSE = "close"
+    """Close the handler of a partition that was lost."""
+
+
+class Handover:
+    """Does one task after the other: what a callback does is over before the next one is called.
+
+    A callback that takes long delays the partitions that come and go after it, and no others.
+    """
+
+    def __init__(self, membership: "Membership") -> None:
+        self._membership = membership
+        self._tasks: deque[tuple[Task, HeldPartition]] = deque()
+        self._due = threading.Condition(membership.lock)
+        self._pauses: dict[HeldPartition, float] = {}
+        self._is_stopping = False
+
+    def put(self, task: Task, held: HeldPartition) -> None:
+        """Have a task done. Under the lock."""
+        self._tasks.append((task, held))
+        self._due.notify()
+
+    def stop(self) -> None:
+        """End the thread when nothing is left to do. Under the lock."""
+        self._is_stopping = True
+        self._due.notify()
+
+    def run(self) -> None:
+        """Do tasks until `stop`; the body of the thread."""
+        while True:
+            with self._membership.lock:
+                while not self._tasks:
+                    if self._is_stopping:
+                        return
+                    self._due.wait()
+                task, partitions = self._next()
+            self._do(task, partitions)
+
+    def _next(self) -> tuple[Task, list[HeldPartition]]:
+        """The first task, with the partitions that have it one after the other."""
+        task, first = self._tasks.popleft()
+        partitions = [first]
+        while self._tasks and self._tasks[0][0] is task:
+            partitions.append(self._tasks.popleft()[1])
+        return task, partitions
+
+    def _do(self, task: Task, partitions: list[HeldPartition]) -> None:
+        settings = self._membership.settings
+        if task is Task.ASSIGN:
+            self._assign(partitions)
+        elif task is Task.REVOKE:
+            self._call("on_revoke", settings.on_revoke, partitions)
+            for held in partitions:
+                self._close(held)
+            with self._membership.lock:
+                for held in partitions:
+                    self._membership.handed_over(held)
+        elif task is Task.LOST:
+            self._call("on_lost", settings.on_lost, partitions)
+        else:
+            for held in partitions:
+                self._close(held)
+
+    def _assign(self, partitions: list[HeldPartition]) -> None:
+        member = self._membership
+        with member.lock:
+            wanted = [held for held in partitions if not (held.is_over or held.is_draining)]
+            for held in partitions:
+                member.release_untaken(held)
+        try:
+            for held in wanted:
+                if member.routes.factory is not None and held.handler is None:
+                    held.handler = _made(member.routes.factory, held)
+                member.prepare(held)
+            if member.settings.on_assign is not None and wanted:
+                member.settings.on_assign(_assignments(wanted))
+        except Exception as error:
+            self._try_again(wanted, error)
+            return
+        with member.lock:
+            for held in wanted:
+                self._pauses.pop(held, None)
+                member.taken(held)
+
+    def _try_again(self, partitions: list[HeldPartition], error: Exception) -> None:
+        """Assign partitions once more, later."""
+        member = self._membership
+        _log.error(
+            "%s: partitions %s cannot be taken, and it is tried again: %r",
+            member.stream,
+            [held.partition for held in partitions],
+            error,
+        )
+        with member.lock:
+            for held in partitions:
+                held.is_postponed = True
+                pause = self._pauses.get(held, _FIRST_PAUSE_MS)
+                self._pauses[held] = min(2 * pause, _LONGEST_PAUSE_MS)
+                member.call_at(member.now_ms() + pause, partial(self._retry, held))
+
+    def _retry(self, held: HeldPartition) -> None:
+        held.is_postponed = False
+        if held.is_over:
+            self._pauses.pop(held, None)
+        else:
+            self.put(Task.ASSIGN, held)
+
+    def _call(
+        self,
+        name: str,
+        function: Callable[[list[Assignment]], Any] | None,
+        partitions: list[HeldPartition],
+    ) -> None:
+        if function is None:
+            return
+        try:
+            function(_assignments(partitions))
+        except Exception as error:
+            _log.error("%s of %s raised: %r", name, self._membership.stream, error)
+
+    def _close(self, held: HeldPartition) -> None:
+        handler, held.handler = held.handler, None
+        if handler is None or handler.on_close is None:
+            return
+        try:
+            handler.on_close()
+        except Exception as error:
+            stream = self._membership.stream
+            _log.error("on_close of the handler of %s/%d raised: %r", stream, held.partition, error)
+
+
+def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> HandlerMethods:
+    assert held.assignment is not None
+    return blocking_methods(factory(held.assignment))
+
+
+def _assignments(partitions: list[HeldPartition]) -> list[Assignment]:
+    return [held.assignment for held in partitions if held.assignment is not None]

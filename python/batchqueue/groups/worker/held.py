@@ -1,0 +1,107 @@
+"""`HeldPartition`: a partition from its grant until it is released or lost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchqueue.groups.backend import CommitRequest
+from batchqueue.groups.messages import Command, Entry
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.tracker import PartitionTracker
+from batchqueue.handlers import HandlerMethods
+
+
+@dataclass(slots=True, eq=False)
+class HeldPartition:
+    """A partition under one token. All of it is used under the lock of the membership.
+
+    Attributes:
+        partition: Its number.
+        token: The token of the grant.
+        session: The session that it was granted to.
+        assignment: What the user sees of it; None until it is open.
+        tracker: What is done of it; None until it is open.
+        done_before: The records that were done when it was opened.
+        is_opening: Whether it was sent to be opened, and there is no reply yet.
+        is_postponed: Whether `on_assign` or the factory raised, and is called again later.
+        is_taken: Whether `on_assign` has returned.
+        is_running: Whether its records are read.
+        is_paused: Whether the user has paused it.
+        is_draining: Whether it is to be given up: what has started may end.
+        is_told: Whether the handover was asked to call `on_revoke`.
+        is_handed_over: Whether `on_revoke` has returned.
+        is_over: Whether it was released or lost: whatever still runs is ignored.
+        is_caught_up: Whether the last read found nothing.
+        is_full: Whether the reader waits until half of its credits are free.
+        handler: The handler that a factory made for it, or None.
+        commit: The commit that was sent and has no reply yet.
+    """
+
+    partition: int
+    token: int
+    session: str
+    assignment: Assignment | None = None
+    tracker: PartitionTracker[Any] | None = None
+    done_before: int = 0
+    is_opening: bool = False
+    is_postponed: bool = False
+    is_taken: bool = False
+    is_running: bool = False
+    is_paused: bool = False
+    is_draining: bool = False
+    is_told: bool = False
+    is_handed_over: bool = False
+    is_over: bool = False
+    is_caught_up: bool = False
+    is_full: bool = False
+    handler: HandlerMethods | None = None
+    commit: CommitRequest | None = None
+    _dead: list[Entry] = field(default_factory=list)
+    _commands: list[tuple[int, Command]] = field(default_factory=list)
+
+    def set_aside(self, letter: Entry) -> None:
+        """Store a dead letter with the commit that covers its offset."""
+        self._dead.append(letter)
+
+    def run_with_commit(self, offset: int, commands: Sequence[Command]) -> None:
+        """Run commands with the commit that covers an offset."""
+        self._commands += [(offset, command) for command in commands]
+
+    def next_commit(self) -> CommitRequest | None:
+        """Return what to commit now; None if everything that is done is committed.
+
+        A commit without a reply is returned unchanged until `acknowledge` (R17).
+        """
+        if self.commit is None and self.tracker is not None:
+            mark = self.tracker.to_commit()
+            if mark is not None:
+                self.commit = CommitRequest(
+                    self.partition,
+                    self.token,
+                    self.session,
+                    mark.offset,
+                    self.done_before + mark.records,
+                    tuple(letter for letter in self._dead if letter.offset <= mark.offset),
+                    tuple(command for offset, command in self._commands if offset <= mark.offset),
+                )
+        return self.commit
+
+    def acknowledge(self) -> None:
+        """Take the reply of the commit that was sent."""
+        assert self.commit is not None
+        assert self.tracker is not None
+        offset = self.commit.offset
+        self.tracker.acknowledge(offset)
+        self._dead = [letter for letter in self._dead if letter.offset > offset]
+        self._commands = [(at, command) for at, command in self._commands if at > offset]
+        self.commit = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is in hand."""
+        return self.tracker is None or self.tracker.counts.in_hand == 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it can be released."""
+        return self.tracker is None or (self.commit is None and self.tracker.drained)

@@ -1,0 +1,470 @@
+"""Lanes: the way of records from the reader to their handlers, on the drain threads.
+
+Each partition has a lane that decodes, and one for each handler. A lane is a type of the local
+queue, so the queue gives it to one drain thread at a time and moves it between threads by its load.
+What is queued there is a *turn*: the order to do one piece of the lane's work, a chunk to decode or
+one call of a handler. A lane has at most one turn, in the queue or running; its work waits here,
+bounded by the credits of the partition. So no drain thread ever waits: a lane that has to wait,
+because its last attempt failed or its partition is paused, simply has no turn.
+
+Lanes belong to the number of a partition, not to an assignment. A partition that is lost and comes
+back while a handler still runs has its new records behind that call.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from batchqueue.exceptions import BatchQueueError
+from batchqueue.groups.errors import StaleTokenError
+from batchqueue.groups.record import Record
+from batchqueue.groups.tracker import Chunk
+from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
+from batchqueue.groups.worker.batch import Batch
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.letters import dead_letter
+from batchqueue.groups.worker.routes import Route, Routes
+
+if TYPE_CHECKING:
+    from batchqueue.groups.worker.membership import Membership
+
+
+class Turn:
+    """An item of the local queue. Each lane has a class of its own."""
+
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: "Lane") -> None:
+        self.lane = lane
+
+
+class Desk:
+    """The handler of turns. Lanes that share one are entered by one thread at a time."""
+
+    def consume(self, turns: list[Turn]) -> None:
+        """Run the lanes."""
+        for turn in turns:
+            turn.lane.run()
+
+
+class ClosingDesk(Desk):
+    """A desk that calls `on_close` of its handler, when the local queue has ended."""
+
+    def __init__(self, on_close: Callable[[], Any]) -> None:
+        self.on_close = on_close
+
+
+class Lane(ABC):
+    """Work of one partition number that has to be done in order.
+
+    Attributes:
+        turn: Its turn.
+        is_scheduled: Whether the turn is in the local queue or running.
+    """
+
+    def __init__(self, membership: "Membership", name: str) -> None:
+        self.membership = membership
+        self.turn = type(name, (Turn,), {"__slots__": ()})(self)
+        self.is_scheduled = False
+
+    def schedule(self) -> None:
+        """Have a turn, if there is none. Under the lock."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.membership.queue.produce(self.turn)
+
+    def run(self) -> None:
+        """Do one piece of work, and have another turn if there is more."""
+        more = False
+        try:
+            more = self.work()
+        finally:
+            with self.membership.lock:
+                self.is_scheduled = False
+                if more or self.has_work():
+                    self.schedule()
+
+    @abstractmethod
+    def work(self) -> bool:
+        """Do one piece of work. Returns True if there is certainly more."""
+
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether there is work that need not wait. Under the lock."""
+
+
+class DecodingLane(Lane):
+    """Decodes chunks, and hands their records to the lanes of their handlers."""
+
+    def __init__(self, membership: "Membership", partition: int) -> None:
+        super().__init__(membership, f"Decode{partition}")
+        self._partition = partition
+        self._chunks: deque[tuple[HeldPartition, Chunk[Any]]] = deque()
+
+    def put(self, held: HeldPartition, chunk: Chunk[Any]) -> None:
+        """Take a chunk. Under the lock."""
+        self._chunks.append((held, chunk))
+        self.schedule()
+
+    def has_work(self) -> bool:
+        """Whether there are chunks."""
+        return bool(self._chunks)
+
+    def work(self) -> bool:
+        """Decode a chunk."""
+        member = self.membership
+        with member.lock:
+            held, chunk = self._chunks.popleft()
+            items = chunk.records if chunk.waiting else ()
+        if not items:
+            return False  # dropped meanwhile
+        parts = self._parts(held, chunk, list(items))
+        with member.lock:
+            if chunk.waiting:
+                for route, part in parts.items():
+                    member.lanes[self._partition].lane(route).put(part)
+        return False
+
+    def _parts(
+        self, held: HeldPartition, chunk: Chunk[Any], items: list[Any]
+    ) -> dict[Route | None, "Part"]:
+        """The records of each route; those of None cannot be handled."""
+        member = self.membership
+        to_record, decode, find = member.connection.record, member.decode, member.routes.find
+        parts: dict[Route | None, Part] = {}
+        for item in items:
+            route: Route | None
+            try:
+                record = to_record(item, decode)
+                route = find(member.stream, self._partition, record)
+            except BatchQueueError as error:
+                record, route = _bad_record(to_record(item, _as_it_is), error), None
+            part = parts.get(route)
+            if part is None:
+                part = parts[route] = Part(held, chunk, [], [])
+            part.records.append(record)
+            part.items.append(item)
+        return parts
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The records of a chunk that one handler gets.
+
+    Attributes:
+        held: The partition.
+        chunk: The chunk.
+        records: The records.
+        items: The same as the backend has read them.
+    """
+
+    held: HeldPartition
+    chunk: Chunk[Any]
+    records: list[Record[Any]]
+    items: list[Any]
+
+
+class BadValue:
+    """The value of a record that cannot be handled.
+
+    Attributes:
+        error: Why.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Records of one assignment that a handler gets together, and what is left to do of them."""
+
+    held: HeldPartition
+    parts: list[Part]
+    attempts: Attempts
+
+    def batch(self, piece: Piece, group: str, stream: str) -> Batch:
+        """Make the batch of a piece."""
+        records = [record for part in self.parts for record in part.records]
+        assignment = self.held.assignment
+        assert assignment is not None
+        chosen = records[piece.begin : piece.end]
+        return Batch(group, stream, assignment, chosen, piece.tries)
+
+    def items(self, piece: Piece) -> list[Any]:
+        """Return the records of a piece as the backend has read them."""
+        return [item for part in self.parts for item in part.items][piece.begin : piece.end]
+
+    def counts(self, piece: Piece) -> list[tuple[Chunk[Any], int]]:
+        """Return how many records of which chunks a piece has."""
+        counts, begin = [], 0
+        for part in self.parts:
+            end = begin + len(part.records)
+            count = min(end, piece.end) - max(begin, piece.begin)
+            if count > 0:
+                counts.append((part.chunk, count))
+            begin = end
+        return counts
+
+
+class HandlerLane(Lane):
+    """Calls one handler with the records of one partition.
+
+    Attributes:
+        is_inside: Whether its handler is being called.
+    """
+
+    def __init__(self, membership: "Membership", partition: int, route: Route | None) -> None:
+        """Begin without work.
+
+        Args:
+            membership: What it belongs to.
+            partition: The number of the partition.
+            route: The handler; None for records that cannot be handled.
+        """
+        super().__init__(membership, f"Handle{partition}")
+        self.is_inside = False
+        self._route = route
+        self._parts: deque[Part] = deque()
+        self._run: Run | None = None
+        self._due_ms = 0.0
+        self._entered_ms = 0.0
+
+    def put(self, part: Part) -> None:
+        """Take records. Under the lock."""
+        self._parts.append(part)
+        if self.has_work():
+            self.schedule()
+
+    def has_work(self) -> bool:
+        """Whether a call need not wait."""
+        run = self._run
+        if run is not None and not run.held.is_over:
+            return not self._is_paused(run.held) and self.membership.now_ms() >= self._due_ms
+        return bool(self._parts) and not self._is_paused(self._parts[0].held)
+
+    def is_of(self, held: HeldPartition) -> bool:
+        """Whether a call for a partition is under way or left to do. Under the lock."""
+        return self._run is not None and self._run.held is held
+
+    def is_blocked(self, held: HeldPartition) -> bool:
+        """Whether it tries records of a partition that have failed for good. Under the lock."""
+        run = self._run
+        return run is not None and run.held is held and run.attempts.is_blocked
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long the handler has been in its call; 0 outside. Under the lock."""
+        return now_ms - self._entered_ms if self.is_inside else 0.0
+
+    def interrupt(self, held: HeldPartition) -> None:
+        """Leave what waits for another attempt to the next owner. Under the lock."""
+        run = self._run
+        if run is None or run.held is not held or self.is_inside:
+            return
+        if self.membership.now_ms() < self._due_ms or self._is_paused(held):
+            self._give_back(run)
+
+    def work(self) -> bool:
+        """Call the handler once."""
+        member = self.membership
+        with member.lock:
+            run = self._next_run()
+            if run is None:
+                return False
+            piece = run.attempts.begin()
+            self.is_inside = True
+            started = self._entered_ms = member.now_ms()
+        batch = run.batch(piece, member.settings.group, member.stream)
+        failure: BaseException | None = None
+        try:
+            self._call(run.held, batch)
+        except BaseException as error:
+            failure = error
+        with member.lock:
+            self.is_inside = False
+            member.load.add(run.held.partition, len(piece), member.now_ms() - started)
+            if run.held.is_over:  # lost meanwhile: whatever it returned is ignored
+                self._run = None
+                member.left(run.held)
+            elif failure is None:
+                self._succeeded(run, piece, batch)
+            else:
+                self._failed(run, piece, failure)
+        return False
+
+    def _call(self, held: HeldPartition, batch: Batch) -> None:
+        if self._route is None:
+            raise batch.records[0].value.error
+        consume: Callable[[Any], Any] | None = self._route.consume
+        if consume is None:
+            assert held.handler is not None
+            consume = cast("Callable[[Any], Any]", held.handler.consume)
+        consume(batch)
+
+    def _next_run(self) -> Run | None:
+        """What to call the handler with; None if that has to wait."""
+        member, run = self.membership, self._run
+        if run is not None and run.held.is_over:
+            run = self._run = None
+        if run is None:
+            run = self._run = self._claim()
+        if run is None or self._is_paused(run.held) or member.now_ms() < self._due_ms:
+            return None
+        return run if member.may_work(run.held) else None
+
+    def _claim(self) -> Run | None:
+        """Take parts of one assignment that wait, up to the most records of a batch."""
+        member = self.membership
+        parts: list[Part] = []
+        count = 0
+        while self._parts:
+            part = self._parts[0]
+            held, size = part.held, len(part.records)
+            if parts and (held is not parts[0].held or count + size > member.max_batch_items):
+                break
+            if not held.is_over and (self._is_paused(held) or not member.may_work(held)):
+                break
+            self._parts.popleft()
+            tracker = held.tracker
+            if held.is_over or tracker is None or not tracker.start(part.chunk, size):
+                continue  # dropped
+            parts.append(part)
+            count += size
+        if not parts:
+            return None
+        self._due_ms = 0.0
+        settings = member.settings
+        attempts = Attempts(count, settings.attempts, settings.on_failure)
+        return Run(parts[0].held, parts, attempts)
+
+    def _succeeded(self, run: Run, piece: Piece, batch: Batch) -> None:
+        if batch.commands:
+            run.held.run_with_commit(batch.last, batch.commands)
+        self._settle(run, piece, "handled")
+        run.attempts.succeeded()
+        self._go_on(run)
+
+    def _failed(self, run: Run, piece: Piece, error: BaseException) -> None:
+        member, held = self.membership, run.held
+        if isinstance(error, StaleTokenError):  # R9
+            member.fenced(held, error.seen)
+            return
+        verdict, wait_ms = run.attempts.failed(error)
+        batch = run.batch(piece, member.settings.group, member.stream)
+        member.note_failure(batch, verdict, error)
+        if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
+            if held.is_draining:
+                self._give_back(run)
+            else:
+                self._due_ms = member.now_ms() + wait_ms
+                member.call_at(self._due_ms, self._wake)
+            return
+        if verdict is Verdict.STOP:
+            self._give_back(run)
+            member.stop_with(batch, error)
+            return
+        if verdict is Verdict.DEAD:
+            entry = member.connection.entry(run.items(piece)[0])
+            held.set_aside(dead_letter(entry, batch, error))
+            self._settle(run, piece, "dead")
+        elif verdict is Verdict.SKIPPED:
+            self._settle(run, piece, "skipped")
+        self._go_on(run)
+
+    def _go_on(self, run: Run) -> None:
+        self._due_ms = 0.0
+        if not run.attempts.pieces:
+            self._run = None
+        self.membership.check_drained(run.held)
+
+    def _settle(self, run: Run, piece: Piece, outcome: str) -> None:
+        tracker = run.held.tracker
+        assert tracker is not None
+        advanced = False
+        for chunk, count in run.counts(piece):
+            advanced = tracker.settle(chunk, **{outcome: count}) or advanced
+        self.membership.settled(run.held, advanced)
+
+    def _give_back(self, run: Run) -> None:
+        tracker = run.held.tracker
+        assert tracker is not None
+        for piece in run.attempts.pieces:
+            for chunk, count in run.counts(piece):
+                tracker.give_back(chunk, count)
+        self._run = None
+        self._due_ms = 0.0
+        self.membership.check_drained(run.held)
+
+    def _wake(self) -> None:
+        if self.has_work():
+            self.schedule()
+
+    @staticmethod
+    def _is_paused(held: HeldPartition) -> bool:
+        return held.is_paused and not held.is_draining
+
+    def resume(self) -> None:
+        """Have a turn if there is work. Under the lock."""
+        self._wake()
+
+
+class PartitionLanes:
+    """The lanes of one partition number, made when the worker gets it for the first time.
+
+    Attributes:
+        decoding: The lane that decodes.
+    """
+
+    def __init__(self, membership: "Membership", partition: int) -> None:
+        self.decoding = DecodingLane(membership, partition)
+        self._lanes: dict[Route | None, HandlerLane] = {
+            route: HandlerLane(membership, partition, route)
+            for route in (*membership.routes.all, None)
+        }
+
+    @property
+    def all(self) -> list[HandlerLane]:
+        """The lanes of the handlers."""
+        return list(self._lanes.values())
+
+    def lane(self, route: Route | None) -> HandlerLane:
+        """Return the lane of a handler; of None, that of records which cannot be handled."""
+        return self._lanes[route]
+
+    def register(self, add: Callable[[type, Desk], None], desks: dict[Route, Desk]) -> None:
+        """Register the lanes with the local queue.
+
+        Args:
+            add: Registers a class of turns and its desk.
+            desks: The desks of the handlers that all partitions share.
+        """
+        add(type(self.decoding.turn), Desk())
+        for route, lane in self._lanes.items():
+            shared = desks.get(route) if route is not None else None
+            add(type(lane.turn), shared or Desk())
+
+
+def desks_of(routes: Routes) -> dict[Route, Desk]:
+    """Return a desk for each handler that all partitions share.
+
+    Two methods of one object share a desk: at most one thread may be inside of it.
+    """
+    desks: dict[int, Desk] = {}
+    for route in routes.all:
+        if route.consume is not None and id(route.protected) not in desks:
+            desk = Desk() if route.on_close is None else ClosingDesk(route.on_close)
+            desks[id(route.protected)] = desk
+    return {each: desks[id(each.protected)] for each in routes.all if each.consume is not None}
+
+
+def _bad_record(record: Record[Any], error: Exception) -> Record[Any]:
+    return record._replace(value=BadValue(error))
+
+
+def _as_it_is(data: bytes, offset: int) -> bytes:
+    del offset
+    return data

@@ -1,0 +1,206 @@
+"""The loops of a worker's threads. Each ends when the membership is stopping.
+
+| thread | does | never |
+|---|---|---|
+| control | makes the calls of the control side, obeys its orders, runs timers | calls user code |
+| listener | waits for changes of the group | does anything else |
+| reader | fetches for partitions that have credits | waits for a handler |
+| committer | opens partitions, and commits what is done | calls user code |
+| handover | calls `on_assign`, `on_revoke`, `on_lost` and factories | does anything else |
+| drain threads | decode, and call handlers | wait |
+"""
+
+import logging
+import time
+from typing import Any
+
+from batchqueue.groups.backend import Fetch, Fetched
+from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
+from batchqueue.groups.messages import CallKind, Fenced
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.membership import Membership
+
+_log = logging.getLogger("batchqueue")
+
+_READ_WAIT_MS = 50
+"""How long a read waits for records. A partition that comes meanwhile is read after it."""
+
+_LISTEN_S = 0.5
+_PAUSE_S = 0.05
+"""The time between two calls of a server that cannot be reached."""
+
+
+def control_loop(member: Membership) -> None:
+    """Make the calls of the control side, until it has ended."""
+    control, connection = member.control, member.connection
+    last_beat_ms = float("inf")
+    while True:
+        with member.lock:
+            now = member.now_ms()
+            call = control.next_call(now)
+            member.obey(control.orders())
+            member.run_timers(now)
+            if control.ended or member.is_stopping:
+                member.over.notify_all()
+                if control.replaced_by is not None and member.error is None:
+                    by = control.replaced_by
+                    member.error = ReplacedError(control.name, by.host, by.pid)
+                return
+            if call is None:
+                due = min(control.due_ms(now), member.next_timer_ms())
+                wait_s = min((due - now) / 1_000, connection.longest_wait_s, 60.0)
+                if wait_s > 0:
+                    member.control_due.wait(wait_s)
+                continue
+            if call.kind is CallKind.BEAT:
+                _note_beat(member, now - last_beat_ms)
+                last_beat_ms = now
+        try:
+            reply = connection.perform(control, call)
+        except StreamUnavailableError as error:
+            with member.lock:
+                if member.notes.may_log("control", member.now_ms(), 60.0) is not None:
+                    _log.warning("group %s: %s", member.settings.group, error)
+                control.failed(call, member.now_ms())
+        except Exception as error:
+            with member.lock:  # for instance a server that refuses the command
+                member.fail(error)
+                control.give_up()
+                control.failed(call, member.now_ms())
+                member.obey(control.orders())
+                member.stop_threads()
+        else:
+            with member.lock:
+                control.reply(call, reply, member.now_ms())
+
+
+def listen_loop(member: Membership) -> None:
+    """Tell the control side about changes of the group."""
+    version = 0
+    while not member.is_stopping:
+        try:
+            seen = member.connection.wait(version, _LISTEN_S)
+        except StreamUnavailableError:
+            time.sleep(_PAUSE_S)
+            continue
+        if seen != version:
+            version = seen
+            with member.lock:
+                member.control.notice(version)
+                member.control_due.notify()
+
+
+def read_loop(member: Membership) -> None:
+    """Fetch records for the partitions that have credits."""
+    while True:
+        with member.lock:
+            if member.is_stopping:
+                return
+            chosen = _to_fetch(member)
+            if not chosen:
+                member.reader_due.wait(min(0.5, member.connection.longest_wait_s))
+                continue
+        try:
+            fetched = member.connection.read([fetch for _, fetch in chosen], _READ_WAIT_MS)
+        except StreamUnavailableError as error:
+            with member.lock:
+                if not member.is_stopping:
+                    member.disconnected(error)
+            time.sleep(_PAUSE_S)
+            continue
+        held = {fetch.partition: held for held, fetch in chosen}
+        with member.lock:
+            for each in held.values():
+                each.is_caught_up = True
+            for found in fetched:
+                _take(member, held[found.partition], found)
+
+
+def commit_loop(member: Membership) -> None:
+    """Open partitions, and commit what is done."""
+    while True:
+        with member.lock:
+            while not (member.to_open or member.dirty or member.is_stopping):
+                member.commits_due.wait()
+            if member.is_stopping:
+                return
+            openings = member.openings()
+            commits = _to_commit(member)
+        try:
+            if openings:
+                _open(member, openings)
+            if commits:
+                _commit(member, commits)
+        except StreamUnavailableError as error:
+            with member.lock:
+                if not member.is_stopping:
+                    member.disconnected(error)
+            time.sleep(_PAUSE_S)
+
+
+def _note_beat(member: Membership, since_ms: float) -> None:
+    """Count and log a beat that comes late."""
+    lease_ms = member.settings.lease_ms
+    if since_ms > lease_ms / 2:
+        member.notes.late_beats += 1
+        if member.notes.may_log("late", member.now_ms(), 60.0) is not None:
+            _log.warning(
+                "heartbeat %.1f s late, lease %g s: a handler holds the GIL, or the host is "
+                "overloaded",
+                (since_ms - lease_ms / 4) / 1_000,
+                lease_ms / 1_000,
+            )
+
+
+def _to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
+    found = []
+    for held in member.held.values():
+        tracker = held.tracker
+        if not held.is_running or held.is_paused or held.is_full or tracker is None:
+            continue
+        room = tracker.room.records
+        if room == 0:
+            held.is_full = True  # until half of it is free: no trickle of tiny chunks
+            continue
+        if member.may_work(held):
+            limit = min(room, member.max_batch_items)
+            found.append((held, Fetch(held.partition, tracker.position, limit)))
+    return found
+
+
+def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
+    tracker = held.tracker
+    if held.is_over or tracker is None:
+        return
+    held.is_caught_up = False
+    member.notes.active_ms = member.now_ms()
+    chunk = tracker.add(fetched.items, fetched.first, fetched.last, fetched.size)
+    if chunk is not None:
+        member.lanes[held.partition].decoding.put(held, chunk)
+
+
+def _to_commit(member: Membership) -> list[tuple[HeldPartition, Any]]:
+    commits = []
+    for held in list(member.dirty):
+        request = held.next_commit()
+        if request is not None and member.may_work(held):
+            commits.append((held, request))
+    member.dirty.clear()
+    return commits
+
+
+def _open(member: Membership, openings: list[tuple[HeldPartition, Any]]) -> None:
+    replies = member.connection.open([each for _, each in openings], member.settings.start)
+    with member.lock:
+        for (held, _), reply in zip(openings, replies, strict=True):
+            member.opened(held, reply)
+
+
+def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> None:
+    replies = member.connection.commit([request for _, request in commits])
+    with member.lock:
+        for (held, _), reply in zip(commits, replies, strict=True):
+            if isinstance(reply, Fenced):
+                member.fenced(held, reply.token)
+            else:
+                member.committed(held)

@@ -1,0 +1,397 @@
+"""`Membership`: what the threads of a worker share, and how it obeys the control side.
+
+Everything here is used under `lock`, unless a method says otherwise. No thread holds the lock while
+it calls user code, a server, or anything else that may wait.
+"""
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from batchqueue.groups.backend import Connection, Opening
+from batchqueue.groups.codecs import codec_of
+from batchqueue.groups.control import Control
+from batchqueue.groups.errors import HandlerFailedError, TruncatedError
+from batchqueue.groups.messages import Fenced, Opened
+from batchqueue.groups.orders import Loss, Order, OrderKind
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.tracker import PartitionTracker, RecordCounts
+from batchqueue.groups.worker.attempts import Verdict
+from batchqueue.groups.worker.batch import Batch
+from batchqueue.groups.worker.handover import Handover, Task
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
+from batchqueue.groups.worker.load import LoadMeter
+from batchqueue.groups.worker.notes import Notes
+from batchqueue.groups.worker.routes import Routes
+from batchqueue.groups.worker.settings import OnGap, WorkerSettings
+from batchqueue.queue import BatchQueue
+
+_log = logging.getLogger("batchqueue")
+
+_REPEATED_LOG_S = 60.0
+
+
+class Membership:
+    """One worker in its group, from its start to its end.
+
+    Attributes:
+        settings: The settings of the worker.
+        stream: The name of the stream.
+        routes: The handlers.
+        connection: The connection to the group and the partitions.
+        control: The control side.
+        queue: The local queue.
+        load: What the partitions cost.
+        notes: What happened, for metrics and summaries.
+        handover: The thread that calls the user's callbacks.
+        held: What it holds, by partition.
+        lanes: The lanes, by partition; they stay when a partition goes.
+        error: Why the worker stopped by itself, or None.
+        is_stopping: Whether its threads are to end.
+        lock: Guards all of it.
+        control_due: The control thread has something to do.
+        reader_due: The reader may have something to read.
+        commits_due: The committer has something to open or to commit.
+        over: The control side has ended.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        stream: str,
+        routes: Routes,
+        connection: Connection,
+        control: Control,
+        queue: "BatchQueue[Any]",
+    ) -> None:
+        self.settings = settings
+        self.stream = stream
+        self.routes = routes
+        self.connection = connection
+        self.control = control
+        self.queue = queue
+        self.now_ms = connection.now_ms
+        self.decode = codec_of(settings.codec).decoded
+        self.max_batch_items = settings.max_batch_items
+        self.lock = threading.RLock()
+        self.control_due = threading.Condition(self.lock)
+        self.reader_due = threading.Condition(self.lock)
+        self.commits_due = threading.Condition(self.lock)
+        self.over = threading.Condition(self.lock)
+        self.held: dict[int, HeldPartition] = {}
+        self.lanes: dict[int, PartitionLanes] = {}
+        self.dirty: dict[HeldPartition, None] = {}
+        self.to_open: list[HeldPartition] = []
+        self.error: BaseException | None = None
+        self.is_stopping = False
+        self.load = LoadMeter()
+        self.notes = Notes(self.now_ms())
+        self.handover = Handover(self)
+        self._desks = desks_of(routes)
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._timer_number = count()
+
+    # What the control side orders.
+
+    def obey(self, orders: list[Order]) -> None:
+        """Do what the control side orders."""
+        for order in orders:
+            if order.kind is OrderKind.OPEN:
+                held = HeldPartition(order.partition, order.token, order.session)
+                self.held[order.partition] = held
+                self.to_open.append(held)
+                self.commits_due.notify()
+                continue
+            known = self.held.get(order.partition)
+            if known is None or known.token != order.token:
+                continue
+            if order.kind is OrderKind.DRAIN:
+                self._drain(known)
+            else:
+                assert order.loss is not None
+                self._drop(known, order.loss)
+
+    def next_timer_ms(self) -> float:
+        """Return when the next timer is due; infinity without any."""
+        return self._timers[0][0] if self._timers else float("inf")
+
+    def run_timers(self, now_ms: float) -> None:
+        """Call what is due."""
+        while self._timers and self._timers[0][0] <= now_ms:
+            heapq.heappop(self._timers)[2]()
+
+    def call_at(self, due_ms: float, function: Callable[[], object]) -> None:
+        """Call a function, under the lock, when a time has come."""
+        heapq.heappush(self._timers, (due_ms, next(self._timer_number), function))
+        self.control_due.notify()
+
+    def stop_threads(self) -> None:
+        """Let all threads end."""
+        self.is_stopping = True
+        for condition in (self.control_due, self.reader_due, self.commits_due, self.over):
+            condition.notify_all()
+        self.handover.stop()
+
+    # What the committer reports.
+
+    def openings(self) -> list[tuple[HeldPartition, Opening]]:
+        """Return the partitions to open now."""
+        found = [(each, Opening(each.partition, each.token, each.session)) for each in self.to_open]
+        self.to_open = []
+        for held, _ in found:
+            held.is_opening = True
+        return [(held, opening) for held, opening in found if not held.is_over]
+
+    def opened(self, held: HeldPartition, reply: Opened | Fenced) -> None:
+        """Take the reply to an opening."""
+        held.is_opening = False
+        if held.is_over:
+            return
+        if isinstance(reply, Fenced):
+            self.fenced(held, reply.token)
+            return
+        if held.is_draining:
+            self._release(held)
+            return
+        held.done_before = reply.done
+        lost = max(0, reply.added - reply.length - reply.done)
+        if lost and not self._skips(held, reply, lost):
+            return
+        position = reply.offset
+        settings = self.settings
+        held.tracker = PartitionTracker(
+            position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
+        )
+        since = self.now_ms() - self.notes.started_ms + self.notes.started_at * 1_000
+        held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
+        self.handover.put(Task.ASSIGN, held)
+
+    def committed(self, held: HeldPartition) -> None:
+        """Take the reply to a commit."""
+        if not held.is_over:
+            held.acknowledge()
+            if held.next_commit() is not None:
+                self.dirty[held] = None
+            self.check_drained(held)
+
+    def fenced(self, held: HeldPartition, seen: int) -> None:
+        """A token was refused, or the connection to the partition ended (then `seen` is 0)."""
+        self.notes.fenced += seen > 0
+        self.control.fenced(held.partition, held.token, seen)
+        self.obey(self.control.orders())
+        self.control_due.notify()
+
+    def disconnected(self, error: Exception) -> None:
+        """The connection to the partitions ended, so everything comes with fresh tokens (R14)."""
+        if self.notes.may_log("disconnected", self.now_ms(), _REPEATED_LOG_S) is not None:
+            _log.warning("%s: the partitions of this worker begin anew", error)
+        for held in list(self.held.values()):
+            self.fenced(held, 0)
+
+    # What the handover reports.
+
+    def prepare(self, held: HeldPartition) -> None:
+        """Make the lanes of a partition that the worker gets for the first time. Without the lock.
+
+        Only the handover thread calls it.
+        """
+        if held.partition in self.lanes:
+            return
+        lanes = PartitionLanes(self, held.partition)
+        lanes.register(self.queue.add_handler, self._desks)
+        with self.lock:
+            self.lanes[held.partition] = lanes
+
+    def taken(self, held: HeldPartition) -> None:
+        """`on_assign` has returned."""
+        held.is_taken = True
+        if held.is_over:
+            return
+        if not held.is_draining and self.control.opened(held.partition, held.token):
+            held.is_running = True
+            self.notes.assigned += 1
+            self.notes.active_ms = self.now_ms()
+            self.reader_due.notify()
+        self.check_drained(held)
+
+    def release_untaken(self, held: HeldPartition) -> None:
+        """Release a partition that is to be given up, and whose records were never read."""
+        if held.is_draining and not held.is_over:
+            self._release(held)
+
+    def handed_over(self, held: HeldPartition) -> None:
+        """`on_revoke` has returned."""
+        held.is_handed_over = True
+        self.check_drained(held)
+
+    # What drain threads report.
+
+    def may_work(self, held: HeldPartition) -> bool:
+        """Return whether a handler may be called, or records fetched, for a partition."""
+        return not held.is_over and self.control.may_work(held.partition, held.token, self.now_ms())
+
+    def settled(self, held: HeldPartition, advanced: bool) -> None:
+        """Records have ended."""
+        self.notes.active_ms = self.now_ms()
+        if advanced:
+            self.dirty[held] = None
+            self.commits_due.notify()
+        if held.is_running and (not held.is_full or self._has_half(held)):
+            held.is_full = False
+            self.reader_due.notify()
+
+    def left(self, held: HeldPartition) -> None:
+        """The last call for a partition that was lost has returned."""
+        if not self.is_inside(held):
+            self.handover.put(Task.CLOSE, held)
+
+    def is_inside(self, held: HeldPartition) -> bool:
+        """Return whether a handler is being called for a partition."""
+        lanes = self.lanes.get(held.partition)
+        return lanes is not None and any(lane.is_inside and lane.is_of(held) for lane in lanes.all)
+
+    def check_drained(self, held: HeldPartition) -> None:
+        """Go on with giving up a partition, if the next step is due."""
+        if not (held.is_draining and held.is_taken and held.is_idle) or held.is_over:
+            return
+        if not held.is_told:
+            held.is_told = True
+            self.handover.put(Task.REVOKE, held)
+        elif held.is_handed_over and held.is_drained:
+            self._release(held)
+
+    def note_failure(self, batch: Batch, verdict: Verdict, error: BaseException) -> None:
+        """Count and log that a handler raised."""
+        self.notes.failed += 1
+        if verdict is Verdict.HALVED:
+            return
+        key, now = f"{batch.partition}:{verdict.name}", self.now_ms()
+        skipped = self.notes.may_log(key, now, _REPEATED_LOG_S)
+        if skipped is None:
+            return
+        tries = "once" if batch.attempt == 1 else f"{batch.attempt} times"
+        _log.warning(
+            "%s/%d: offsets %d..%d failed %s (%s)%s, last: %s: %s",
+            batch.stream,
+            batch.partition,
+            batch.first,
+            batch.last,
+            tries,
+            _BECOMES[verdict],
+            f"; {skipped} more like it since the last line" if skipped else "",
+            type(error).__name__,
+            error,
+        )
+
+    def stop_with(self, batch: Batch, error: BaseException) -> None:
+        """Leave the group because a handler failed for good."""
+        if not isinstance(error, Exception):
+            self.fail(error)
+            return
+        failure = HandlerFailedError(
+            batch.stream,
+            batch.partition,
+            first=batch.first,
+            last=batch.last,
+            tries=batch.attempt,
+            cause=error,
+        )
+        self.fail(failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Leave the group because of an error, which `run` raises."""
+        self.error = self.error or error
+        self.control.leave()
+        self.control_due.notify()
+        self.over.notify_all()
+
+    # What the user asks.
+
+    @property
+    def counts(self) -> RecordCounts:
+        """What became of all records so far."""
+        trackers = [held.tracker for held in self.held.values() if held.tracker is not None]
+        return sum((tracker.counts for tracker in trackers), self.notes.ended)
+
+    def pause(self, partition: int, is_paused: bool) -> bool:
+        """Pause or resume a partition; return False if it is not held."""
+        held = self.held.get(partition)
+        if held is None:
+            return False
+        held.is_paused = is_paused
+        if not is_paused and partition in self.lanes:
+            for lane in self.lanes[partition].all:
+                lane.resume()
+            self.reader_due.notify()
+        return True
+
+    def _drain(self, held: HeldPartition) -> None:
+        held.is_draining = True
+        held.is_running = False
+        if held.tracker is not None:
+            held.tracker.revoke()
+            for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
+                lane.interrupt(held)
+                lane.resume()
+        if held.is_postponed or (held.assignment is None and not held.is_opening):
+            self._release(held)
+        else:
+            self.check_drained(held)
+
+    def _release(self, held: HeldPartition) -> None:
+        self.control.drained(held.partition, held.token)
+        self._end(held)
+        self.control_due.notify()
+
+    def _drop(self, held: HeldPartition, loss: Loss) -> None:
+        if loss is Loss.GIVEN_UP and held.tracker is not None:
+            self.notes.unfinished[held.partition] = held.tracker.counts.in_hand
+        was_inside = self.is_inside(held)
+        self._end(held)
+        if loss is not Loss.GIVEN_UP:
+            self.notes.lost += 1
+        if held.assignment is not None:
+            self.handover.put(Task.LOST, held)
+            if not was_inside:
+                self.handover.put(Task.CLOSE, held)
+
+    def _end(self, held: HeldPartition) -> None:
+        held.is_over = True
+        held.is_running = False
+        self.held.pop(held.partition, None)
+        self.dirty.pop(held, None)
+        if held.tracker is not None:
+            held.tracker.end()
+            self.notes.ended += held.tracker.counts
+        lanes = self.lanes.get(held.partition)
+        for lane in lanes.all if lanes is not None else ():
+            lane.resume()  # what it had of this assignment is dropped, and what follows is called
+        self.over.notify_all()
+
+    def _has_half(self, held: HeldPartition) -> bool:
+        return held.tracker is not None and held.tracker.fill <= 0.5
+
+    def _skips(self, held: HeldPartition, reply: Opened, lost: int) -> bool:
+        """Note that records are missing; return whether to continue without them."""
+        error = TruncatedError(self.stream, held.partition, reply.offset, lost)
+        if self.settings.on_gap is OnGap.FAIL:
+            self.fail(error)
+            return False
+        held.done_before += lost
+        self.notes.lost_records += lost
+        _log.warning("%s", error)
+        return True
+
+
+_BECOMES = {
+    Verdict.AGAIN: "it is tried again",
+    Verdict.BLOCKED: "the partition waits, and it is tried again",
+    Verdict.DEAD: "it goes to the dead letters",
+    Verdict.SKIPPED: "it is skipped",
+    Verdict.STOP: "the worker stops",
+}

@@ -1,0 +1,80 @@
+"""`metrics_of`, `summary_of`: readings of a membership."""
+
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.membership import Membership
+from batchqueue.groups.worker.summary import PartitionMetrics, WorkerMetrics, WorkerSummary
+
+_STUCK_S = 1.0
+
+
+def metrics_of(member: Membership) -> WorkerMetrics:
+    """Return what a worker does now."""
+    with member.lock:
+        counts, notes = member.counts, member.notes
+        busy = member.load.measure(list(member.held), member.now_ms())
+        partitions = {
+            number: _partition(member, held, busy.get(number))
+            for number, held in sorted(member.held.items())
+            if number in member.control.holdings
+        }
+        return WorkerMetrics(
+            group=member.settings.group,
+            stream=member.stream,
+            name=member.control.name,
+            seat=member.control.seat,
+            partitions=partitions,
+            fetched=counts.fetched,
+            handled=counts.handled,
+            dead=counts.dead,
+            skipped=counts.skipped,
+            dropped=counts.dropped,
+            in_hand=counts.in_hand,
+            lost_records=notes.lost_records,
+            failed_attempts=notes.failed,
+            assigned=notes.assigned,
+            lost=notes.lost,
+            fenced=notes.fenced,
+            late_heartbeats=notes.late_beats,
+            blocked_partitions=tuple(each for each, it in partitions.items() if it.is_blocked),
+            stuck_handlers={
+                each: it.stuck_s for each, it in partitions.items() if it.stuck_s >= _STUCK_S
+            },
+        )
+
+
+def summary_of(member: Membership) -> WorkerSummary:
+    """Return what a worker has done."""
+    with member.lock:
+        counts, notes = member.counts, member.notes
+        return WorkerSummary(
+            fetched=counts.fetched,
+            handled=counts.handled,
+            dead=counts.dead,
+            skipped=counts.skipped,
+            dropped=counts.dropped,
+            lost_records=notes.lost_records,
+            assigned=notes.assigned,
+            lost=notes.lost,
+            unfinished=dict(notes.unfinished),
+            seconds=(member.now_ms() - notes.started_ms) / 1_000,
+        )
+
+
+def _partition(member: Membership, held: HeldPartition, busy: float | None) -> PartitionMetrics:
+    tracker, now = held.tracker, member.now_ms()
+    lanes = member.lanes[held.partition].all if held.partition in member.lanes else []
+    counts = None if tracker is None else tracker.counts
+    return PartitionMetrics(
+        partition=held.partition,
+        token=held.token,
+        phase=member.control.holdings[held.partition].phase,
+        done=None if tracker is None else tracker.mark.offset,
+        in_hand=0 if counts is None else counts.in_hand,
+        handled=0 if counts is None else counts.handled,
+        dead=0 if counts is None else counts.dead,
+        skipped=0 if counts is None else counts.skipped,
+        busy=busy,
+        is_paused=held.is_paused,
+        is_blocked=any(lane.is_blocked(held) for lane in lanes),
+        stuck_s=max((lane.stuck_ms(now) / 1_000 for lane in lanes), default=0.0),
+    )

@@ -1,0 +1,146 @@
+"""`Routes`: which handler gets a record."""
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.errors import UnhandledRecordError
+from batchqueue.groups.record import Assignment, Record
+from batchqueue.handlers import SupportsConsume, blocking_methods
+
+Factory = Callable[[Assignment], SupportsConsume[Any]]
+
+TAG_HEADER = "type"
+"""The header whose value, in UTF-8, is the tag of a record."""
+
+
+class Route:
+    """A handler.
+
+    Attributes:
+        handler: What was registered; None if each partition has a handler of its own.
+        consume: What to call with a batch, or None.
+        protected: What at most one thread may be inside of.
+        on_close: What to call at the end, or None.
+    """
+
+    def __init__(self, handler: Any) -> None:
+        """Take a handler.
+
+        Args:
+            handler: An object with `consume`, or a function; None if a factory makes one for each
+                partition.
+
+        Raises:
+            ConfigError: It is neither, or a coroutine function.
+        """
+        self.handler = self.protected = handler
+        self.consume: Callable[[Any], Any] | None = None
+        self.on_close: Callable[[], Any] | None = None
+        if handler is not None:
+            methods = blocking_methods(handler)
+            self.consume, self.on_close = methods.consume, methods.on_close
+            self.protected = methods.protected
+
+
+class Routes:
+    """The handlers of a worker.
+
+    Attributes:
+        factory: Makes the handler of a partition for records without another one, or None.
+    """
+
+    def __init__(self) -> None:
+        self.factory: Factory | None = None
+        self._by_type: dict[type | str, Route] = {}
+        self._other: Route | None = None
+
+    def add(self, item_type: type | str, handler: Any) -> None:
+        """Send the records of a class, or with a tag, to a handler.
+
+        Raises:
+            ConfigError: It is neither a class nor a str, it has a handler, or the handler is none.
+        """
+        if not isinstance(item_type, (type, str)):
+            raise ConfigError(
+                f"{item_type!r} is neither a class nor a str; give the class of the decoded "
+                f'values, or the value of the header "{TAG_HEADER}"'
+            )
+        if item_type in self._by_type:
+            raise ConfigError(f"{item_type!r} has a handler already; give each type one")
+        self._by_type[item_type] = self._route(handler)
+
+    def set_other(self, handler: Any) -> None:
+        """Send all records without another handler to this one.
+
+        Raises:
+            ConfigError: There is one already, or it is no handler.
+        """
+        self._check_other()
+        self._other = self._route(handler)
+
+    def set_factory(self, factory: Any) -> None:
+        """Make a handler for each partition, for all records without another handler.
+
+        Raises:
+            ConfigError: There is a handler for them already, or it is not callable.
+        """
+        self._check_other()
+        if not callable(factory):
+            raise ConfigError(
+                f"handler_factory got {factory!r}; give a function that takes an Assignment and "
+                "returns a handler"
+            )
+        self.factory = factory
+        self._other = Route(None)
+
+    @property
+    def all(self) -> list[Route]:
+        """All routes, each once."""
+        routes = [*self._by_type.values(), *([self._other] if self._other else [])]
+        return list(dict.fromkeys(routes))
+
+    def find(self, stream: str, partition: int, record: Record[Any]) -> Route:
+        """Return the route of a record.
+
+        Raises:
+            UnhandledRecordError: No handler takes it.
+        """
+        if self._by_type:
+            route = self._tagged(record) or self._by_type.get(type(record.value))
+            if route is not None:
+                return route
+        if self._other is None:
+            kind = type(record.value).__qualname__
+            raise UnhandledRecordError(stream, partition, record.offset, kind)
+        return self._other
+
+    def _tagged(self, record: Record[Any]) -> Route | None:
+        for name, value in record.headers:
+            if name == TAG_HEADER:
+                return self._by_type.get(value.decode("utf8", "replace"))
+        return None
+
+    def _check_other(self) -> None:
+        if self._other is not None:
+            raise ConfigError(
+                "the worker has a handler for all records already; give types to the others with "
+                "add_handler"
+            )
+
+    def _route(self, handler: Any) -> Route:
+        # One route per handler, so that it gets the records of all its kinds in order.
+        return next(
+            (route for route in self.all if _is_same(route.handler, handler)), Route(handler)
+        )
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    # A bound method is a new object each time it is looked up.
+    return first is second or (isinstance(first, MethodType) and first == second)
+
+
+def instance(handler: Any) -> Any:
+    """Return the handler itself, or an instance if it is a class."""
+    return handler() if isinstance(handler, type) else handler

@@ -1,0 +1,99 @@
+"""`WorkerSettings`: what a worker was told, checked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from batchqueue._core import ThreadPolicy
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.balancer import GroupBalancer
+from batchqueue.groups.codecs import Codec, codec_of
+from batchqueue.groups.count import check_name
+from batchqueue.groups.failure import OnFailure
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.start import Start
+from batchqueue.policies import RetryPolicy, check_finite
+
+Callback = Callable[[list[Assignment]], Any]
+
+_LEAST_LEASE_MS, _LONGEST_LEASE_MS = 500, 60_000
+
+
+class OnGap(Enum):
+    """What happens when records were trimmed from the stream before the group had read them."""
+
+    FAIL = "fail"
+    """The worker leaves the group, and `run` raises TruncatedError. The default."""
+
+    SKIP = "skip"
+    """The missing records are counted in `lost_records` and logged, and the worker continues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """The settings of a worker. `Worker` says what they mean."""
+
+    group: str
+    name: str | None = None
+    codec: str | Codec = "bytes"
+    threads: ThreadPolicy = field(default_factory=lambda: ThreadPolicy.cpu_cores(1.0))
+    capacity: float = 1.0
+    lease_ms: int = 5_000
+    grace: float = 30
+    prefetch: int = 10_000
+    prefetch_bytes: int = 16 << 20
+    max_batch_items: int = 10_000
+    retry: RetryPolicy | None = None
+    on_failure: OnFailure = OnFailure.BLOCK
+    on_gap: OnGap = OnGap.FAIL
+    start: Start = Start.EARLIEST
+    balancer: GroupBalancer = field(default_factory=GroupBalancer.load_weighted)
+    on_assign: Callback | None = None
+    on_revoke: Callback | None = None
+    on_lost: Callback | None = None
+
+    def __post_init__(self) -> None:
+        check_name("the group", self.group)
+        if self.name is not None:
+            check_name("the worker", self.name)
+        codec_of(self.codec)
+        self._check_kinds()
+        self._check_numbers()
+        for name in ("on_assign", "on_revoke", "on_lost"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name} is {function!r}; give a function, or leave it out")
+
+    @property
+    def attempts(self) -> RetryPolicy:
+        """How a batch whose handler raised is tried again."""
+        return self.retry or RetryPolicy()
+
+    def _check_kinds(self) -> None:
+        expected: dict[str, tuple[type, ...]] = {
+            "threads": (ThreadPolicy,),
+            "retry": (RetryPolicy, type(None)),
+            "on_failure": (OnFailure,),
+            "on_gap": (OnGap,),
+            "start": (Start,),
+            "balancer": (GroupBalancer,),
+        }
+        for name, kinds in expected.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                raise ConfigError(
+                    f"{name} is {value!r}, a {type(value).__name__}; give a {kinds[0].__name__}"
+                )
+
+    def _check_numbers(self) -> None:
+        for name in ("prefetch", "prefetch_bytes", "max_batch_items"):
+            _check_int(name, getattr(self, name), 1, 100_000_000)
+        _check_int("lease_ms", self.lease_ms, _LEAST_LEASE_MS, _LONGEST_LEASE_MS)
+        check_finite("grace", self.grace, 0, ", for instance 30")
+        check_finite("capacity", self.capacity, 1e-6, ", for instance 1.0")
+
+
+def _check_int(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{name} is {value!r}; give an int from {least:_} to {most:_}")

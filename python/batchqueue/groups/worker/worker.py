@@ -1,0 +1,539 @@
+"""`Worker`: handles the records of the partitions that its group gives it."""
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from batchqueue._core import PartitionPolicy, ThreadPolicy
+from batchqueue.config import BatchQueueConfig
+from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
+from batchqueue.groups.backend import Source
+from batchqueue.groups.balancer import GroupBalancer
+from batchqueue.groups.codecs import Codec
+from batchqueue.groups.control import Control
+from batchqueue.groups.failure import OnFailure
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.start import Start
+from batchqueue.groups.worker.load import report, weigh
+from batchqueue.groups.worker.loops import commit_loop, control_loop, listen_loop, read_loop
+from batchqueue.groups.worker.membership import Membership
+from batchqueue.groups.worker.metrics import metrics_of, summary_of
+from batchqueue.groups.worker.routes import Factory, Routes, instance
+from batchqueue.groups.worker.settings import Callback, OnGap, WorkerSettings
+from batchqueue.groups.worker.summary import WorkerMetrics, WorkerSummary
+from batchqueue.policies import DrainBalancer, RetryPolicy, check_finite
+from batchqueue.queue import BatchQueue
+from batchqueue.stats import BatchQueueStats
+
+_log = logging.getLogger("batchqueue")
+
+_MANY = 1 << 16
+"""More partitions per drain thread than a worker has lanes: each lane gets its own."""
+
+_POLL_S = 0.05
+_LAST_SHUTDOWN_S = 5.0
+
+
+class Worker:
+    """Handles the records of the partitions that its group gives it.
+
+    The workers of a group share the partitions of a stream; each partition has one owner at a time.
+    Start as many as you like, in any processes and on any hosts: each takes its share when it
+    starts, and gives it back when it ends. If one dies, the others take over its partitions after
+    `lease_ms`. A partition whose owner does not change never pauses.
+
+    The records of a partition are handled in order. A handler is called by one thread at a time;
+    `handler_factory` makes one per partition, which run in parallel. A handler that is slow, fails
+    or hangs holds up the partitions that it serves, and no others.
+
+    Delivery is at least once: what a worker had in hand and had not committed when it crashed comes
+    again. With a `Fence`, or with `Batch.commit_with`, each record takes effect once.
+
+    Example:
+        >>> from batchqueue.groups import MemoryStreams, Worker
+        >>> orders = MemoryStreams("orders", partitions=4)
+        >>> worker = Worker("billing", orders, codec="utf8")
+        >>> @worker.handler
+        ... def store(batch):
+        ...     print(batch.values)
+        >>> with orders.producer(codec="utf8") as producer:
+        ...     _ = producer.send("coffee")
+        >>> worker.run(until_idle=0.1).handled
+        ['coffee']
+        1
+    """
+
+    def __init__(
+        self,
+        group: str,
+        source: Source,
+        *,
+        codec: str | Codec = "bytes",
+        name: str | None = None,
+        threads: ThreadPolicy | None = None,
+        capacity: float = 1.0,
+        lease_ms: int = 5_000,
+        grace: float = 30,
+        prefetch: int = 10_000,
+        prefetch_bytes: int = 16 << 20,
+        max_batch_items: int = 10_000,
+        retry: RetryPolicy | None = None,
+        on_failure: OnFailure = OnFailure.BLOCK,
+        on_gap: OnGap | str = OnGap.FAIL,
+        start: Start = Start.EARLIEST,
+        balancer: GroupBalancer | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Prepare a worker; `run` or `start` lets it join.
+
+        Args:
+            group: The group. All of its workers should have the same handlers and settings.
+            source: The stream: `RedisStreams` or `MemoryStreams`.
+            codec: Makes values of records: "bytes", "utf8", "json", "msgpack", "arrow" or a
+                `Codec`. Default: "bytes".
+            name: A seat: a worker that joins under a name replaces the one that has it, at once,
+                and gets its partitions. Default: None, a name that no other worker has.
+            threads: Drain threads. Default: one per core.
+            capacity: The share of the load that it takes, relative to the other workers. Default:
+                1.0.
+            lease_ms: The others take over when nothing has been heard of it for this long, 500 to
+                60,000 ms. Default: 5 s.
+            grace: Seconds that leaving waits until what is in hand is handled. Default: 30 s.
+            prefetch: Records per partition that are read and not done. Default: 10,000.
+            prefetch_bytes: The same in bytes. Default: 16 MiB.
+            max_batch_items: The most records that one call of a handler gets. Default: 10,000.
+            retry: How often, and when, a batch whose handler raised is tried again. Default:
+                `RetryPolicy()`: three attempts, 100 and 200 ms apart.
+            on_failure: What happens after the last attempt. Default: `OnFailure.BLOCK`, the
+                partition waits, and the batch is tried again.
+            on_gap: What happens when records were trimmed before they were read: "fail" or "skip".
+                Default: "fail".
+            start: Where a group begins that is new to a partition. Default: `Start.EARLIEST`.
+            balancer: How partitions are spread; give all workers of a group the same. Default:
+                `GroupBalancer.load_weighted()`.
+            on_assign: Is called with a list of `Assignment` before any of their records. If it
+                raises, it is called again later, and the partitions wait.
+            on_revoke: Is called when partitions are given up in calm, after their last handler has
+                returned. What is done is committed even if it raises.
+            on_lost: Is called when partitions are gone: another worker may own them already.
+
+        Raises:
+            ConfigError: A setting is invalid; the message names it, its limit and the remedy.
+        """
+        if isinstance(on_gap, str):
+            try:
+                on_gap = OnGap(on_gap)
+            except ValueError:
+                raise ConfigError(f'on_gap is {on_gap!r}; give "fail" or "skip"') from None
+        self.settings = WorkerSettings(
+            group=group,
+            name=name,
+            codec=codec,
+            threads=threads or ThreadPolicy.cpu_cores(1.0),
+            capacity=capacity,
+            lease_ms=lease_ms,
+            grace=grace,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            max_batch_items=max_batch_items,
+            retry=retry,
+            on_failure=on_failure,
+            on_gap=on_gap,
+            start=start,
+            balancer=balancer or GroupBalancer.load_weighted(),
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+        )
+        for method in ("connect", "open_writer", "stream"):
+            if not hasattr(source, method):
+                raise ConfigError(
+                    f"source is {source!r}; give a stream, for instance MemoryStreams(...) or "
+                    "RedisStreams(...)"
+                )
+        self.source = source
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._routes = Routes()
+        self._member: Membership | None = None
+        self._threads: list[threading.Thread] = []
+        self._summary: WorkerSummary | None = None
+        self._pid = os.getpid()
+        self._leaving = threading.Lock()
+
+    def handler(self, handler: Any) -> Any:
+        """Let a function, an object with `consume`, or an instance of a class handle all records.
+
+        It is called with a `Batch`, by one thread at a time. Records for which `add_handler` names
+        another one do not come here. This may be used as a decorator.
+
+        Raises:
+            ConfigError: It is no handler, it is a coroutine function, there is one already, or the
+                worker has been started.
+        """
+        self._check_not_started()
+        self._routes.set_other(instance(handler))
+        return handler
+
+    def add_handler(self, item_type: type | str, handler: Any) -> None:
+        """Let a handler take the records of one kind.
+
+        Each handler gets the records of its kinds in order; between handlers there is no order.
+
+        Args:
+            item_type: The exact class of the decoded values; or a tag: the value of the header
+                `type` of the records.
+            handler: As for `handler`. The same one may take several kinds.
+
+        Raises:
+            ConfigError: As `handler`, or the kind has a handler.
+        """
+        self._check_not_started()
+        self._routes.add(item_type, instance(handler))
+
+    def handler_factory(self, factory: Factory) -> Factory:
+        """Let each partition have a handler of its own, so that partitions run in parallel.
+
+        Args:
+            factory: Gets the `Assignment` and returns a handler. It is called when a partition is
+                assigned; `on_close` of the handler is called when it is given up or lost.
+
+        Raises:
+            ConfigError: It is not callable, there is a handler for all records, or the worker has
+                been started.
+        """
+        self._check_not_started()
+        self._routes.set_factory(factory)
+        return factory
+
+    def run(
+        self, *, max_seconds: float | None = None, until_idle: float | None = None
+    ) -> WorkerSummary:
+        """Work until SIGTERM or Ctrl-C, then leave: finish what is in hand, commit, hand over.
+
+        The signals are handled if this is the main thread. A second one gives up what is in hand.
+
+        Args:
+            max_seconds: Leave after this many seconds. Default: None, no limit.
+            until_idle: Leave when no record has come for this many seconds and none is in hand.
+                Default: None, wait for more.
+
+        Raises:
+            ConfigError: A setting is invalid, the stream has another number of partitions, or the
+                worker has no handler.
+            HandlerFailedError: A handler failed for good under `OnFailure.STOP`.
+            ReplacedError: Another process joined under the name.
+            StreamUnavailableError: The server cannot be reached at the start. Later the worker
+                waits until it is back.
+            TruncatedError: Records were trimmed before they were read.
+        """
+        for setting, value in (("max_seconds", max_seconds), ("until_idle", until_idle)):
+            if value is not None:
+                check_finite(setting, value, 0, ", or leave it out")
+        self.start()
+        member = self._started()
+        end = None if max_seconds is None else time.monotonic() + max_seconds
+        stop = threading.Event()
+        with _signals(stop):
+            try:
+                while not stop.wait(_POLL_S):
+                    if member.error is not None or member.control.ended:
+                        break
+                    if end is not None and time.monotonic() >= end:
+                        break
+                    if until_idle is not None and _is_idle(member, until_idle):
+                        break
+                return self.leave(_until=stop)
+            except KeyboardInterrupt:
+                self.leave(0)
+                raise
+
+    def start(self) -> None:
+        """Join the group, in threads of its own, and return.
+
+        Raises:
+            ConfigError: As `run`.
+            StreamUnavailableError: As `run`.
+            QueueClosedError: The worker has left.
+            QueueForkedError: The worker was made before a fork.
+        """
+        self._check_process()
+        if self._member is not None:
+            if self._summary is not None:
+                raise QueueClosedError(f"worker {self.name} has left its group; make another one")
+            return
+        if not self._routes.all:
+            raise ConfigError(
+                f"worker {self.name} has no handler; add one with @worker.handler or add_handler"
+            )
+        settings = self.settings
+        connection = self.source.connect(settings.group, lease_ms=settings.lease_ms, name=self.name)
+        try:
+            partitions = connection.partitions(self.source.partition_count)
+        except BaseException:
+            connection.close()
+            raise
+        control = Control(
+            self.name,
+            nonce=uuid.uuid4().hex,
+            lease_ms=settings.lease_ms,
+            partitions=partitions,
+            capacity=settings.capacity,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            balancer=settings.balancer,
+            weigh=weigh,
+            stats=self._stats_for_beat,
+        )
+        queue: BatchQueue[Any] = BatchQueue(
+            f"{settings.group}/{self.source.stream}",
+            BatchQueueConfig(
+                threads=settings.threads,
+                partitions=PartitionPolicy.adaptive(_MANY),
+                buffer_size=16,
+                balancer=DrainBalancer.load_weighted(),
+                shutdown_timeout=_LAST_SHUTDOWN_S,
+            ),
+        )
+        member = Membership(
+            settings,
+            stream=self.source.stream,
+            routes=self._routes,
+            connection=connection,
+            control=control,
+            queue=queue,
+        )
+        self._member = member
+        loops: dict[str, Callable[[], None]] = {
+            "control": lambda: control_loop(member),
+            "listener": lambda: listen_loop(member),
+            "reader": lambda: read_loop(member),
+            "committer": lambda: commit_loop(member),
+            "handover": member.handover.run,
+        }
+        self._threads = [
+            threading.Thread(target=loop, name=f"{settings.group}-{name}", daemon=True)
+            for name, loop in loops.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+        _leave_at_exit(self)
+
+    def leave(
+        self, grace: float | None = None, *, _until: threading.Event | None = None
+    ) -> WorkerSummary:
+        """Give the partitions back and end: what is in hand is handled and committed before.
+
+        Args:
+            grace: Seconds after which the rest is given up, reported as `unfinished`, and comes
+                again elsewhere. Default: None, the `grace` of the worker.
+
+        Raises:
+            HandlerFailedError: As `run`.
+            ReplacedError: As `run`.
+            TruncatedError: As `run`.
+            QueueForkedError: The worker was made before a fork.
+        """
+        self._check_process()
+        grace = self.settings.grace if grace is None else grace
+        check_finite("grace", grace, 0, ", for instance 30")
+        with self._leaving:
+            if self._member is None:
+                return WorkerSummary()
+            if self._summary is None:
+                self._leave(self._member, grace, _until)
+            assert self._summary is not None
+            error, self._member.error = self._member.error, None
+        if error is not None:
+            raise error
+        return self._summary
+
+    def assigned(self) -> dict[int, Assignment]:
+        """Return the partitions that it handles now."""
+        member = self._member
+        if member is None:
+            return {}
+        with member.lock:
+            return {
+                number: held.assignment
+                for number, held in sorted(member.held.items())
+                if held.assignment is not None and held.is_running
+            }
+
+    def pause(self, partition: int) -> None:
+        """Hand out no more records of a partition; it stays assigned. See `resume`.
+
+        Raises:
+            ConfigError: The partition is not assigned.
+        """
+        self._pause(partition, is_paused=True)
+
+    def resume(self, partition: int) -> None:
+        """End the pause of a partition. A partition that was given up forgets its pause.
+
+        Raises:
+            ConfigError: The partition is not assigned.
+        """
+        self._pause(partition, is_paused=False)
+
+    def metrics(self) -> WorkerMetrics:
+        """Return what it does now. Works until it is garbage.
+
+        Raises:
+            QueueClosedError: The worker has not been started.
+        """
+        return metrics_of(self._started())
+
+    def stats(self) -> BatchQueueStats:
+        """Return the statistics of the local queue, whose items are turns of partitions.
+
+        Raises:
+            QueueClosedError: The worker has not been started.
+        """
+        return self._started().queue.stats()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave."""
+        if os.getpid() == self._pid:
+            self.leave()
+
+    def __repr__(self) -> str:
+        """Say which group and stream it works for."""
+        return f"<Worker {self.name!r} of group {self.settings.group!r} on {self.source.stream!r}>"
+
+    def _leave(self, member: Membership, grace: float, until: threading.Event | None) -> None:
+        # A second signal sets `until` again.
+        if until is not None:
+            until.clear()
+        with member.lock:
+            member.control.leave()
+            member.control_due.notify()
+        self._wait(member, grace, until)
+        with member.lock:
+            if not member.control.ended:
+                member.control.give_up()
+                member.obey(member.control.orders())
+                member.control_due.notify()
+        self._wait(member, member.control.timeout_ms / 1_000, None)
+        with member.lock:
+            self._summary = summary_of(member)
+            member.stop_threads()
+        if member.notes.unfinished:
+            _log.warning(
+                "%s: records in hand were given up after %g s, by partition: %s",
+                member.stream,
+                grace,
+                member.notes.unfinished,
+            )
+        member.connection.close()
+        # Whatever still runs there is ignored, so a handler that hangs is not waited for.
+        is_calm = not self._summary.unfinished
+        member.queue.shutdown(_LAST_SHUTDOWN_S if is_calm else 0)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(1.0)
+
+    @staticmethod
+    def _wait(member: Membership, seconds: float, until: threading.Event | None) -> None:
+        """Wait until the control side has ended, the time is over, or `until` is set."""
+        end = time.monotonic() + seconds
+        while not (member.control.ended or member.is_stopping):
+            left = end - time.monotonic()
+            if left <= 0 or (until is not None and until.is_set()):
+                return
+            with member.lock:
+                if not member.control.ended:
+                    member.over.wait(min(left, _POLL_S))
+
+    def _pause(self, partition: int, *, is_paused: bool) -> None:
+        member = self._started()
+        with member.lock:
+            if not member.pause(partition, is_paused):
+                held = sorted(member.held)
+                raise ConfigError(f"partition {partition!r} is not assigned; these are: {held}")
+
+    def _stats_for_beat(self) -> str:
+        member = self._started()
+        with member.lock:
+            return report(member.load.measure(list(member.held), member.now_ms()))
+
+    def _started(self) -> Membership:
+        self._check_process()
+        if self._member is None:
+            raise QueueClosedError(f"worker {self.name} has not been started")
+        return self._member
+
+    def _check_not_started(self) -> None:
+        if self._member is not None:
+            raise ConfigError("the worker has been started; add handlers before")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise QueueForkedError(
+                f"worker {self.name} was made before a fork, and its threads are not in this "
+                "process; make a worker here"
+            )
+
+
+def _is_idle(member: Membership, seconds: float) -> bool:
+    """Whether all that it holds was read to the end, and nothing came for some seconds."""
+    with member.lock:
+        now, notes = member.now_ms(), member.notes
+        if notes.assigned == 0 and now - notes.started_ms < member.settings.lease_ms:
+            return False  # the first plan may still come
+        waiting = any(not (held.is_caught_up or held.is_paused) for held in member.held.values())
+        busy = waiting or member.counts.in_hand > 0 or bool(member.dirty)
+        return not busy and now - notes.active_ms >= seconds * 1_000
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM and SIGINT, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        _log.info("%s: leaving the group", signal.Signals(number).name)
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_at_exit(worker: Worker) -> None:
+    """Leave when the interpreter ends, unless the worker is garbage then."""
+    known = weakref.ref(worker)
+
+    def leave() -> None:
+        found = known()
+        if found is not None and os.getpid() == found._pid:
+            found.leave()
+
+    atexit.register(leave)
