@@ -37,7 +37,6 @@ class CommitRequest:
         session: The session that opened it.
         offset: Everything up to here is done.
         done: The number of records up to there, counted from the beginning of the stream.
-        dead: Records to set aside.
         commands: What `Batch.commit_with` was given.
     """
 
@@ -46,8 +45,24 @@ class CommitRequest:
     session: str
     offset: int
     done: int
-    dead: tuple[Entry, ...] = ()
     commands: tuple[Command, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Dead letters to be stored before the handler gets later records (R18).
+
+    Attributes:
+        partition: The partition.
+        token: The token under which it was opened.
+        session: The session that opened it.
+        letters: The records, under the offsets that they have in the stream.
+    """
+
+    partition: int
+    token: int
+    session: str
+    letters: tuple[Entry, ...]
 
 
 class Fetch(NamedTuple):
@@ -130,6 +145,10 @@ class Connection(Protocol):
 
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
         """Commit partitions, and return a reply for each. Committer thread."""
+        ...
+
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+        """Store dead letters, none twice; return for each request how many. Committer thread."""
         ...
 
     def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:

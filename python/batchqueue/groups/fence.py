@@ -1,8 +1,8 @@
 """`Fence`: the records of a batch that a database has not stored yet, and no writer but the newest.
 
-A row per group, stream and partition holds the token of the newest owner that wrote and the offset
-of the last record that is stored. It is locked, compared and written in the transaction that stores
-the records: both are committed, or neither.
+A row per group, stream and partition, and per handler if there are several, holds the token of the
+newest owner that wrote and the offset of the last record that is stored. It is locked, compared and
+written in the transaction that stores the records: both are committed, or neither.
 """
 
 import sqlite3
@@ -35,6 +35,11 @@ class FencedBatch(Protocol):
     @property
     def stream(self) -> str:
         """The stream."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What records its handler takes; empty for all of them."""
         ...
 
     @property
@@ -110,7 +115,9 @@ class Fence:
         """
         database = _database_of(connection)
         statements = _statements(self.table, database)
-        row = (batch.group, batch.stream, batch.partition)
+        # Each handler of a partition has a position of its own: one may be ahead of the other.
+        reader = f"{batch.group}/{batch.kind}" if batch.kind else batch.group
+        row = (reader, batch.stream, batch.partition)
         with closing(database.cursor(connection)) as cursor:
             seen, stored = database.lock(cursor, statements, row, batch.token)
             if seen > batch.token:

@@ -40,15 +40,36 @@ class TestFence:
     def test_commit_is_stored_once(self, partition):
         first, second = partition.add(b"x"), partition.add(b"y")
         partition.open("g", 1, "a")
-        dead, commands = [Entry(second, b"y")], [("SET", "k", 1)]
+        commands = [("SET", "k", 1)]
 
         for _ in range(2):
-            reply = partition.commit("g", 1, "a", second, 2, dead=dead, commands=commands)
+            reply = partition.commit("g", 1, "a", second, 2, commands=commands)
         assert reply is Commit.OLD
         assert partition.commit("g", 1, "a", first, 1, commands=commands) is Commit.OLD
-        assert partition.state.dead == {"g": dead}
         assert partition.state.effects == commands
         assert partition.open("g", 2, "b").offset == second
+
+    def test_dead_letters_are_stored_once(self, partition):
+        letters = [Entry(partition.add(data), data) for data in (b"x", b"y", b"z")]
+        partition.open("g", 1, "a")
+
+        assert partition.set_aside("g", 1, "a", letters[1:]) == 2
+        assert partition.set_aside("g", 1, "a", letters) == 1
+        assert partition.state.dead["g"] == [letters[1], letters[2], letters[0]]
+        partition.open("g", 2, "b")
+        assert partition.set_aside("g", 1, "a", letters) == Fenced(2)
+        assert partition.set_aside("g", 2, "b", letters) == 0
+
+    def test_dead_letters_below_the_offset_are_not_stored_again(self, partition):
+        first, second = (Entry(partition.add(data), data) for data in (b"x", b"y"))
+        partition.open("g", 1, "a")
+        partition.set_aside("g", 1, "a", [first])
+        partition.commit("g", 1, "a", first.offset, 1)
+
+        assert partition.state.fences["g"].aside == set()
+        assert partition.set_aside("g", 1, "a", [first]) == 0
+        assert partition.set_aside("g", 1, "a", [second]) == 1
+        assert partition.state.dead["g"] == [first, second]
 
     def test_commit_without_open_is_refused(self, partition):
         assert partition.commit("g", 1, "a", 5, 1) == Fenced(0)

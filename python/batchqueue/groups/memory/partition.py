@@ -20,6 +20,7 @@ class FenceState:
         offset: The offset up to which everything is done.
         done: The number of records up to there, counted from the beginning of the stream.
         at_ms: When it was stored.
+        aside: The offsets above `offset` whose records are in the dead letters.
     """
 
     token: int
@@ -27,6 +28,7 @@ class FenceState:
     offset: int
     done: int
     at_ms: int
+    aside: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -138,10 +140,9 @@ class PartitionScripts:
         offset: int,
         done: int,
         *,
-        dead: Sequence[Entry] = (),
         commands: Sequence[Command] = (),
     ) -> Commit | Fenced:
-        """Store an offset, with the dead letters and the effects that belong to it.
+        """Store an offset, with the effects that belong to it.
 
         Repeat a commit without a reply unchanged: with more commands, those that ran would run
         again.
@@ -152,7 +153,6 @@ class PartitionScripts:
             session: The session.
             offset: Everything up to here is done.
             done: The number of records up to there, counted from the beginning of the stream.
-            dead: Records to set aside.
             commands: What `Batch.commit_with` was given.
         """
         with self._lock:
@@ -161,10 +161,32 @@ class PartitionScripts:
                 return Fenced(0 if fence is None else fence.token)
             if not self._is_new(fence, offset):
                 return Commit.OLD
-            self.state.dead.setdefault(group, []).extend(dead)
             self.state.effects.extend(commands)
             fence.offset, fence.done, fence.at_ms = offset, done, self._clock() // 1_000
+            fence.aside = {each for each in fence.aside if each > offset}
             return Commit.STORED
+
+    def set_aside(
+        self, group: str, token: int, session: str, letters: Sequence[Entry]
+    ) -> int | Fenced:
+        """Store dead letters, and return how many were new. It stores none twice.
+
+        Args:
+            group: The group.
+            token: The token under which the session opened the partition.
+            session: The session.
+            letters: The records, under the offsets that they have in the stream.
+        """
+        with self._lock:
+            fence = self.state.fences.get(group)
+            if fence is None or not self._may_commit(fence, token, session):
+                return Fenced(0 if fence is None else fence.token)
+            known = fence.aside
+            new = [each for each in letters if self._is_new(fence, each.offset)]
+            new = [each for each in new if each.offset not in known]
+            known.update(each.offset for each in new)
+            self.state.dead.setdefault(group, []).extend(new)
+            return len(new)
 
     def trim(self, groups: Collection[str]) -> int:
         """Remove the records that every group has done, and return how many.

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import CommitRequest, Decode, Fetch, Fetched, NewRecord, Opening
+from batchqueue.groups.backend import (
+    CommitRequest,
+    Decode,
+    Fetch,
+    Fetched,
+    NewRecord,
+    Opening,
+    SetAside,
+)
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
 from batchqueue.groups.count import check_name, partition_count
 from batchqueue.groups.errors import StreamUnavailableError
@@ -238,10 +246,19 @@ class MemoryConnection:
                 each.session,
                 each.offset,
                 each.done,
-                dead=each.dead,
                 commands=each.commands,
             )
             for each in commits
+        ]
+
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+        """Store dead letters."""
+        self._check()
+        return [
+            self._streams.script(each.partition).set_aside(
+                self._group, each.token, each.session, each.letters
+            )
+            for each in requests
         ]
 
     def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:

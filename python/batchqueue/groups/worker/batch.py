@@ -18,10 +18,20 @@ class Batch:
         stream: The stream.
         assignment: The assignment of the partition.
         records: The records, at least one.
+        kind: The first class or tag that its handler takes; empty for a handler of all records.
         attempt: 1 in the first attempt at these records.
     """
 
-    __slots__ = ("_commands", "_values", "assignment", "attempt", "group", "records", "stream")
+    __slots__ = (
+        "_commands",
+        "_values",
+        "assignment",
+        "attempt",
+        "group",
+        "kind",
+        "records",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -29,13 +39,16 @@ class Batch:
         stream: str,
         assignment: Assignment,
         records: list[Record[Any]],
-        attempt: int,
+        *,
+        attempt: int = 1,
+        kind: str = "",
     ) -> None:
         self.group = group
         self.stream = stream
         self.assignment = assignment
         self.records = records
         self.attempt = attempt
+        self.kind = kind
         self._values: list[Any] | None = None
         self._commands: list[Command] = []
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchqueue.groups.backend import CommitRequest
-from batchqueue.groups.messages import Command, Entry
+from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.tracker import PartitionTracker
 from batchqueue.handlers import HandlerMethods
@@ -56,12 +56,7 @@ class HeldPartition:
     is_full: bool = False
     handler: HandlerMethods | None = None
     commit: CommitRequest | None = None
-    _dead: list[Entry] = field(default_factory=list)
     _commands: list[tuple[int, Command]] = field(default_factory=list)
-
-    def set_aside(self, letter: Entry) -> None:
-        """Store a dead letter with the commit that covers its offset."""
-        self._dead.append(letter)
 
     def run_with_commit(self, offset: int, commands: Sequence[Command]) -> None:
         """Run commands with the commit that covers an offset."""
@@ -81,7 +76,6 @@ class HeldPartition:
                     self.session,
                     mark.offset,
                     self.done_before + mark.records,
-                    tuple(letter for letter in self._dead if letter.offset <= mark.offset),
                     tuple(command for offset, command in self._commands if offset <= mark.offset),
                 )
         return self.commit
@@ -92,7 +86,6 @@ class HeldPartition:
         assert self.tracker is not None
         offset = self.commit.offset
         self.tracker.acknowledge(offset)
-        self._dead = [letter for letter in self._dead if letter.offset > offset]
         self._commands = [(at, command) for at, command in self._commands if at > offset]
         self.commit = None
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from batchqueue.exceptions import BatchQueueError
@@ -186,14 +187,17 @@ class Run:
     held: HeldPartition
     parts: list[Part]
     attempts: Attempts
+    is_waiting: bool = False
+    """Whether a record is on its way to the dead letters: nothing is called before (R18)."""
 
-    def batch(self, piece: Piece, group: str, stream: str) -> Batch:
+    def batch(self, piece: Piece, member: "Membership", kind: str) -> Batch:
         """Make the batch of a piece."""
         records = [record for part in self.parts for record in part.records]
         assignment = self.held.assignment
         assert assignment is not None
         chosen = records[piece.begin : piece.end]
-        return Batch(group, stream, assignment, chosen, piece.tries)
+        group, stream = member.settings.group, member.stream
+        return Batch(group, stream, assignment, chosen, attempt=piece.tries, kind=kind)
 
     def items(self, piece: Piece) -> list[Any]:
         """Return the records of a piece as the backend has read them."""
@@ -229,6 +233,7 @@ class HandlerLane(Lane):
         super().__init__(membership, f"Handle{partition}")
         self.is_inside = False
         self._route = route
+        self._kind = "" if route is None else route.kind
         self._parts: deque[Part] = deque()
         self._run: Run | None = None
         self._due_ms = 0.0
@@ -244,6 +249,8 @@ class HandlerLane(Lane):
         """Whether a call need not wait."""
         run = self._run
         if run is not None and not run.held.is_over:
+            if run.is_waiting:
+                return False
             return not self._is_paused(run.held) and self.membership.now_ms() >= self._due_ms
         return bool(self._parts) and not self._is_paused(self._parts[0].held)
 
@@ -263,7 +270,7 @@ class HandlerLane(Lane):
     def interrupt(self, held: HeldPartition) -> None:
         """Leave what waits for another attempt to the next owner. Under the lock."""
         run = self._run
-        if run is None or run.held is not held or self.is_inside:
+        if run is None or run.held is not held or self.is_inside or run.is_waiting:
             return
         if self.membership.now_ms() < self._due_ms or self._is_paused(held):
             self._give_back(run)
@@ -278,7 +285,7 @@ class HandlerLane(Lane):
             piece = run.attempts.begin()
             self.is_inside = True
             started = self._entered_ms = member.now_ms()
-        batch = run.batch(piece, member.settings.group, member.stream)
+        batch = run.batch(piece, member, self._kind)
         failure: BaseException | None = None
         try:
             self._call(run.held, batch)
@@ -312,7 +319,9 @@ class HandlerLane(Lane):
             run = self._run = None
         if run is None:
             run = self._run = self._claim()
-        if run is None or self._is_paused(run.held) or member.now_ms() < self._due_ms:
+        if run is None or run.is_waiting:
+            return None
+        if self._is_paused(run.held) or member.now_ms() < self._due_ms:
             return None
         return run if member.may_work(run.held) else None
 
@@ -354,7 +363,7 @@ class HandlerLane(Lane):
             member.fenced(held, error.seen)
             return
         verdict, wait_ms = run.attempts.failed(error)
-        batch = run.batch(piece, member.settings.group, member.stream)
+        batch = run.batch(piece, member, self._kind)
         member.note_failure(batch, verdict, error)
         if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
             if held.is_draining:
@@ -368,12 +377,20 @@ class HandlerLane(Lane):
             member.stop_with(batch, error)
             return
         if verdict is Verdict.DEAD:
+            run.is_waiting = True
             entry = member.connection.entry(run.items(piece)[0])
-            held.set_aside(dead_letter(entry, batch, error))
-            self._settle(run, piece, "dead")
-        elif verdict is Verdict.SKIPPED:
+            letter = dead_letter(entry, batch, error)
+            member.set_aside(held, letter, partial(self._was_set_aside, run, piece))
+            return
+        if verdict is Verdict.SKIPPED:
             self._settle(run, piece, "skipped")
         self._go_on(run)
+
+    def _was_set_aside(self, run: Run, piece: Piece) -> None:
+        run.is_waiting = False
+        self._settle(run, piece, "dead")
+        self._go_on(run)
+        self.resume()
 
     def _go_on(self, run: Run) -> None:
         self._due_ms = 0.0

@@ -12,11 +12,12 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
-from batchqueue.groups.backend import Fetch, Fetched
+from batchqueue.groups.backend import Fetch, Fetched, SetAside
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
-from batchqueue.groups.messages import CallKind, Fenced
+from batchqueue.groups.messages import CallKind, Entry, Fenced
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.membership import Membership
 
@@ -120,15 +121,18 @@ def commit_loop(member: Membership) -> None:
     """Open partitions, and commit what is done."""
     while True:
         with member.lock:
-            while not (member.to_open or member.dirty or member.is_stopping):
+            while not (_has_to_send(member) or member.is_stopping):
                 member.commits_due.wait()
             if member.is_stopping:
                 return
             openings = member.openings()
+            letters, member.to_set_aside = member.to_set_aside, []
             commits = _to_commit(member)
         try:
             if openings:
                 _open(member, openings)
+            if letters:
+                _set_aside(member, letters)
             if commits:
                 _commit(member, commits)
         except StreamUnavailableError as error:
@@ -150,6 +154,10 @@ def _note_beat(member: Membership, since_ms: float) -> None:
                 (since_ms - lease_ms / 4) / 1_000,
                 lease_ms / 1_000,
             )
+
+
+def _has_to_send(member: Membership) -> bool:
+    return bool(member.to_open or member.to_set_aside or member.dirty)
 
 
 def _to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
@@ -194,6 +202,23 @@ def _open(member: Membership, openings: list[tuple[HeldPartition, Any]]) -> None
     with member.lock:
         for (held, _), reply in zip(openings, replies, strict=True):
             member.opened(held, reply)
+
+
+def _set_aside(
+    member: Membership, letters: list[tuple[HeldPartition, Entry, Callable[[], None]]]
+) -> None:
+    requests = [
+        SetAside(held.partition, held.token, held.session, (letter,)) for held, letter, _ in letters
+    ]
+    replies = member.connection.set_aside(requests)
+    with member.lock:
+        for (held, _, then), reply in zip(letters, replies, strict=True):
+            if held.is_over:
+                continue
+            if isinstance(reply, Fenced):
+                member.fenced(held, reply.token)
+            else:
+                then()
 
 
 def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> None:

@@ -15,7 +15,7 @@ from batchqueue.groups.backend import Connection, Opening
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
 from batchqueue.groups.errors import HandlerFailedError, TruncatedError
-from batchqueue.groups.messages import Fenced, Opened
+from batchqueue.groups.messages import Entry, Fenced, Opened
 from batchqueue.groups.orders import Loss, Order, OrderKind
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.tracker import PartitionTracker, RecordCounts
@@ -52,6 +52,9 @@ class Membership:
         lanes: The lanes, by partition; they stay when a partition goes.
         error: Why the worker stopped by itself, or None.
         is_stopping: Whether its threads are to end.
+        dirty: What has something to commit.
+        to_open: What has to be opened.
+        to_set_aside: Dead letters to be stored, and what to call then.
         lock: Guards all of it.
         control_due: The control thread has something to do.
         reader_due: The reader may have something to read.
@@ -87,6 +90,7 @@ class Membership:
         self.lanes: dict[int, PartitionLanes] = {}
         self.dirty: dict[HeldPartition, None] = {}
         self.to_open: list[HeldPartition] = []
+        self.to_set_aside: list[tuple[HeldPartition, Entry, Callable[[], None]]] = []
         self.error: BaseException | None = None
         self.is_stopping = False
         self.load = LoadMeter()
@@ -264,6 +268,11 @@ class Membership:
             self.handover.put(Task.REVOKE, held)
         elif held.is_handed_over and held.is_drained:
             self._release(held)
+
+    def set_aside(self, held: HeldPartition, letter: Entry, then: Callable[[], None]) -> None:
+        """Store a dead letter, and then call a function, unless the partition is gone."""
+        self.to_set_aside.append((held, letter, then))
+        self.commits_due.notify()
 
     def note_failure(self, batch: Batch, verdict: Verdict, error: BaseException) -> None:
         """Count and log that a handler raised."""

@@ -20,22 +20,25 @@ class Route:
 
     Attributes:
         handler: What was registered; None if each partition has a handler of its own.
+        kind: The first class or tag that it takes; empty for all records without another handler.
         consume: What to call with a batch, or None.
         protected: What at most one thread may be inside of.
         on_close: What to call at the end, or None.
     """
 
-    def __init__(self, handler: Any) -> None:
+    def __init__(self, handler: Any, kind: type | str = "") -> None:
         """Take a handler.
 
         Args:
             handler: An object with `consume`, or a function; None if a factory makes one for each
                 partition.
+            kind: The first class or tag that it takes.
 
         Raises:
             ConfigError: It is neither, or a coroutine function.
         """
         self.handler = self.protected = handler
+        self.kind = kind.__qualname__ if isinstance(kind, type) else kind
         self.consume: Callable[[Any], Any] | None = None
         self.on_close: Callable[[], Any] | None = None
         if handler is not None:
@@ -69,7 +72,7 @@ class Routes:
             )
         if item_type in self._by_type:
             raise ConfigError(f"{item_type!r} has a handler already; give each type one")
-        self._by_type[item_type] = self._route(handler)
+        self._by_type[item_type] = self._route(handler, item_type)
 
     def set_other(self, handler: Any) -> None:
         """Send all records without another handler to this one.
@@ -78,7 +81,7 @@ class Routes:
             ConfigError: There is one already, or it is no handler.
         """
         self._check_other()
-        self._other = self._route(handler)
+        self._other = Route(handler)
 
     def set_factory(self, factory: Any) -> None:
         """Make a handler for each partition, for all records without another handler.
@@ -129,11 +132,10 @@ class Routes:
                 "add_handler"
             )
 
-    def _route(self, handler: Any) -> Route:
+    def _route(self, handler: Any, kind: type | str) -> Route:
         # One route per handler, so that it gets the records of all its kinds in order.
-        return next(
-            (route for route in self.all if _is_same(route.handler, handler)), Route(handler)
-        )
+        same = (each for each in self._by_type.values() if _is_same(each.handler, handler))
+        return next(same, Route(handler, kind))
 
 
 def _is_same(first: Any, second: Any) -> bool:

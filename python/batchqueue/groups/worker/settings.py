@@ -83,7 +83,7 @@ class WorkerSettings:
             value = getattr(self, name)
             if not isinstance(value, kinds):
                 raise ConfigError(
-                    f"{name} is {value!r}, a {type(value).__name__}; give a {kinds[0].__name__}"
+                    f"{name} is {value!r}, a {type(value).__name__}; give {kinds[0].__name__}"
                 )
 
     def _check_numbers(self) -> None:

@@ -18,6 +18,7 @@ class Sink:
 
     def __init__(self):
         self.token, self.last, self.offsets = 0, 0, []
+        self.aside = set()  # what was set aside
         self.done = set()  # what an owner may count as done
         self.calls = []  # offsets in the order of the calls, with all repetitions
 
@@ -65,6 +66,13 @@ class Checks:
         for number in range(bisect_left(ids, begin + 1), bisect_left(ids, offset + 1)):
             self.require(ids[number] in done, "G2", f"{key}: the offset covers {ids[number]}")
 
+    def set_aside(self, worker, held, offset):
+        sink = self.sink(worker.group, held.partition)
+        sink.aside.add(offset)
+        sink.done.add(offset)
+        if self.world.profile.calm:
+            sink.calls.append(offset)
+
     def rolled_back(self, partition):
         """A partition lost its last writes: what comes again is not a fault."""
         fences = self.world.partitions[partition].state.fences
@@ -91,11 +99,13 @@ class Checks:
             self.require(inside is None, "G6", f"{key}: two handlers at the same time")
         self.busy[key] = worker
 
+    def handler_left(self, worker, held):
+        self.busy.pop((worker.group, held.partition), None)
+
     def handler_ends(self, worker, held, offsets):
         """Write to the sink; return the token that refused the write, or None."""
         world, sink = self.world, self.sink(worker.group, held.partition)
         key = worker.group, held.partition
-        self.busy.pop(key, None)
         if world.profile.calm:
             last = sink.calls[-1] if sink.calls else 0
             self.require(offsets[0] > last, "G6", f"{key}: {offsets[0]} came twice in a calm run")
@@ -109,7 +119,7 @@ class Checks:
         new = [offset for offset in offsets if offset > sink.last]
         sink.done.update(offsets)
         if new:
-            ids = world.ids[held.partition]
+            ids = [each for each in world.ids[held.partition] if each not in sink.aside]
             before = bisect_left(ids, new[0]) - 1
             gap = before >= 0 and ids[before] > sink.last
             self.require(not gap, "G3", f"{key}: {new[0]} was stored before what precedes it")
@@ -172,13 +182,20 @@ class Checks:
                     "G2",
                     f"{key}: {fence.done} of {scripts.state.added} records are done",
                 )
+                letters = [entry.offset for entry in scripts.state.dead.get(group, [])]
+                if not world.was_rolled_back:  # which takes dead letters with it
+                    bad = sorted(filter(world.is_bad, ids))
+                    self.require(sorted(letters) == bad, "G6", f"{key}: other dead letters")
+                good = [offset for offset in ids if offset not in sink.aside]
                 if world.sink_is_fenced:
-                    kept = set(ids)
+                    kept = set(good)
                     stored = [offset for offset in sink.offsets if offset in kept]
-                    self.require(stored == ids, "G6", f"{key}: the sink has other records")
-                if world.commits_effects:
+                    self.require(stored == good, "G6", f"{key}: the sink has other records")
+                # A sink that skips a bad record which was set aside lets its effect run.
+                skips = world.has_bad and (world.was_rolled_back or world.sink_is_fenced)
+                if world.commits_effects and not skips:
                     effects = [o for _, name, o in scripts.state.effects if name == group]
-                    self.require(effects == ids, "G6", f"{key}: the effects are not the records")
+                    self.require(effects == good, "G6", f"{key}: the effects are not the records")
                 self.require(set(ids) <= sink.done, "G2", f"{key}: a record is missing")
                 if world.profile.calm:
                     self.require(sink.calls == ids, "G6", f"{key}: a duplicate in a calm run")

@@ -155,6 +155,18 @@ def drained_before_commit(self, held):
     return held.tracker.counts.in_hand == 0 and held.tracker._revoked and not held.tracker._ended
 
 
+def isolate_without_waiting(self, held, chunk, offsets):
+    self.set_aside(held, chunk, offsets[0], lambda: None)
+    self.go_on(held, chunk, offsets[1:])
+
+
+def set_aside_again(self, group, token, session, letters):
+    fence = self.state.fences.get(group)
+    if fence is not None:
+        fence.aside.clear()
+    return PartitionScripts.set_aside(self, group, token, session, letters)
+
+
 MUTANTS = (
     Mutant("R1 commit checks nothing", world(partition(_may_commit=always)), FAULTS),
     Mutant("R2 counters", world(group(_next=count_up)), FAULTS),
@@ -185,4 +197,6 @@ MUTANTS = (
         world(worker(repeat_commit=repeat_commit_with_more)),
         STALLS,
     ),
+    Mutant("R18 later records first", world(worker(isolate=isolate_without_waiting)), CRASHES),
+    Mutant("R18 set aside twice", world(partition(set_aside=set_aside_again)), CRASHES),
 )

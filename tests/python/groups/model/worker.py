@@ -4,7 +4,7 @@ random time.
 
 from batchqueue.groups.control import Control
 from batchqueue.groups.memory.perform import perform
-from batchqueue.groups.messages import Commit, Fenced, Opened
+from batchqueue.groups.messages import Commit, Entry, Fenced, Opened
 from batchqueue.groups.orders import OrderKind, Phase, Seat
 from batchqueue.groups.tracker import PartitionTracker
 
@@ -220,13 +220,70 @@ class Worker:
                 self.later(time_us, self.handled, held, chunk, offsets)
 
     def handled(self, held, chunk, offsets):
-        """The last thing that a handler does is to write to its sink."""
-        self.inside[held.partition] = False
-        refused_by = self.world.checks.handler_ends(self, held, offsets)
+        """The last thing that a handler does is to write to its sink.
+
+        It raises for a batch with a bad record, which is halved until that stands alone. Here the
+        records before it are written at once.
+        """
+        self.world.checks.handler_left(self, held)
+        bad = self.first_bad(held, offsets)
+        good, rest = offsets[:bad], offsets[bad:]
+        refused_by = self.world.checks.handler_ends(self, held, good) if good else None
         if refused_by is not None:
             self.refused(held, chunk, offsets, refused_by)
         else:
-            self.settle(held, chunk, offsets)
+            self.settle(held, chunk, good)
+            if rest and not held.dead:
+                self.isolate(held, chunk, rest)
+                return
+        self.leave_handler(held)
+
+    def first_bad(self, held, offsets):
+        """The place of the first record that the handler raises for; a sink skips what it has."""
+        world = self.world
+        sink = world.checks.sink(self.group, held.partition)
+        last = sink.last if world.sink_is_fenced else 0
+        bad = (n for n, offset in enumerate(offsets) if offset > last and world.is_bad(offset))
+        return next(bad, len(offsets))
+
+    def isolate(self, held, chunk, offsets):
+        """Set the first of the records aside, and continue with the others (R18)."""
+        self.set_aside(held, chunk, offsets[0], lambda: self.go_on(held, chunk, offsets[1:]))
+
+    def set_aside(self, held, chunk, bad, then):
+        scripts = self.world.partitions[held.partition]
+
+        def answered(reply):
+            if not held.dead and isinstance(reply, Fenced):
+                self.control.fenced(held.partition, held.token, reply.token)
+                self.obey()
+            elif not held.dead:
+                held.tracker.settle(chunk, dead=1)
+                self.world.checks.set_aside(self, held, bad)
+                self.commit(held)
+            then()
+
+        def repeat():
+            if self.may_work(held):
+                self.set_aside(held, chunk, bad, then)
+            else:
+                then()
+
+        self.data_call(
+            held.partition,
+            lambda: scripts.set_aside(self.group, held.token, held.session, [Entry(bad, b"")]),
+            answered,
+            repeat,
+        )
+
+    def go_on(self, held, chunk, offsets):
+        if offsets and self.may_work(held):
+            self.later(self.world.random.randint(100, 3_000), self.handled, held, chunk, offsets)
+        else:
+            self.leave_handler(held)
+
+    def leave_handler(self, held):
+        self.inside[held.partition] = False
         current = self.held.get(held.partition)
         if current is not None and current.tracker is not None:
             self.work(current)
@@ -235,7 +292,7 @@ class Worker:
         self.control.fenced(held.partition, held.token, seen)
 
     def settle(self, held, chunk, offsets):
-        if held.dead:
+        if held.dead or not offsets:
             return
         held.commands += [("EFFECT", self.group, offset) for offset in offsets]
         held.tracker.settle(chunk, handled=len(offsets))

@@ -62,6 +62,8 @@ class World:
         self.goes_back = random.random() < 0.5
         self.sink_is_fenced = random.random() < 0.7
         self.commits_effects = random.random() < 0.5
+        # Of its own, so that the rest of a run does not depend on it.
+        self.has_bad = random_module.Random(f"bad {seed}").random() < 0.5
         names = ["g", "h"] if random.random() < 0.15 else ["g"]
         self.groups = {name: self.group_class(self.server_now) for name in names}
         self.partitions, self.ids, self.trackers = {}, {}, []
@@ -337,6 +339,10 @@ class World:
         if isinstance(reply, Opened):
             self.checks.opened(group, held)
         return reply
+
+    def is_bad(self, offset):
+        """Whether the handler raises for a record: one of seven, if any."""
+        return self.has_bad and (offset * 2_654_435_761 >> 9) % 7 == 0
 
     def commit(self, scripts, group, held, offset, done, commands):
         arguments = (group, held.token, held.session, offset, done)

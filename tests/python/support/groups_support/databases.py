@@ -21,6 +21,7 @@ class FakeBatch:
     group: str = "billing"
     stream: str = "orders"
     partition: int = 7
+    kind: str = ""
 
     @property
     def last(self):

@@ -1,0 +1,394 @@
+"""What handlers get: records, batches, kinds, keys; pauses, credits and commands."""
+
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+
+from batchqueue import ConfigError, RetryPolicy
+from batchqueue.groups import (
+    Assignment,
+    Codec,
+    Fence,
+    MemoryStreams,
+    OnFailure,
+    Start,
+    StreamFullError,
+    TruncatedError,
+    Worker,
+)
+from core_support.waits import WAIT_S, eventually
+from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
+
+QUICK = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=2)
+
+
+@pytest.fixture
+def streams():
+    return MemoryStreams("orders", partitions=2)
+
+
+class Order:
+    def __init__(self, text):
+        self.text = text
+
+
+class Refund(Order):
+    pass
+
+
+def order_of(data):
+    text = data.decode()
+    return Refund(text) if text.startswith("-") else Order(text)
+
+
+ORDERS = Codec(lambda order: order.text.encode(), order_of, "orders")
+
+
+class TestBatch:
+    def test_batch_says_where_its_records_are_from(self, streams):
+        seen = []
+        with streams.producer(codec="json", key=lambda value: value["id"]) as producer:
+            offsets = [
+                producer.send({"id": number}, partition=1, headers={"h": b"1"})
+                for number in range(3)
+            ]
+        worker = Worker("billing", streams, codec="json")
+        worker.handler(seen.append)
+        worker.run(until_idle=0.05)
+
+        [batch] = seen
+        assert (batch.group, batch.stream, batch.partition) == ("billing", "orders", 1)
+        assert (batch.first, batch.last, len(batch)) == (offsets[0], offsets[2], 3)
+        assert isinstance(batch.assignment, Assignment)
+        assert batch.token == batch.assignment.token
+        record = batch.records[1]
+        assert (record.value, record.key, record.offset) == ({"id": 1}, b"1", offsets[1])
+        assert record.headers == (("h", b"1"),)
+        assert record.timestamp_ms == offsets[1] >> 20
+        assert batch.values == [{"id": 0}, {"id": 1}, {"id": 2}]
+
+    @pytest.mark.parametrize("limit", [1, 7, 1_000])
+    def test_no_call_gets_more_than_the_most_items_of_a_batch(self, streams, limit):
+        sizes, got = [], Collected()
+
+        def handler(batch):
+            sizes.append(len(batch))
+            got(batch)
+
+        send(streams, 100)
+        worker_of(streams, handler, max_batch_items=limit).run(until_idle=0.05)
+        assert got.count == sum(sizes) == 100
+        assert max(sizes) <= limit
+        assert got.is_in_order()
+
+    def test_neighbouring_chunks_are_handled_together(self, streams):
+        sizes, blocker = [], Blocker()
+
+        def handler(batch):
+            sizes.append(len(batch))
+            if len(sizes) == 1:
+                blocker()
+
+        worker = worker_of(streams, handler)
+        with running(worker):
+            send(streams, 1, partition=0)
+            assert blocker.entered.wait(WAIT_S)
+            for number in range(20):
+                send(streams, 1, partition=0, prefix=f"{number}-")
+            eventually(lambda: worker.metrics().fetched == 21, "all are fetched")
+            eventually(lambda: worker.stats().queued == 0, "all are decoded")
+            blocker.release()
+            eventually(lambda: sum(sizes) == 21, "all are handled")
+        assert len(sizes) < 21
+
+
+class TestKinds:
+    def test_values_go_to_the_handler_of_their_exact_class(self, streams):
+        orders, refunds, others = Collected(), Collected(), Collected()
+        with streams.producer(codec=ORDERS) as producer:
+            for text in ("1", "-2", "3", "-4"):
+                producer.send(Order(text), partition=0)
+        worker = Worker("g", streams, codec=ORDERS)
+        worker.add_handler(Order, orders)
+        worker.add_handler(Refund, refunds)
+        worker.handler(others)
+        worker.run(until_idle=0.05)
+        assert [value.text for value in orders.values] == ["1", "3"]
+        assert [value.text for value in refunds.values] == ["-2", "-4"]
+        assert others.count == 0
+
+    def test_tags_are_the_values_of_the_header_type(self, streams):
+        paid, others = Collected(), Collected()
+        send(streams, 3, partition=0, type=b"paid")
+        send(streams, 2, partition=0, type=b"unknown")
+        send(streams, 1, partition=0)
+        worker = Worker("g", streams, codec="utf8")
+        worker.add_handler("paid", paid)
+        worker.handler(others)
+        worker.run(until_idle=0.05)
+        assert (paid.count, others.count) == (3, 3)
+
+    def test_one_handler_of_two_kinds_gets_both_in_order(self, streams):
+        got = Collected()
+        with streams.producer(codec=ORDERS) as producer:
+            for text in ("1", "-2", "3", "-4"):
+                producer.send(Order(text), partition=0)
+        worker = Worker("g", streams, codec=ORDERS)
+        worker.add_handler(Order, got)
+        worker.add_handler(Refund, got)
+        worker.run(until_idle=0.05)
+        assert [value.text for value in got.values] == ["1", "-2", "3", "-4"]
+
+    def test_a_kind_without_a_handler_is_treated_like_a_failure(self, streams, caplog):
+        orders = Collected()
+        with streams.producer(codec=ORDERS) as producer:
+            for text in ("1", "-2", "3"):
+                producer.send(Order(text), partition=0)
+        worker = Worker("g", streams, codec=ORDERS, on_failure=OnFailure.DEAD_LETTER, retry=QUICK)
+        worker.add_handler(Order, orders)
+        assert worker.run(until_idle=0.05).dead == 1
+        assert orders.count == 2
+        assert "no handler takes the Refund" in caplog.text
+
+    def test_a_fence_keeps_a_position_for_each_handler(self, streams, tmp_path):
+        """A handler that is behind stores its records although another one is ahead."""
+        fence, path = Fence.sql(), tmp_path / "orders.db"
+        refunds_are_stored = threading.Event()
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE stored (text)")
+
+        def store(batch):
+            with closing(sqlite3.connect(path)) as db, db:
+                values = [(record.value.text,) for record in fence.new(db, batch)]
+                db.executemany("INSERT INTO stored VALUES (?)", values)
+
+        def store_orders(batch):
+            assert refunds_are_stored.wait(WAIT_S)
+            store(batch)
+
+        def store_refunds(batch):
+            store(batch)
+            refunds_are_stored.set()
+
+        with streams.producer(codec=ORDERS) as producer:
+            for text in ("1", "-2"):
+                producer.send(Order(text), partition=0)
+        worker = Worker("g", streams, codec=ORDERS)
+        worker.add_handler(Order, store_orders)
+        worker.add_handler(Refund, store_refunds)
+        worker.run(until_idle=0.05)
+        with closing(sqlite3.connect(path)) as db:
+            assert sorted(db.execute("SELECT text FROM stored")) == [("-2",), ("1",)]
+
+    def test_a_kind_that_is_stuck_does_not_hold_up_another_one(self, streams):
+        blocker, refunds = Blocker(), Collected()
+        worker = Worker("g", streams, codec=ORDERS)
+        worker.add_handler(Order, blocker)
+        worker.add_handler(Refund, refunds)
+        with streams.producer(codec=ORDERS) as producer:
+            for number in range(50):
+                producer.send(Order(f"{number}"), partition=0)
+                producer.send(Order(f"-{number}"), partition=0)
+        with running(worker):
+            eventually(lambda: refunds.count == 50, "refunds are handled")
+            assert worker.metrics().partitions[0].done == 0
+            blocker.release()
+
+
+class TestPause:
+    def test_a_paused_partition_stays_assigned_and_gets_no_records(self, streams):
+        got = Collected()
+        worker = worker_of(streams, got)
+        with running(worker):
+            owns(worker, 2)
+            worker.pause(0)
+            send(streams, 20)
+            eventually(lambda: len(got.records[1]) == 10, "the other one is handled")
+            assert worker.metrics().partitions[0].is_paused
+            assert not got.records[0]
+            assert 0 in worker.assigned()
+            worker.resume(0)
+            eventually(lambda: len(got.records[0]) == 10, "it continues")
+
+    def test_a_paused_partition_is_given_up_like_any_other(self, streams):
+        worker = worker_of(streams, Collected())
+        with running(worker):
+            owns(worker, 2)
+            worker.pause(0)
+            send(streams, 5, partition=0)
+            assert worker.leave().unfinished == {}
+
+    def test_a_partition_that_is_not_assigned_cannot_be_paused(self, streams):
+        worker = worker_of(streams, Collected())
+        with running(worker):
+            owns(worker, 2)
+            with pytest.raises(
+                ConfigError, match=r"partition 7 is not assigned; these are: \[0, 1\]"
+            ):
+                worker.pause(7)
+
+
+class TestCredits:
+    def test_no_more_records_are_fetched_than_the_credits_allow(self, streams):
+        blocker = Blocker()
+        worker = worker_of(streams, blocker, prefetch=50, max_batch_items=10)
+        send(streams, 500, partition=0)
+        with running(worker):
+            assert blocker.entered.wait(WAIT_S)
+            eventually(lambda: worker.metrics().fetched == 50, "the credits are used")
+            blocker.release()
+            eventually(lambda: worker.metrics().handled == 500, "the rest follows")
+
+    def test_credits_are_bounded_in_bytes(self, streams):
+        blocker = Blocker()
+        with streams.producer() as producer:
+            producer.send_many([bytes(1_000)] * 500, partition=0)
+        worker = worker_of(
+            streams, blocker, codec="bytes", prefetch_bytes=20_000, max_batch_items=10
+        )
+        with running(worker):
+            assert blocker.entered.wait(WAIT_S)
+            eventually(lambda: worker.metrics().fetched >= 20, "the credits are used")
+            assert worker.metrics().fetched <= 30
+            blocker.release()
+            eventually(lambda: worker.metrics().handled == 500, "the rest follows")
+
+
+class TestCommands:
+    def test_commands_run_with_the_commit_of_their_batch(self, streams):
+        def handler(batch):
+            batch.commit_with(("INCRBY", batch.key("n"), len(batch)))
+
+        send(streams, 10, partition=1)
+        worker_of(streams, handler).run(until_idle=0.05)
+        assert sum(amount for _, _, amount in streams.commands[1]) == 10
+        assert {key for _, key, _ in streams.commands[1]} == {"bq:{orders/1}:n"}
+
+    def test_commands_of_an_attempt_that_raises_are_forgotten(self, streams):
+        def handler(batch):
+            batch.commit_with(("SET", batch.key("n"), batch.attempt))
+            if batch.attempt == 1:
+                raise ValueError("once")
+
+        send(streams, 1, partition=0)
+        worker_of(streams, handler, retry=RetryPolicy(attempts=2, backoff_ms=1)).run(
+            until_idle=0.05
+        )
+        assert streams.commands[0] == [("SET", "bq:{orders/0}:n", 2)]
+
+    @pytest.mark.parametrize("command", ["SET a 1", (), (None,), ("SET", 1.5)])
+    def test_a_command_is_a_sequence_of_words(self, streams, command):
+        seen = []
+
+        def handler(batch):
+            with pytest.raises(ConfigError, match="commit_with got"):
+                batch.commit_with(command)
+            seen.append(batch)
+
+        send(streams, 1)
+        worker_of(streams, handler).run(until_idle=0.05)
+        assert len(seen) == 1
+
+
+class TestStart:
+    def test_latest_begins_with_what_is_added_later(self, streams):
+        got = Collected()
+        send(streams, 10)
+        worker = worker_of(streams, got, start=Start.LATEST)
+        with running(worker):
+            owns(worker, 2)
+            send(streams, 4, prefix="new ")
+            eventually(lambda: got.count == 4, "the new ones are handled")
+        assert all(value.startswith("new ") for value in got.values)
+
+    def test_records_that_were_trimmed_before_they_were_read(self, streams):
+        send(streams, 10, partition=0)
+        worker_of(streams, Collected()).run(until_idle=0.05)
+        send(streams, 10, partition=0)
+        other = Worker("other", streams)
+        other.handler(Collected())
+        other.run(until_idle=0.05)
+        script = streams.script(0)
+        del script.state.entries[:15]  # as a server does that bounds the length
+
+        with pytest.raises(TruncatedError, match="orders/0: 5 records after offset"):
+            worker_of(streams, Collected()).run()
+        summary = worker_of(streams, Collected(), on_gap="skip").run(until_idle=0.05)
+        assert (summary.handled, summary.lost_records) == (5, 5)
+        assert script.state.fences["g"].done == 20
+
+
+class TestProducer:
+    def test_a_key_has_one_partition_and_its_records_are_in_order(self):
+        streams = MemoryStreams("orders", partitions=8)
+        got = Collected()
+        with streams.producer(codec="json", key=lambda value: value[0]) as producer:
+            assert producer.send_many([f"k{n % 20}", n] for n in range(1_000)) == 1_000
+        worker_of(streams, got, codec="json").run(until_idle=0.05)
+        places, numbers = {}, {}
+        for partition, records in got.records.items():
+            for record in records:
+                key, number = record.value
+                places.setdefault(key, set()).add(partition)
+                numbers.setdefault(key, []).append(number)
+                assert record.key == key.encode()
+        assert all(len(each) == 1 for each in places.values())
+        assert all(each == sorted(each) for each in numbers.values())
+        assert len(numbers) == 20
+
+    def test_str_bytes_and_int_are_keys(self, streams):
+        got = Collected()
+        with streams.producer(codec="utf8") as producer:
+            producer.send("a", key="é")
+            producer.send("b", key="é".encode())
+            producer.send("c", key=-5)
+            with pytest.raises(ConfigError, match="cannot be hashed the same way"):
+                producer.send("d", key=1.5)
+        worker_of(streams, got).run(until_idle=0.05)
+        keys = {record.value: record.key for each in got.records.values() for record in each}
+        assert keys == {"a": "é".encode(), "b": "é".encode(), "c": b"-5"}
+        [place] = {p for p, each in got.records.items() for r in each if r.value in "ab"}
+        assert place in (0, 1)
+
+    def test_without_keys_all_partitions_get_their_share(self):
+        streams = MemoryStreams("orders", partitions=4)
+        with streams.producer() as producer:
+            producer.send_many([b"x"] * 1_000)
+        assert [streams.script(each).state.added for each in range(4)] == [300, 300, 200, 200]
+
+    def test_a_full_partition_is_an_error_that_says_how_much_was_added(self, streams):
+        with streams.producer(codec="utf8", max_len=5) as producer:
+            with pytest.raises(StreamFullError, match="orders/0 holds 5 unread records") as raised:
+                producer.send_many(["x"] * 9, partition=0)
+            assert raised.value.accepted == 5
+            with pytest.raises(StreamFullError):
+                producer.send("x", partition=0)
+            worker_of(streams, Collected()).run(until_idle=0.05)
+            producer.send("x", partition=0)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"partition": 2}, "partition is 2; give an int from 0 to 1"),
+            ({"partition": "0"}, "partition is '0'"),
+            ({"headers": {"a": 1}}, r"the headers have \('a', 1\)"),
+        ],
+    )
+    def test_bad_arguments_add_nothing(self, streams, arguments, message):
+        with streams.producer(codec="utf8") as producer, pytest.raises(ConfigError, match=message):
+            producer.send("x", **arguments)
+        assert all(streams.script(each).state.added == 0 for each in range(2))
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"max_len": 0}, "max_len is 0"),
+            ({"key": "id"}, "key is 'id'"),
+            ({"partitions": 3}, 'stream "orders" has 2 partitions, partitions=3 was given'),
+        ],
+    )
+    def test_bad_settings(self, streams, settings, message):
+        with pytest.raises(ConfigError, match=message):
+            streams.producer(**settings)
