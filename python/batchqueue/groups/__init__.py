@@ -5,7 +5,10 @@
 | `plan.py`, `balancer.py` | which worker owns which partition |
 | `control.py` | the worker's side of the ownership protocol; `README.md` has its rules |
 | `messages.py`, `orders.py` | its calls and their replies; what its driver does |
-| `memory/` | the group's side, in memory |
+| `backend.py` | what a worker needs of a backend |
+| `memory/` | the backend in memory, with the group's side of the protocol |
+| `worker/` | workers |
+| `producer.py`, `monitor.py` | producers; what a group does |
 | `tracker.py` | what of a partition is done |
 | `count.py` | how many partitions; names of groups |
 | `skew.py` | partitions that lag behind the others |
@@ -33,6 +36,7 @@ from batchqueue.groups.errors import (
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.fence import Fence
 from batchqueue.groups.memory import ManualClock, MemoryStreams
+from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.groups.producer import Producer
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.groups.skew import SkewDetectionConfig, SkewDetector, skew_report
@@ -46,6 +50,8 @@ __all__ = [
     "CodecError",
     "Fence",
     "GroupBalancer",
+    "GroupMetrics",
+    "GroupMonitor",
     "HandlerFailedError",
     "ManualClock",
     "MemoryStreams",

@@ -6,13 +6,24 @@ given can. A worker connects to it once; the threads of a worker use their own m
 the server raises `StreamUnavailableError`: whether a script ran is not known then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from batchqueue.groups.control import Control
-from batchqueue.groups.messages import Call, Command, Commit, Entry, Fenced, Opened, Reply
+from batchqueue.groups.messages import (
+    Call,
+    Command,
+    Commit,
+    Entry,
+    Event,
+    Fenced,
+    Member,
+    Opened,
+    Reply,
+)
 from batchqueue.groups.record import Record
+from batchqueue.groups.skew import partition_lag
 from batchqueue.groups.start import Start
 
 Decode = Callable[[bytes, int], Any]
@@ -101,6 +112,72 @@ class NewRecord(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition of a stream as a group sees it.
+
+    Attributes:
+        token: The newest token that opened the partition; 0 if none did.
+        session: The session that it was granted to; empty if none did.
+        offset: The offset up to which the group has everything done.
+        done: The number of records up to there, counted from the beginning of the stream.
+        end: The offset of the last record that was added, 0 before the first.
+        added: The number of records that were ever added; None if the server does not know it.
+        length: The number of records that the stream still holds.
+        dead: The number of dead letters of the group.
+        at_ms: When the group last wrote here, in milliseconds since 1970; 0 if never.
+    """
+
+    token: int
+    session: str
+    offset: int
+    done: int
+    end: int
+    added: int | None
+    length: int
+    dead: int
+    at_ms: int
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are in the stream and not done; None if that is not known."""
+        return partition_lag(self.added, self.done, max(0, (self.added or 0) - self.length))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A member of a group.
+
+    Attributes:
+        member: What it reported when it joined, and whether it is leaving.
+        lease_left_ms: Until its lease ends.
+        stats: What its last beat said.
+    """
+
+    member: Member
+    lease_left_ms: int
+    stats: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group at one moment.
+
+    Attributes:
+        version: Its version.
+        members: The members, by session.
+        owners: The session that owns a partition, by partition.
+        targets: The session that is to own a partition, by partition.
+        last_owner: The name of the last owner, by partition.
+    """
+
+    version: int
+    members: Mapping[str, MemberInfo]
+    owners: Mapping[int, str]
+    targets: Mapping[int, str]
+    last_owner: Mapping[int, str]
+
+
 class Connection(Protocol):
     """A worker's connection to its group and the partitions of the stream."""
 
@@ -149,6 +226,10 @@ class Connection(Protocol):
 
     def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
         """Store dead letters, none twice; return for each request how many. Committer thread."""
+        ...
+
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+        """Return where partitions are. Listener thread."""
         ...
 
     def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
@@ -205,6 +286,58 @@ class Writer(Protocol):
         ...
 
 
+class Administration(Protocol):
+    """What monitors and commands do with a group. No worker is contacted."""
+
+    def partitions(self) -> int:
+        """Return the partitions of the stream; 0 if it has none yet."""
+        ...
+
+    def group(self) -> GroupInfo:
+        """Return who is there, and who owns what."""
+        ...
+
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+        """Return where partitions are."""
+        ...
+
+    def history(self, after: int) -> list[Event]:
+        """Return the last events, about a thousand, whose version is larger than `after`."""
+        ...
+
+    def drain(self, session: str) -> bool:
+        """Let a member leave as soon as its partitions are drained; False if it is not there."""
+        ...
+
+    def trim(self) -> int:
+        """Remove the records that all groups of the stream have done, and return how many."""
+        ...
+
+    def resize(self, partitions: int) -> int:
+        """Raise the number of partitions of the stream, and return the number from now on."""
+        ...
+
+    def reset(self, partition: int, offset: int, done: int) -> None:
+        """Let the group continue after an offset. The caller has checked that nobody is there."""
+        ...
+
+    def delete(self) -> None:
+        """Forget the group. The caller has checked that nobody is there."""
+        ...
+
+    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
+        """Return the oldest dead letters of a partition."""
+        ...
+
+    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
+        """Add the oldest dead letters as new records and remove them, at once; return how many."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class Source(Protocol):
     """A stream of a backend."""
 
@@ -230,4 +363,8 @@ class Source(Protocol):
 
     def open_writer(self) -> Writer:
         """Connect a producer."""
+        ...
+
+    def open_administration(self, group: str) -> Administration:
+        """Connect a monitor, or a command."""
         ...

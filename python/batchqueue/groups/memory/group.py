@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from batchqueue.groups.backend import GroupInfo, MemberInfo
 from batchqueue.groups.memory.state import GroupState, Owner
 from batchqueue.groups.messages import (
     Beaten,
@@ -217,6 +218,20 @@ class GroupScripts:
             owned = len(self._owned(session))
             self._remove(session, EventKind.LEFT, self._now_ms())
             return owned
+
+    def info(self) -> GroupInfo:
+        """Return who is there, and who owns what."""
+        with self._changed:
+            now, state = self._expire(), self.state
+            members = {
+                session: MemberInfo(
+                    member, state.leases[session] - now, state.stats.get(session, "")
+                )
+                for session, member in state.members.items()
+            }
+            owners = {partition: owner.session for partition, owner in state.owners.items()}
+            targets, last = dict(state.targets), dict(state.last_owner)
+            return GroupInfo(state.version, members, owners, targets, last)
 
     def history(self, after: int = 0) -> list[Event]:
         """Return the events whose version is larger than `after`."""

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from batchqueue.groups.backend import PartitionInfo
 from batchqueue.groups.messages import Command, Commit, Entry, Fenced, Opened
 from batchqueue.groups.offsets import SEQUENCE_BITS
 from batchqueue.groups.start import Start
@@ -90,14 +91,9 @@ class PartitionScripts:
                 that may be there at all. Default: None, any number.
         """
         with self._lock:
-            state = self.state
             if max_len is not None and self._unread() >= max_len:
                 return None
-            # As Redis makes ids: the time, and never below the one before.
-            state.end = max(state.end + 1, self._clock() // 1_000 << SEQUENCE_BITS)
-            state.added += 1
-            state.entries.append(Entry(state.end, value, key, headers))
-            return state.end
+            return self._append(value, key, headers)
 
     def read(self, after: int, count: int) -> list[Entry]:
         """Return the first `count` records whose offsets are larger than `after`."""
@@ -188,6 +184,67 @@ class PartitionScripts:
             self.state.dead.setdefault(group, []).extend(new)
             return len(new)
 
+    def info(self, group: str) -> PartitionInfo:
+        """Return where the group is."""
+        with self._lock:
+            state = self.state
+            known = state.fences.get(group)
+            start = state.added - len(state.entries)
+            fence = known or FenceState(0, "", 0, start, 0)
+            return PartitionInfo(
+                token=fence.token,
+                session=fence.session,
+                offset=fence.offset,
+                done=fence.done,
+                end=state.end,
+                added=state.added,
+                length=len(state.entries),
+                dead=len(state.dead.get(group, ())),
+                at_ms=fence.at_ms,
+            )
+
+    def reset(self, group: str, offset: int, done: int) -> None:
+        """Let a group continue after an offset; its token stays, so a former owner cannot commit.
+
+        Args:
+            group: The group.
+            offset: The offset.
+            done: The number of records up to there, counted from the beginning of the stream.
+        """
+        with self._lock:
+            fence = self.state.fences.setdefault(group, FenceState(0, "", 0, 0, 0))
+            fence.session, fence.offset, fence.done = "", offset, done
+            fence.at_ms, fence.aside = self._clock() // 1_000, set()
+
+    def forget(self, group: str) -> None:
+        """Remove a group with its dead letters."""
+        with self._lock:
+            self.state.fences.pop(group, None)
+            self.state.dead.pop(group, None)
+
+    def letters(self, group: str, limit: int) -> list[Entry]:
+        """Return the oldest dead letters."""
+        with self._lock:
+            return self.state.dead.get(group, [])[:limit]
+
+    def send_back(self, group: str, letters: Sequence[Entry]) -> int:
+        """Add the oldest dead letters as new records, and remove them; return how many.
+
+        Args:
+            group: The group.
+            letters: What `letters` returned, perhaps with other headers. If the oldest are others
+                by now, nothing is done.
+        """
+        with self._lock:
+            waiting = self.state.dead.get(group, [])
+            oldest = [each.offset for each in waiting[: len(letters)]]
+            if oldest != [each.offset for each in letters]:
+                return 0
+            del waiting[: len(letters)]
+            for each in letters:
+                self._append(each.value, each.key, each.headers)
+            return len(letters)
+
     def trim(self, groups: Collection[str]) -> int:
         """Remove the records that every group has done, and return how many.
 
@@ -203,6 +260,16 @@ class PartitionScripts:
             count = bisect_right(state.entries, done, key=lambda entry: entry.offset)
             del state.entries[:count]
             return count
+
+    def _append(
+        self, value: bytes, key: bytes | None, headers: tuple[tuple[str, bytes], ...]
+    ) -> int:
+        state = self.state
+        # As Redis makes ids: the time, and never below the one before.
+        state.end = max(state.end + 1, self._clock() // 1_000 << SEQUENCE_BITS)
+        state.added += 1
+        state.entries.append(Entry(state.end, value, key, headers))
+        return state.end
 
     def _unread(self) -> int:
         done = [fence.done for fence in self.state.fences.values()]

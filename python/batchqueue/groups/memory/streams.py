@@ -6,28 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import (
-    CommitRequest,
-    Decode,
-    Fetch,
-    Fetched,
-    NewRecord,
-    Opening,
-    SetAside,
-)
-from batchqueue.groups.control import BEATS_PER_LEASE, Control
+from batchqueue.groups.backend import Fetch, Fetched, NewRecord
+from batchqueue.groups.control import BEATS_PER_LEASE
 from batchqueue.groups.count import check_name, partition_count
-from batchqueue.groups.errors import StreamUnavailableError
+from batchqueue.groups.memory.administration import MemoryAdministration
 from batchqueue.groups.memory.clock import Clock, SystemClock
+from batchqueue.groups.memory.connection import MemoryConnection, MemoryWriter
 from batchqueue.groups.memory.faults import Faults
 from batchqueue.groups.memory.group import GroupScripts
 from batchqueue.groups.memory.partition import PartitionScripts
-from batchqueue.groups.memory.perform import perform
-from batchqueue.groups.messages import Call, Commit, Entry, Fenced, Opened, Reply
-from batchqueue.groups.offsets import SEQUENCE_BITS
+from batchqueue.groups.messages import Entry
 from batchqueue.groups.producer import Key, Producer
-from batchqueue.groups.record import Record
-from batchqueue.groups.start import Start
 
 
 class MemoryStreams:
@@ -113,15 +102,18 @@ class MemoryStreams:
         """End the stall of a worker."""
         self._faults.wake(name)
 
-    def connect(self, group: str, *, lease_ms: int, name: str) -> "MemoryConnection":
+    def connect(self, group: str, *, lease_ms: int, name: str) -> MemoryConnection:
         """Connect a worker; it does this by itself."""
-        with self._arrived:
-            scripts = self._groups.setdefault(group, GroupScripts(self._clock.now_us))
-        return MemoryConnection(self, group, scripts, name, lease_ms / BEATS_PER_LEASE / 1_000)
+        timeout_s = lease_ms / BEATS_PER_LEASE / 1_000
+        return MemoryConnection(self, group, self._group(group), name, timeout_s)
 
-    def open_writer(self) -> "MemoryWriter":
+    def open_writer(self) -> MemoryWriter:
         """Connect a producer; it does this by itself."""
         return MemoryWriter(self)
+
+    def open_administration(self, group: str) -> MemoryAdministration:
+        """Connect a monitor; it does this by itself."""
+        return MemoryAdministration(self, group, self._group(group))
 
     def partitions(self, given: int | None) -> int:
         """Return the number of partitions; raise ConfigError if another one is given."""
@@ -160,10 +152,44 @@ class MemoryStreams:
             self.notify()
         return offset
 
+    def _readers(self) -> list[str]:
+        """The groups that somebody has joined."""
+        with self._arrived:
+            return [name for name, group in self._groups.items() if group.state.partitions]
+
+    def _group(self, name: str) -> GroupScripts:
+        with self._arrived:
+            if name not in self._groups:
+                self._groups[name] = GroupScripts(self._clock.now_us)
+            return self._groups[name]
+
     def notify(self) -> None:
         """Wake the threads that wait for records."""
         with self._arrived:
             self._arrived.notify_all()
+
+    def resize(self, partitions: int) -> int:
+        """Raise the number of partitions, and return the number from now on."""
+        partition_count(partitions)
+        with self._arrived:
+            while len(self._scripts) < partitions:
+                self._scripts.append(PartitionScripts(self._clock.now_us))
+            self.partition_count = len(self._scripts)
+            groups = list(self._groups.values())
+        for group in groups:
+            group.resize(partitions)
+        return self.partition_count
+
+    def trim(self) -> int:
+        """Remove the records that all groups have done, and return how many."""
+        return sum(script.trim(self._readers()) for script in self._scripts)
+
+    def forget(self, group: str) -> None:
+        """Remove a group."""
+        with self._arrived:
+            self._groups.pop(group, None)
+        for script in self._scripts:
+            script.forget(group)
 
     def script(self, partition: int) -> PartitionScripts:
         """Return the scripts of a partition."""
@@ -181,139 +207,6 @@ class MemoryStreams:
     def check(self, name: str, timeout_s: float) -> None:
         """Raise StreamUnavailableError if a worker has crashed, or is stalled for so long."""
         self._faults.check(name, timeout_s)
-
-
-class MemoryConnection:
-    """A worker's connection to a stream in memory; see `backend.Connection`."""
-
-    def __init__(
-        self,
-        streams: MemoryStreams,
-        group: str,
-        scripts: GroupScripts,
-        name: str,
-        timeout_s: float,
-    ) -> None:
-        self._streams = streams
-        self._timeout_s = timeout_s
-        self._group = group
-        self._scripts = scripts
-        self._name = name
-        self._closed = False
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it looks at the clock again, in seconds."""
-        return self._streams.longest_wait_s
-
-    def now_ms(self) -> float:
-        """Return the time of the stream's clock."""
-        return self._streams.now_us() / 1_000
-
-    def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream."""
-        return self._streams.partitions(given)
-
-    def perform(self, control: Control, call: Call) -> Reply:
-        """Run the script of a call."""
-        self._check()
-        reply = perform(self._scripts, control, call)
-        self._check()
-        return reply
-
-    def wait(self, version: int, timeout_s: float) -> int:
-        """Wait for a change of the group."""
-        self._check()
-        version = self._scripts.wait(version, timeout_s, lambda: self._closed)
-        self._check()
-        return version
-
-    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
-        """Open partitions."""
-        self._check()
-        return [
-            self._streams.script(partition).open(self._group, token, session, start)
-            for partition, token, session in openings
-        ]
-
-    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
-        """Commit partitions."""
-        self._check()
-        return [
-            self._streams.script(each.partition).commit(
-                self._group,
-                each.token,
-                each.session,
-                each.offset,
-                each.done,
-                commands=each.commands,
-            )
-            for each in commits
-        ]
-
-    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
-        """Store dead letters."""
-        self._check()
-        return [
-            self._streams.script(each.partition).set_aside(
-                self._group, each.token, each.session, each.letters
-            )
-            for each in requests
-        ]
-
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
-        """Read records of partitions."""
-        self._check()
-        found = self._streams.read(fetches, wait_ms, lambda: self._closed)
-        self._check()
-        return found
-
-    def record(self, item: Entry, decode: Decode) -> Record[Any]:
-        """Return the record of an entry."""
-        offset, value, key, headers = item
-        return Record(decode(value, offset), key, offset, offset >> SEQUENCE_BITS, headers)
-
-    def entry(self, item: Entry) -> Entry:
-        """Return the entry itself."""
-        return item
-
-    def close(self) -> None:
-        """Let the calls that wait return."""
-        self._closed = True
-        self._streams.notify()
-        self._scripts.notify()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise StreamUnavailableError(self._streams.stream, "the connection is closed")
-        self._streams.check(self._name, self._timeout_s)
-
-
-class MemoryWriter:
-    """A producer's connection to a stream in memory; see `backend.Writer`."""
-
-    def __init__(self, streams: MemoryStreams) -> None:
-        self._streams = streams
-
-    def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream."""
-        return self._streams.partitions(given)
-
-    def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
-        """Add records."""
-        full: set[int] = set()
-        offsets: list[int | None] = []
-        for record in records:
-            offset = None
-            if record.partition not in full:
-                offset = self._streams.add(record, max_len)
-            if offset is None:
-                full.add(record.partition)
-            offsets.append(offset)
-        return offsets
-
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
 
 
 def _size(entry: Entry) -> int:

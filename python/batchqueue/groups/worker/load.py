@@ -1,8 +1,13 @@
-"""`LoadMeter`: what the partitions of a worker cost, for the member that plans."""
+"""What the partitions of a worker cost, and what the member that plans makes of it.
+
+The weight of a partition is the time that its handlers are busy, in seconds per second, plus the
+time that its lag would take them if they were to catch up within a minute.
+"""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from batchqueue.groups.messages import Ticket
 
@@ -11,16 +16,35 @@ _MEMORY_S = 30.0
 
 _SHORTEST_S = 0.1
 
+_CATCH_UP_S = 60.0
+
+
+class Load(NamedTuple):
+    """What a partition costs, a moving average.
+
+    Attributes:
+        busy: Seconds per second that its handlers are busy.
+        rate: Records per second.
+    """
+
+    busy: float
+    rate: float
+
+    def weight(self, lag: int | None) -> float:
+        """Return the weight of a partition that lags by so many records."""
+        seconds_per_record = self.busy / self.rate if self.rate > 0 else 0.0
+        return self.busy + (lag or 0) * seconds_per_record / _CATCH_UP_S
+
 
 class LoadMeter:
-    """Busy time per partition: a moving average with exponential weights.
+    """The load per partition: a moving average with exponential weights.
 
     All of it is used under the lock of the membership.
     """
 
     def __init__(self) -> None:
-        self._busy_ms: dict[int, float] = {}
-        self._busy: dict[int, float] = {}
+        self._new: dict[int, tuple[float, int]] = {}
+        self._loads: dict[int, Load] = {}
         self._since_ms: float | None = None
 
     def add(self, partition: int, records: int, busy_ms: float) -> None:
@@ -31,11 +55,11 @@ class LoadMeter:
             records: The records that it got.
             busy_ms: For how long.
         """
-        del records
-        self._busy_ms[partition] = self._busy_ms.get(partition, 0.0) + busy_ms
+        busy, count = self._new.get(partition, (0.0, 0))
+        self._new[partition] = (busy + busy_ms, count + records)
 
-    def measure(self, partitions: list[int], now_ms: float) -> dict[int, float]:
-        """Return the busy seconds per second of partitions.
+    def measure(self, partitions: Iterable[int], now_ms: float) -> Mapping[int, Load]:
+        """Return the load of partitions; empty until there is something to compare with.
 
         Args:
             partitions: Those that the worker holds; it forgets the others.
@@ -48,18 +72,16 @@ class LoadMeter:
         if seconds >= _SHORTEST_S:
             self._since_ms = now_ms
             share = 1 - math.exp(-seconds / _MEMORY_S)
-            measured, self._busy_ms = self._busy_ms, {}
-            before, self._busy = self._busy, {}
+            new, self._new = self._new, {}
+            before, self._loads = self._loads, {}
             for partition in partitions:
-                busy = measured.get(partition, 0.0) / 1_000 / seconds
-                old = before.get(partition, busy)
-                self._busy[partition] = old + share * (busy - old)
-        return self._busy
-
-
-def report(busy: Mapping[int, float]) -> str:
-    """Return what a beat says about the load of a worker."""
-    return json.dumps({"busy": {str(each): round(share, 6) for each, share in busy.items()}})
+                busy_ms, records = new.get(partition, (0.0, 0))
+                latest = Load(busy_ms / 1_000 / seconds, records / seconds)
+                old = before.get(partition, latest)
+                self._loads[partition] = Load(
+                    *(was + share * (now - was) for was, now in zip(old, latest, strict=True))
+                )
+        return self._loads
 
 
 def weigh(ticket: Ticket) -> dict[int, float | None]:
@@ -71,8 +93,8 @@ def weigh(ticket: Ticket) -> dict[int, float | None]:
     weights: dict[int, float | None] = dict(ticket.weights)
     for stats in ticket.stats.values():
         try:
-            busy = json.loads(stats)["busy"]
-            weights.update({int(partition): float(share) for partition, share in busy.items()})
+            reported = json.loads(stats)["weights"]
+            weights.update({int(each): float(weight) for each, weight in reported.items()})
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-    return {each: weight for each, weight in weights.items() if each < ticket.partitions}
+    return {each: weight for each, weight in weights.items() if 0 <= each < ticket.partitions}

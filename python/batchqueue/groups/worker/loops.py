@@ -3,7 +3,7 @@
 | thread | does | never |
 |---|---|---|
 | control | makes the calls of the control side, obeys its orders, runs timers | calls user code |
-| listener | waits for changes of the group | does anything else |
+| listener | waits for changes of the group, reads lags | waits for anything else |
 | reader | fetches for partitions that have credits | waits for a handler |
 | committer | opens partitions, and commits what is done | calls user code |
 | handover | calls `on_assign`, `on_revoke`, `on_lost` and factories | does anything else |
@@ -27,6 +27,7 @@ _READ_WAIT_MS = 50
 """How long a read waits for records. A partition that comes meanwhile is read after it."""
 
 _LISTEN_S = 0.5
+_LAGS_MS = 1_000
 _PAUSE_S = 0.05
 """The time between two calls of a server that cannot be reached."""
 
@@ -76,11 +77,14 @@ def control_loop(member: Membership) -> None:
 
 
 def listen_loop(member: Membership) -> None:
-    """Tell the control side about changes of the group."""
-    version = 0
+    """Tell the control side about changes of the group, and read the lags now and then."""
+    version, lags_at_ms = 0, 0.0
     while not member.is_stopping:
         try:
             seen = member.connection.wait(version, _LISTEN_S)
+            if member.now_ms() >= lags_at_ms:
+                _read_lags(member)
+                lags_at_ms = member.now_ms() + _LAGS_MS
         except StreamUnavailableError:
             time.sleep(_PAUSE_S)
             continue
@@ -140,6 +144,14 @@ def commit_loop(member: Membership) -> None:
                 if not member.is_stopping:
                     member.disconnected(error)
             time.sleep(_PAUSE_S)
+
+
+def _read_lags(member: Membership) -> None:
+    with member.lock:
+        partitions = sorted(member.held)
+    infos = member.connection.infos(partitions) if partitions else []
+    with member.lock:
+        member.lags = {each: info.lag for each, info in zip(partitions, infos, strict=True)}
 
 
 def _note_beat(member: Membership, since_ms: float) -> None:

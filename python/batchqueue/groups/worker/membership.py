@@ -50,6 +50,7 @@ class Membership:
         handover: The thread that calls the user's callbacks.
         held: What it holds, by partition.
         lanes: The lanes, by partition; they stay when a partition goes.
+        lags: Records that are not done, by partition, as they were last read; None if unknown.
         error: Why the worker stopped by itself, or None.
         is_stopping: Whether its threads are to end.
         dirty: What has something to commit.
@@ -91,6 +92,7 @@ class Membership:
         self.dirty: dict[HeldPartition, None] = {}
         self.to_open: list[HeldPartition] = []
         self.to_set_aside: list[tuple[HeldPartition, Entry, Callable[[], None]]] = []
+        self.lags: dict[int, int | None] = {}
         self.error: BaseException | None = None
         self.is_stopping = False
         self.load = LoadMeter()

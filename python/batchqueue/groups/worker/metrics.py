@@ -1,6 +1,10 @@
-"""`metrics_of`, `summary_of`: readings of a membership."""
+"""`metrics_of`, `summary_of`, `stats_of`: readings of a membership."""
+
+import json
+from dataclasses import asdict
 
 from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.load import Load
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.summary import PartitionMetrics, WorkerMetrics, WorkerSummary
 
@@ -11,9 +15,9 @@ def metrics_of(member: Membership) -> WorkerMetrics:
     """Return what a worker does now."""
     with member.lock:
         counts, notes = member.counts, member.notes
-        busy = member.load.measure(list(member.held), member.now_ms())
+        loads = member.load.measure(list(member.held), member.now_ms())
         partitions = {
-            number: _partition(member, held, busy.get(number))
+            number: _partition(member, held, loads.get(number))
             for number, held in sorted(member.held.items())
             if number in member.control.holdings
         }
@@ -60,7 +64,37 @@ def summary_of(member: Membership) -> WorkerSummary:
         )
 
 
-def _partition(member: Membership, held: HeldPartition, busy: float | None) -> PartitionMetrics:
+def stats_of(member: Membership) -> str:
+    """Return what a beat says: JSON for the member that plans, and for `GroupMonitor`."""
+    with member.lock:
+        loads = member.load.measure(list(member.held), member.now_ms())
+        counts, notes = member.counts, member.notes
+        return json.dumps(
+            {
+                "weights": {
+                    each: round(load.weight(member.lags.get(each)), 6)
+                    for each, load in loads.items()
+                },
+                "rates": {each: round(load.rate, 3) for each, load in loads.items()},
+                "busy": {each: round(load.busy, 6) for each, load in loads.items()},
+                "counts": asdict(counts),
+                "failed_attempts": notes.failed,
+                "lost": notes.lost,
+                "fenced": notes.fenced,
+                "late_heartbeats": notes.late_beats,
+                "blocked": [
+                    number for number, held in member.held.items() if _is_blocked(member, held)
+                ],
+            }
+        )
+
+
+def _is_blocked(member: Membership, held: HeldPartition) -> bool:
+    lanes = member.lanes.get(held.partition)
+    return lanes is not None and any(lane.is_blocked(held) for lane in lanes.all)
+
+
+def _partition(member: Membership, held: HeldPartition, load: Load | None) -> PartitionMetrics:
     tracker, now = held.tracker, member.now_ms()
     lanes = member.lanes[held.partition].all if held.partition in member.lanes else []
     counts = None if tracker is None else tracker.counts
@@ -73,8 +107,10 @@ def _partition(member: Membership, held: HeldPartition, busy: float | None) -> P
         handled=0 if counts is None else counts.handled,
         dead=0 if counts is None else counts.dead,
         skipped=0 if counts is None else counts.skipped,
-        busy=busy,
+        lag=member.lags.get(held.partition),
+        busy=None if load is None else load.busy,
+        rate=None if load is None else load.rate,
         is_paused=held.is_paused,
-        is_blocked=any(lane.is_blocked(held) for lane in lanes),
+        is_blocked=_is_blocked(member, held),
         stuck_s=max((lane.stuck_ms(now) / 1_000 for lane in lanes), default=0.0),
     )

@@ -47,8 +47,10 @@ class PartitionMetrics:
         handled: Records whose handler returned, under this assignment.
         dead: Records that were set aside.
         skipped: Records that failed and were skipped.
+        lag: Records that are in the stream and not done, as of the last second; None if unknown.
         busy: Seconds per second that its handlers are busy, a moving average over 30 s; None at
             first.
+        rate: Records per second that are handled, likewise.
         is_paused: Whether the user has paused it.
         is_blocked: Whether it waits for another attempt at records whose attempts are used up.
         stuck_s: For how long a handler has been in its call.
@@ -62,7 +64,9 @@ class PartitionMetrics:
     handled: int
     dead: int
     skipped: int
+    lag: int | None
     busy: float | None
+    rate: float | None
     is_paused: bool
     is_blocked: bool
     stuck_s: float

@@ -24,10 +24,10 @@ from batchqueue.groups.control import Control
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.start import Start
-from batchqueue.groups.worker.load import report, weigh
+from batchqueue.groups.worker.load import weigh
 from batchqueue.groups.worker.loops import commit_loop, control_loop, listen_loop, read_loop
 from batchqueue.groups.worker.membership import Membership
-from batchqueue.groups.worker.metrics import metrics_of, summary_of
+from batchqueue.groups.worker.metrics import metrics_of, stats_of, summary_of
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnGap, WorkerSettings
 from batchqueue.groups.worker.summary import WorkerMetrics, WorkerSummary
@@ -474,9 +474,7 @@ class Worker:
                 raise ConfigError(f"partition {partition!r} is not assigned; these are: {held}")
 
     def _stats_for_beat(self) -> str:
-        member = self._started()
-        with member.lock:
-            return report(member.load.measure(list(member.held), member.now_ms()))
+        return stats_of(self._started())
 
     def _started(self) -> Membership:
         self._check_process()
