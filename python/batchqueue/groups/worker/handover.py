@@ -69,7 +69,8 @@ class Handover:
                         return
                     self._due.wait()
                 task, partitions = self._next()
-            self._do(task, partitions)
+            with self._membership.user_code():
+                self._do(task, partitions)
 
     def _next(self) -> tuple[Task, list[HeldPartition]]:
         """The first task, with the partitions that have it one after the other."""

@@ -288,7 +288,8 @@ class HandlerLane(Lane):
         batch = run.batch(piece, member, self._kind)
         failure: BaseException | None = None
         try:
-            self._call(run.held, batch)
+            with member.user_code():
+                self._call(run.held, batch)
         except BaseException as error:
             failure = error
         with member.lock:

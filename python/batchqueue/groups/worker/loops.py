@@ -32,6 +32,17 @@ _PAUSE_S = 0.05
 """The time between two calls of a server that cannot be reached."""
 
 
+def guarded(member: Membership, loop: Callable[[], None]) -> None:
+    """Run a loop. If it fails, the worker stops with the error: without one of them it is blind."""
+    try:
+        loop()
+    except BaseException as error:
+        _log.exception("worker %s cannot continue", member.control.name)
+        with member.lock:
+            member.fail(error)
+            member.stop_threads()
+
+
 def control_loop(member: Membership) -> None:
     """Make the calls of the control side, until it has ended."""
     control, connection = member.control, member.connection
@@ -64,13 +75,6 @@ def control_loop(member: Membership) -> None:
                 if member.notes.may_log("control", member.now_ms(), 60.0) is not None:
                     _log.warning("group %s: %s", member.settings.group, error)
                 control.failed(call, member.now_ms())
-        except Exception as error:
-            with member.lock:  # for instance a server that refuses the command
-                member.fail(error)
-                control.give_up()
-                control.failed(call, member.now_ms())
-                member.obey(control.orders())
-                member.stop_threads()
         else:
             with member.lock:
                 control.reply(call, reply, member.now_ms())
@@ -152,6 +156,7 @@ def _read_lags(member: Membership) -> None:
     infos = member.connection.infos(partitions) if partitions else []
     with member.lock:
         member.lags = {each: info.lag for each, info in zip(partitions, infos, strict=True)}
+        member.skew.watch(member)
 
 
 def _note_beat(member: Membership, since_ms: float) -> None:

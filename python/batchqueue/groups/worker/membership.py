@@ -7,7 +7,8 @@ it calls user code, a server, or anything else that may wait.
 import heapq
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -28,6 +29,7 @@ from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.notes import Notes
 from batchqueue.groups.worker.routes import Routes
 from batchqueue.groups.worker.settings import OnGap, WorkerSettings
+from batchqueue.groups.worker.skew import SkewWatch
 from batchqueue.queue import BatchQueue
 
 _log = logging.getLogger("batchqueue")
@@ -46,6 +48,7 @@ class Membership:
         control: The control side.
         queue: The local queue.
         load: What the partitions cost.
+        skew: Which of them lag behind the others.
         notes: What happened, for metrics and summaries.
         handover: The thread that calls the user's callbacks.
         held: What it holds, by partition.
@@ -96,11 +99,27 @@ class Membership:
         self.error: BaseException | None = None
         self.is_stopping = False
         self.load = LoadMeter()
+        self.skew = SkewWatch()
+        self._calls = threading.local()
         self.notes = Notes(self.now_ms())
         self.handover = Handover(self)
         self._desks = desks_of(routes)
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._timer_number = count()
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Mark a call of a handler or a callback. Without the lock."""
+        self._calls.is_inside = True
+        try:
+            yield
+        finally:
+            self._calls.is_inside = False
+
+    @property
+    def is_called_by_handler(self) -> bool:
+        """Whether this thread is in a handler or a callback of this worker. Without the lock."""
+        return getattr(self._calls, "is_inside", False)
 
     # What the control side orders.
 
@@ -360,8 +379,9 @@ class Membership:
         self.control_due.notify()
 
     def _drop(self, held: HeldPartition, loss: Loss) -> None:
-        if loss is Loss.GIVEN_UP and held.tracker is not None:
-            self.notes.unfinished[held.partition] = held.tracker.counts.in_hand
+        in_hand = 0 if held.tracker is None else held.tracker.counts.in_hand
+        if loss is Loss.GIVEN_UP and in_hand:
+            self.notes.unfinished[held.partition] = in_hand
         was_inside = self.is_inside(held)
         self._end(held)
         if loss is not Loss.GIVEN_UP:

@@ -25,7 +25,13 @@ from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.start import Start
 from batchqueue.groups.worker.load import weigh
-from batchqueue.groups.worker.loops import commit_loop, control_loop, listen_loop, read_loop
+from batchqueue.groups.worker.loops import (
+    commit_loop,
+    control_loop,
+    guarded,
+    listen_loop,
+    read_loop,
+)
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import metrics_of, stats_of, summary_of
 from batchqueue.groups.worker.routes import Factory, Routes, instance
@@ -243,9 +249,11 @@ class Worker:
                 check_finite(setting, value, 0, ", or leave it out")
         self.start()
         member = self._started()
+        if member.is_called_by_handler:
+            raise ConfigError("run was called by a handler of the worker, which runs already")
         end = None if max_seconds is None else time.monotonic() + max_seconds
-        stop = threading.Event()
-        with _signals(stop):
+        stop, give_up = threading.Event(), threading.Event()
+        with _signals(stop, give_up):
             try:
                 while not stop.wait(_POLL_S):
                     if member.error is not None or member.control.ended:
@@ -254,7 +262,7 @@ class Worker:
                         break
                     if until_idle is not None and _is_idle(member, until_idle):
                         break
-                return self.leave(_until=stop)
+                return self.leave(_give_up=give_up)
             except KeyboardInterrupt:
                 self.leave(0)
                 raise
@@ -323,7 +331,9 @@ class Worker:
             "handover": member.handover.run,
         }
         self._threads = [
-            threading.Thread(target=loop, name=f"{settings.group}-{name}", daemon=True)
+            threading.Thread(
+                target=guarded, args=(member, loop), name=f"{settings.group}-{name}", daemon=True
+            )
             for name, loop in loops.items()
         ]
         for thread in self._threads:
@@ -331,9 +341,12 @@ class Worker:
         _leave_at_exit(self)
 
     def leave(
-        self, grace: float | None = None, *, _until: threading.Event | None = None
+        self, grace: float | None = None, *, _give_up: threading.Event | None = None
     ) -> WorkerSummary:
         """Give the partitions back and end: what is in hand is handled and committed before.
+
+        Called by a handler or a callback of this worker it does not wait: the worker leaves when
+        that has returned.
 
         Args:
             grace: Seconds after which the rest is given up, reported as `unfinished`, and comes
@@ -348,11 +361,17 @@ class Worker:
         self._check_process()
         grace = self.settings.grace if grace is None else grace
         check_finite("grace", grace, 0, ", for instance 30")
+        member = self._member
+        if member is not None and member.is_called_by_handler:
+            with member.lock:
+                member.control.leave()
+                member.control_due.notify()
+            return summary_of(member)
         with self._leaving:
             if self._member is None:
                 return WorkerSummary()
             if self._summary is None:
-                self._leave(self._member, grace, _until)
+                self._leave(self._member, grace, _give_up or threading.Event())
             assert self._summary is not None
             error, self._member.error = self._member.error, None
         if error is not None:
@@ -422,20 +441,17 @@ class Worker:
         """Say which group and stream it works for."""
         return f"<Worker {self.name!r} of group {self.settings.group!r} on {self.source.stream!r}>"
 
-    def _leave(self, member: Membership, grace: float, until: threading.Event | None) -> None:
-        # A second signal sets `until` again.
-        if until is not None:
-            until.clear()
+    def _leave(self, member: Membership, grace: float, give_up: threading.Event) -> None:
         with member.lock:
             member.control.leave()
             member.control_due.notify()
-        self._wait(member, grace, until)
+        self._wait(member, grace, give_up)
         with member.lock:
             if not member.control.ended:
                 member.control.give_up()
                 member.obey(member.control.orders())
                 member.control_due.notify()
-        self._wait(member, member.control.timeout_ms / 1_000, None)
+        self._wait(member, member.control.timeout_ms / 1_000, threading.Event())
         with member.lock:
             self._summary = summary_of(member)
             member.stop_threads()
@@ -455,12 +471,12 @@ class Worker:
                 thread.join(1.0)
 
     @staticmethod
-    def _wait(member: Membership, seconds: float, until: threading.Event | None) -> None:
-        """Wait until the control side has ended, the time is over, or `until` is set."""
+    def _wait(member: Membership, seconds: float, give_up: threading.Event) -> None:
+        """Wait until the control side has ended, the time is over, or `give_up` is set."""
         end = time.monotonic() + seconds
         while not (member.control.ended or member.is_stopping):
             left = end - time.monotonic()
-            if left <= 0 or (until is not None and until.is_set()):
+            if left <= 0 or give_up.is_set():
                 return
             with member.lock:
                 if not member.control.ended:
@@ -506,16 +522,21 @@ def _is_idle(member: Membership, seconds: float) -> bool:
 
 
 @contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT, if this is the main thread."""
+def _signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
+    """Set `stop` on the first SIGTERM or SIGINT, `give_up` on the next; in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def note(number: int, frame: FrameType | None) -> None:
         del frame
-        _log.info("%s: leaving the group", signal.Signals(number).name)
-        stop.set()
+        name = signal.Signals(number).name
+        if stop.is_set():
+            _log.warning("%s again: giving up what is in hand", name)
+            give_up.set()
+        else:
+            _log.info("%s: leaving the group", name)
+            stop.set()
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

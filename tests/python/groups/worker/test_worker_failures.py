@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from batchqueue import RetryPolicy
+from batchqueue import ConfigError, RetryPolicy
 from batchqueue.groups import HandlerFailedError, MemoryStreams, OnFailure, StaleTokenError, Worker
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
@@ -338,3 +338,52 @@ class TestCallbacks:
         send(streams, 2)
         worker_of(streams, handler).run(until_idle=0.05)
         assert handler.closed == 1
+
+
+class TestCallsFromInside:
+    def test_a_handler_that_leaves_is_not_waited_for_by_itself(self, streams):
+        summaries = []
+
+        def handler(batch):
+            summaries.append(worker.leave())
+
+        send(streams, 1, partition=0)
+        worker = worker_of(streams, handler)
+        summary = worker.run()
+        assert summary.handled == 1
+        assert len(summaries) == 1
+        assert committed(streams, 0) == 1
+
+    def test_a_callback_that_leaves(self, streams):
+        worker = worker_of(streams, Collected(), on_assign=lambda given: worker.leave())
+        assert worker.run().unfinished == {}
+
+    def test_a_handler_cannot_run_the_worker_again(self, streams):
+        refused = []
+
+        def handler(batch):
+            with pytest.raises(ConfigError, match="run was called by a handler"):
+                worker.run()
+            refused.append(worker.metrics().partitions[0].in_hand)
+
+        send(streams, 1, partition=0)
+        worker = worker_of(streams, handler)
+        worker.run(until_idle=0.05)
+        assert refused == [1]
+
+    def test_a_thread_that_fails_stops_the_worker_with_its_error(self, streams):
+        def on_assign(given):
+            raise SystemExit("enough")
+
+        with pytest.raises(SystemExit, match="enough"):
+            worker_of(streams, Collected(), on_assign=on_assign).run()
+
+    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
+        self, streams, monkeypatch
+    ):
+        def refuse(*arguments, **settings):
+            raise PermissionError("no permission for this command")
+
+        monkeypatch.setattr("batchqueue.groups.memory.group.GroupScripts.join", refuse)
+        with pytest.raises(PermissionError, match="no permission"):
+            worker_of(streams, Collected()).run()
