@@ -71,8 +71,8 @@ class Lane(ABC):
         self.is_scheduled = False
 
     def schedule(self) -> None:
-        """Have a turn, if there is none. Under the lock."""
-        if not self.is_scheduled:
+        """Have a turn, if there is none and the worker goes on. Under the lock."""
+        if not (self.is_scheduled or self.membership.is_stopping):
             self.is_scheduled = True
             self.membership.queue.produce(self.turn)
 

@@ -28,6 +28,8 @@ _READ_WAIT_MS = 50
 
 _LISTEN_S = 0.5
 _LAGS_MS = 1_000
+"""The time between two readings of lags; with thousands of partitions two milliseconds for each."""
+
 _PAUSE_S = 0.05
 """The time between two calls of a server that cannot be reached."""
 
@@ -88,7 +90,7 @@ def listen_loop(member: Membership) -> None:
             seen = member.connection.wait(version, _LISTEN_S)
             if member.now_ms() >= lags_at_ms:
                 _read_lags(member)
-                lags_at_ms = member.now_ms() + _LAGS_MS
+                lags_at_ms = member.now_ms() + max(_LAGS_MS, 2 * len(member.held))
         except StreamUnavailableError:
             time.sleep(_PAUSE_S)
             continue
