@@ -39,6 +39,8 @@ def guarded(member: Membership, loop: Callable[[], None]) -> None:
     try:
         loop()
     except BaseException as error:
+        if member.is_stopping:
+            return  # its connection was closed during a call
         _log.exception("worker %s cannot continue", member.control.name)
         with member.lock:
             member.fail(error)
