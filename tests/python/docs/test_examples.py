@@ -12,7 +12,7 @@ import pytest
 from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run
 
 _PACKAGE = ROOT / "python"
-_SUBPACKAGES = ("aggregation", "outputs", "presets", "spark")
+_SUBPACKAGES = ("aggregation", "groups", "outputs", "presets", "spark")
 _MODULES = [
     ".".join(source.relative_to(_PACKAGE).with_suffix("").parts).removesuffix(".__init__")
     for source in sorted(_PACKAGE.glob("batchqueue/**/*.py"))
@@ -60,7 +60,7 @@ def test_page_runs_as_one_program_and_prints_what_it_shows(
     page: Path, tmp_path: Path, database: Callable[[], None]
 ):
     program = blocks(page.read_text(), "python")
-    if any("PostgresStore(" in block.text for block in program):
+    if any(word in block.text for block in program for word in ("PostgresStore(", "psycopg.")):
         database()
     for block, printed in zip(program, run(program, tmp_path), strict=True):
         if block.output is not None:
