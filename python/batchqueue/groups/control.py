@@ -8,6 +8,7 @@ driver holds a lock during each call. The rules are in `batchqueue/groups/README
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.balancer import GroupBalancer
@@ -131,7 +132,7 @@ class Control:
     def next_call(self, now_ms: float) -> Call | None:
         """Return the call to make now; None if one is under way, or nothing is due.
 
-        Report each call with `reply` or `failed`.
+        Send what `planned` makes of it, and report the call itself with `reply` or `failed`.
         """
         self.check_deadline(now_ms)
         if self._under_way is None and not self.ended and now_ms >= self._not_before_ms:
@@ -152,6 +153,36 @@ class Control:
             return self.deadline_ms
         due = now_ms if self._has_work() else self._beat_at_ms
         return min(self.deadline_ms, max(due, self._not_before_ms))
+
+    def planned(self, call: Call) -> Call:
+        """Return a call as it is sent: a plan with its targets, any other one unchanged.
+
+        It calls the balancer, which may be the user's and take long: the driver holds no lock here.
+        """
+        ticket = call.ticket
+        if ticket is None:
+            return call
+        weights: dict[int, float | None] = dict.fromkeys(range(ticket.partitions))
+        weights.update(self._weigh(ticket) if self._weigh else {})
+        sessions = {m.name: s for s, m in ticket.members.items() if not m.leaving}
+        capacity = {m.name: m.capacity for m in ticket.members.values() if m.name in sessions}
+        self.plan_error = None
+        try:
+            owners = self._balancer.plan(weights, ticket.last_owner, capacity, force=ticket.force)
+        except ConfigError as error:
+            self.plan_error = error
+            owners = plan(weights, ticket.last_owner, capacity, force=ticket.force)
+        return replace(
+            call,
+            targets={partition: sessions[name] for partition, name in owners.items()},
+            weights={p: weight for p, weight in weights.items() if weight is not None},
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is a member, and nothing that it owns is yet to be told or opened."""
+        opening = any(held.phase is Phase.OPENING for held in self.holdings.values())
+        return self.seat is Seat.MEMBER and not (self._sync_due or self._under_way or opening)
 
     def reply(self, call: Call, reply: Reply, now_ms: float) -> None:
         """Take the reply of a call. It is ignored if the call failed, or its session is over."""
@@ -284,7 +315,8 @@ class Control:
     def _choose_to_change(self, now_ms: float) -> Call | None:
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            return self._planned(ticket, now_ms)
+            version = ticket.member_version
+            return self._call(CallKind.PLAN, now_ms, ticket=ticket, member_version=version)
         if self._sync_due:
             self._sync_due = False
             held = {partition: held.token for partition, held in self.holdings.items()}
@@ -304,25 +336,6 @@ class Control:
 
     def _call(self, kind: CallKind, now_ms: float, **fields: object) -> Call:
         return Call(kind, self.session, now_ms, **fields)  # type: ignore[arg-type]
-
-    def _planned(self, ticket: Ticket, now_ms: float) -> Call:
-        weights: dict[int, float | None] = dict.fromkeys(range(ticket.partitions))
-        weights.update(self._weigh(ticket) if self._weigh else {})
-        sessions = {m.name: s for s, m in ticket.members.items() if not m.leaving}
-        capacity = {m.name: m.capacity for m in ticket.members.values() if m.name in sessions}
-        self.plan_error = None
-        try:
-            owners = self._balancer.plan(weights, ticket.last_owner, capacity, force=ticket.force)
-        except ConfigError as error:
-            self.plan_error = error
-            owners = plan(weights, ticket.last_owner, capacity, force=ticket.force)
-        return self._call(
-            CallKind.PLAN,
-            now_ms,
-            member_version=ticket.member_version,
-            targets={partition: sessions[name] for partition, name in owners.items()},
-            weights={p: weight for p, weight in weights.items() if weight is not None},
-        )
 
     def _take_beat(self, call: Call, reply: Beaten, now_ms: float) -> None:
         self._extend(call)

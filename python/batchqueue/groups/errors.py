@@ -285,7 +285,10 @@ class RecordTooLargeError(CodecError):
 
 def quoted_value(value: object) -> str:
     """Return the `repr` of a value, shortened: errors may hold whole records."""
-    return shortened(repr(value))
+    try:
+        return shortened(repr(value))
+    except Exception:  # of a user's class
+        return f"<{type(value).__name__} whose repr raises>"
 
 
 def shortened(text: str) -> str:

@@ -26,7 +26,10 @@ class OnFailure(enum.Enum):
     """
 
     SKIP = "skip"
-    """The records are counted and logged, and the partition continues without them: they are lost.
+    """The batch is counted and logged, and the partition continues without it: it is lost.
+
+    With `RetryPolicy(bisect=True)` it is halved until the bad records stand alone, and only these
+    are lost.
     """
 
     STOP = "stop"

@@ -257,9 +257,10 @@ class Call:
         sent_ms: When `next_call` returned it: the lease is reckoned from here (R13).
         member: For a join.
         asked_us: For a join: the time of the server that was read just before.
+        ticket: For a plan: the order to make it.
         member_version: For a plan.
-        targets: For a plan.
-        weights: For a plan.
+        targets: For a plan; `Control.planned` adds them.
+        weights: For a plan; likewise.
         number: For a beat and a sync: larger than all before in the session.
         seen: For a sync.
         held: For a sync: the token by partition.
@@ -271,6 +272,7 @@ class Call:
     sent_ms: float
     member: Member | None = None
     asked_us: int = 0
+    ticket: Ticket | None = None
     member_version: int = 0
     targets: Mapping[int, str] | None = None
     weights: Mapping[int, float] | None = None

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from batchqueue import _core
-from batchqueue.exceptions import ConfigError
+from batchqueue.exceptions import ConfigError, QueueClosedError
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.codecs import Codec, codec_of
 from batchqueue.groups.errors import StreamFullError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KeyValue = str | bytes | int
 Key = Callable[[Any], KeyValue | None]
-Headers = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]]
 
 _RUN = 100
 """Records without a key that go to one partition before the next one gets some."""
@@ -75,6 +75,7 @@ class Producer:
         given = source.partition_count if partitions is None else partitions
         self.partitions = self._writer.partitions(given)
         self._sent = 0
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def send(
@@ -91,10 +92,11 @@ class Producer:
             value: What the codec takes.
             key: Its key. Default: None, what the function `key` of the producer returns.
             partition: Its partition, from 0. Default: None, by its key, or in turns.
-            headers: Names and values, or pairs of both. A record whose header `type` is the tag of
-                a handler goes to that handler.
+            headers: Names and values, or pairs of both; a str becomes UTF-8. A record whose header
+                `type` is the tag of a handler goes to that handler.
 
         Raises:
+            QueueClosedError: The producer is closed.
             CodecError: The codec cannot encode the value.
             ConfigError: The partition does not exist, or the key or a header is invalid.
             StreamFullError: The partition holds `max_len` records that are not done.
@@ -134,7 +136,8 @@ class Producer:
         return added
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. Nothing can be sent any more."""
+        self._is_closed = True
         self._writer.close()
 
     def __enter__(self) -> Self:
@@ -150,9 +153,15 @@ class Producer:
         """Close the connection."""
         self.close()
 
+    def __repr__(self) -> str:
+        """Say which stream it is for."""
+        return f"<Producer of {self._stream!r} with {self.partitions} partitions>"
+
     def _record(
         self, value: Any, key: KeyValue | None, partition: int | None, headers: Headers
     ) -> NewRecord:
+        if self._is_closed:
+            raise QueueClosedError(f"the producer of {self._stream} is closed; make another one")
         if key is None and self._key is not None:
             key = self._key(value)
         if partition is None:
@@ -187,10 +196,12 @@ def _checked(headers: Headers) -> tuple[tuple[str, bytes], ...]:
     pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
     for pair in pairs:
         match pair:
-            case (str(), bytes()):
+            case (str(), bytes() | str()):
                 pass
             case _:
                 raise ConfigError(
-                    f"the headers have {pair!r}; give names as str with values as bytes"
+                    f"the headers have {pair!r}; give names as str with values as bytes or str"
                 )
-    return pairs
+    return tuple(
+        (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
+    )

@@ -18,6 +18,7 @@ be read without the lock once `start` has returned True.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -202,6 +203,39 @@ class PartitionTracker(Generic[T]):
         self._open_records += count
         self._open_bytes += size
         return chunk
+
+    def split(self, chunk: Chunk[T], count: int, last: int, first: int) -> Chunk[T] | None:
+        """Split a chunk, so that the mark can pass its first records without the others.
+
+        Returns the chunk with the others; None if the chunk was dropped.
+
+        Args:
+            chunk: What `add` or `split` returned. None of its records was started.
+            count: How many records it keeps, at least one and not all.
+            last: The offset of the last record that it keeps.
+            first: The offset of the next one.
+        """
+        if self._is_stale(chunk) or chunk.waiting == 0:
+            return None
+        rest = len(chunk.records) - count
+        if chunk.waiting < len(chunk.records) or not (count >= 1 <= rest and last < first):
+            raise ValueError(
+                f"{count} of {len(chunk.records)} records of offsets {chunk.first}..{chunk.last}; "
+                "give at least one and not all, of a chunk that was not started"
+            )
+        size = chunk.size * count // len(chunk.records)
+        number = chunk.number + 1
+        other = Chunk(
+            self, number, chunk.records[count:], first, chunk.last, chunk.size - size, waiting=rest
+        )
+        chunk.records, chunk.last = chunk.records[:count], last
+        chunk.size, chunk.waiting = size, count
+        place = next(at for at, each in enumerate(self._chunks) if each is chunk)
+        for later in islice(self._chunks, place + 1, None):
+            later.number += 1
+        self._chunks.insert(place + 1, other)
+        self._added += 1
+        return other
 
     def start(self, chunk: Chunk[T], count: int | None = None) -> bool:
         """Claim waiting records of a chunk, immediately before their handler is called.

@@ -43,7 +43,7 @@ class Bench:
                 continue
             while call := worker.next_call(self.now_ms):
                 called = True
-                worker.reply(call, perform(self.scripts, worker, call), self.now_ms)
+                worker.reply(call, perform(self.scripts, worker, worker.planned(call)), self.now_ms)
                 self.obey(nonce, worker)
             self.obey(nonce, worker)
             worker.notice(self.scripts.state.version)
@@ -234,7 +234,7 @@ class TestCrashAndStall:
         bench.run(60)
         bench.now_ms = worker.due_ms(bench.now_ms)
         call = worker.next_call(bench.now_ms)
-        reply = perform(bench.scripts, worker, call)
+        reply = perform(bench.scripts, worker, worker.planned(call))
         worker.reply(call, reply, bench.now_ms + 200)
 
         assert call.kind is CallKind.BEAT
@@ -307,7 +307,7 @@ class TestCalls:
         call = worker.next_call(pair.now_ms)
         deadline = worker.deadline_ms
         worker.failed(call, pair.now_ms)
-        worker.reply(call, perform(pair.scripts, worker, call), pair.now_ms)
+        worker.reply(call, perform(pair.scripts, worker, worker.planned(call)), pair.now_ms)
 
         assert worker.deadline_ms == deadline
 
@@ -331,7 +331,7 @@ class TestCalls:
         worker = pair.workers["a"]
         pair.now_ms = worker.due_ms(pair.now_ms)
         call = worker.next_call(pair.now_ms)
-        reply = perform(pair.scripts, worker, call)
+        reply = perform(pair.scripts, worker, worker.planned(call))
         worker.notice(reply.version + 1)
         worker.reply(call, reply, pair.now_ms)
 
@@ -346,7 +346,7 @@ class TestCalls:
             bench.now_ms = max(bench.now_ms, worker.due_ms(bench.now_ms))
             call = worker.next_call(bench.now_ms)
             kinds.append(call.kind)
-            worker.reply(call, perform(bench.scripts, worker, call), bench.now_ms)
+            worker.reply(call, perform(bench.scripts, worker, worker.planned(call)), bench.now_ms)
 
         assert kinds.count(CallKind.SYNC) == 2
         assert set(kinds) == {CallKind.BEAT, CallKind.SYNC}

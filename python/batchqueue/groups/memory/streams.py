@@ -137,6 +137,10 @@ class MemoryStreams:
                     return found
                 self._arrived.wait(left)
 
+    def __repr__(self) -> str:
+        """Say which stream it is."""
+        return f"MemoryStreams({self.stream!r}, partitions={self.partition_count})"
+
     def _fetch(self, fetch: Fetch) -> Fetched | None:
         entries = self._scripts[fetch.partition].read(fetch.after, fetch.limit)
         if not entries:

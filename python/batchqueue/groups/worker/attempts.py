@@ -114,10 +114,9 @@ class Attempts:
         if self._on_failure is OnFailure.STOP:
             return Verdict.STOP
         self.pieces.popleft()
-        if self._on_failure is OnFailure.SKIP:
-            return Verdict.SKIPPED
-        if len(piece) == 1:
-            return Verdict.DEAD
+        is_dead = self._on_failure is OnFailure.DEAD_LETTER
+        if len(piece) == 1 or not (is_dead or self._retry.bisect):
+            return Verdict.DEAD if is_dead else Verdict.SKIPPED
         middle = (piece.begin + piece.end) // 2
         self.pieces.appendleft(Piece(middle, piece.end, piece.tries, is_half=True))
         self.pieces.appendleft(Piece(piece.begin, middle, piece.tries, is_half=True))

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.letters import described
 from batchqueue.handlers import HandlerMethods, blocking_methods
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ class Handover:
         self._due = threading.Condition(membership.lock)
         self._pauses: dict[HeldPartition, float] = {}
         self._is_stopping = False
+        self._began_ms: float | None = None
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long the thread has been busy with one task; 0 if it waits for one."""
+        began = self._began_ms
+        return 0.0 if began is None else now_ms - began
 
     def put(self, task: Task, held: HeldPartition) -> None:
         """Have a task done. Under the lock."""
@@ -69,8 +77,10 @@ class Handover:
                         return
                     self._due.wait()
                 task, partitions = self._next()
+                self._began_ms = self._membership.now_ms()
             with self._membership.user_code():
                 self._do(task, partitions)
+            self._began_ms = None
 
     def _next(self) -> tuple[Task, list[HeldPartition]]:
         """The first task, with the partitions that have it one after the other."""
@@ -100,35 +110,52 @@ class Handover:
     def _assign(self, partitions: list[HeldPartition]) -> None:
         member = self._membership
         with member.lock:
-            wanted = [held for held in partitions if not (held.is_over or held.is_draining)]
             for held in partitions:
                 member.release_untaken(held)
+            wanted = [held for held in partitions if not held.is_over]
+        ready = [held for held in wanted if self._prepares(held)]
         try:
-            for held in wanted:
-                if member.routes.factory is not None and held.handler is None:
-                    held.handler = _made(member.routes.factory, held)
-                member.prepare(held)
-            if member.settings.on_assign is not None and wanted:
-                member.settings.on_assign(_assignments(wanted))
+            for held in ready:
+                held.is_announced = True
+            if member.settings.on_assign is not None and ready:
+                member.settings.on_assign(_assignments(ready))
         except Exception as error:
-            self._try_again(wanted, error)
+            self._try_again(ready, error)
             return
         with member.lock:
-            for held in wanted:
+            for held in ready:
                 self._pauses.pop(held, None)
                 member.taken(held)
+
+    def _prepares(self, held: HeldPartition) -> bool:
+        """Make the lanes and the handler of a partition; False if that has to be tried again."""
+        member = self._membership
+        try:
+            if member.routes.factory is not None and held.handler is None:
+                held.handler = _made(member.routes.factory, held)
+            member.prepare(held)
+        except Exception as error:
+            if isinstance(error, ConfigError):  # another attempt would fail as well
+                with member.lock:
+                    member.fail(error)
+            self._try_again([held], error)
+            return False
+        return True
 
     def _try_again(self, partitions: list[HeldPartition], error: Exception) -> None:
         """Assign partitions once more, later."""
         member = self._membership
         _log.error(
-            "%s: partitions %s cannot be taken, and it is tried again: %r",
+            "%s: partitions %s cannot be taken, and it is tried again: %s",
             member.stream,
             [held.partition for held in partitions],
-            error,
+            described(error),
         )
         with member.lock:
             for held in partitions:
+                if held.is_over or held.is_draining:
+                    member.release_untaken(held)
+                    continue
                 held.is_postponed = True
                 pause = self._pauses.get(held, _FIRST_PAUSE_MS)
                 self._pauses[held] = min(2 * pause, _LONGEST_PAUSE_MS)
@@ -152,7 +179,7 @@ class Handover:
         try:
             function(_assignments(partitions))
         except Exception as error:
-            _log.error("%s of %s raised: %r", name, self._membership.stream, error)
+            _log.error("%s of %s raised: %s", name, self._membership.stream, described(error))
 
     def _close(self, held: HeldPartition) -> None:
         handler, held.handler = held.handler, None
@@ -162,7 +189,12 @@ class Handover:
             handler.on_close()
         except Exception as error:
             stream = self._membership.stream
-            _log.error("on_close of the handler of %s/%d raised: %r", stream, held.partition, error)
+            _log.error(
+                "on_close of the handler of %s/%d raised: %s",
+                stream,
+                held.partition,
+                described(error),
+            )
 
 
 def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> HandlerMethods:

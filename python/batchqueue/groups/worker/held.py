@@ -23,6 +23,7 @@ class HeldPartition:
         tracker: What is done of it; None until it is open.
         done_before: The records that were done when it was opened.
         is_opening: Whether it was sent to be opened, and there is no reply yet.
+        is_announced: Whether `on_assign` was called.
         is_postponed: Whether `on_assign` or the factory raised, and is called again later.
         is_taken: Whether `on_assign` has returned.
         is_running: Whether its records are read.
@@ -32,8 +33,10 @@ class HeldPartition:
         is_handed_over: Whether `on_revoke` has returned.
         is_over: Whether it was released or lost: whatever still runs is ignored.
         is_caught_up: Whether the last read found nothing.
+        record_bytes: The mean size of the records of the last read; None before the first.
         is_full: Whether the reader waits until half of its credits are free.
         handler: The handler that a factory made for it, or None.
+        committed: The records of this assignment whose commit was acknowledged.
         commit: The commit that was sent and has no reply yet.
     """
 
@@ -44,6 +47,7 @@ class HeldPartition:
     tracker: PartitionTracker[Any] | None = None
     done_before: int = 0
     is_opening: bool = False
+    is_announced: bool = False
     is_postponed: bool = False
     is_taken: bool = False
     is_running: bool = False
@@ -53,8 +57,10 @@ class HeldPartition:
     is_handed_over: bool = False
     is_over: bool = False
     is_caught_up: bool = False
+    record_bytes: float | None = None
     is_full: bool = False
     handler: HandlerMethods | None = None
+    committed: int = 0
     commit: CommitRequest | None = None
     _commands: list[tuple[int, Command]] = field(default_factory=list)
 
@@ -85,9 +91,17 @@ class HeldPartition:
         assert self.commit is not None
         assert self.tracker is not None
         offset = self.commit.offset
+        self.committed = self.commit.done - self.done_before
         self.tracker.acknowledge(offset)
         self._commands = [(at, command) for at, command in self._commands if at > offset]
         self.commit = None
+
+    @property
+    def unfinished(self) -> int:
+        """Records in hand, or done and not committed: they come again if it is given up now."""
+        if self.tracker is None:
+            return 0
+        return self.tracker.counts.in_hand + self.tracker.mark.records - self.committed
 
     @property
     def is_idle(self) -> bool:

@@ -11,9 +11,10 @@ Lanes belong to the number of a partition, not to an assignment. A partition tha
 back while a handler still runs has its new records behind that call.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -26,10 +27,13 @@ from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
 from batchqueue.groups.worker.batch import Batch
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.letters import dead_letter
-from batchqueue.groups.worker.routes import Route, Routes
+from batchqueue.groups.worker.routes import Route, Routes, check_result
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
+
+
+_log = logging.getLogger("batchqueue")
 
 
 class Turn:
@@ -78,18 +82,22 @@ class Lane(ABC):
 
     def run(self) -> None:
         """Do one piece of work, and have another turn if there is more."""
-        more = False
+        member = self.membership
         try:
-            more = self.work()
-        finally:
-            with self.membership.lock:
-                self.is_scheduled = False
-                if more or self.has_work():
-                    self.schedule()
+            self.work()
+        except BaseException as error:  # not of a handler: of a codec, or of this code
+            _log.exception("worker %s cannot continue", member.control.name)
+            with member.lock:
+                member.fail(error)
+            return  # and the lane has no turn any more
+        with member.lock:
+            self.is_scheduled = False
+            if self.has_work():
+                self.schedule()
 
     @abstractmethod
-    def work(self) -> bool:
-        """Do one piece of work. Returns True if there is certainly more."""
+    def work(self) -> None:
+        """Do one piece of work."""
 
     @abstractmethod
     def has_work(self) -> bool:
@@ -97,57 +105,113 @@ class Lane(ABC):
 
 
 class DecodingLane(Lane):
-    """Decodes chunks, and hands their records to the lanes of their handlers."""
+    """Decodes chunks, and hands their records to the lanes of their handlers.
+
+    After a record that cannot be decoded, or that no handler takes, it hands out nothing before
+    that record has ended: a sink that checks offsets would be past it (R18).
+    """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
         super().__init__(membership, f"Decode{partition}")
         self._partition = partition
-        self._chunks: deque[tuple[HeldPartition, Chunk[Any]]] = deque()
+        self._chunks: deque[tuple[HeldPartition, Chunk[Any], Sequence[Any]]] = deque()
+        self._waits_for: HeldPartition | None = None
+        self._entered_ms: float | None = None
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long it has been decoding a chunk; 0 while it is not. Under the lock."""
+        return 0.0 if self._entered_ms is None else now_ms - self._entered_ms
+
+    def drop(self, held: HeldPartition) -> None:
+        """Forget the chunks of a partition that is gone. Under the lock."""
+        self._chunks = deque(each for each in self._chunks if each[0] is not held)
 
     def put(self, held: HeldPartition, chunk: Chunk[Any]) -> None:
         """Take a chunk. Under the lock."""
-        self._chunks.append((held, chunk))
-        self.schedule()
+        self._chunks.append((held, chunk, chunk.records))
+        self._wake()
+
+    def go_on(self) -> None:
+        """Continue after a record that could not be handled. Under the lock."""
+        self._waits_for = None
+        self._wake()
 
     def has_work(self) -> bool:
-        """Whether there are chunks."""
-        return bool(self._chunks)
+        """Whether there are chunks that need not wait."""
+        if self._waits_for is not None and self._waits_for.is_over:
+            self._waits_for = None
+        return bool(self._chunks) and self._waits_for is None
 
-    def work(self) -> bool:
-        """Decode a chunk."""
+    def work(self) -> None:
+        """Decode a chunk, up to a record that cannot be handled."""
         member = self.membership
         with member.lock:
-            held, chunk = self._chunks.popleft()
-            items = chunk.records if chunk.waiting else ()
-        if not items:
-            return False  # dropped meanwhile
-        parts = self._parts(held, chunk, list(items))
+            if not self.has_work():
+                return
+            held, chunk, items = self._chunks.popleft()
+            if not chunk.waiting:
+                return  # dropped meanwhile
+            self._entered_ms = member.now_ms()
+        parts, rest = self._parts(held, chunk, items)
         with member.lock:
-            if chunk.waiting:
-                for route, part in parts.items():
-                    member.lanes[self._partition].lane(route).put(part)
-        return False
+            self._entered_ms = None
+            if chunk.waiting and not held.is_over:
+                self._hand_out(held, chunk, parts, rest)
+
+    def _hand_out(
+        self,
+        held: HeldPartition,
+        chunk: Chunk[Any],
+        parts: dict[Route | None, "Part"],
+        rest: Sequence[Any],
+    ) -> None:
+        """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
+        tracker, bad = held.tracker, parts.get(None)
+        assert tracker is not None
+        if bad is not None:
+            self._waits_for = held
+            good = sum(len(part.records) for part in parts.values()) - len(bad.records)
+            if good:
+                last = max(part.records[-1].offset for part in parts.values() if part is not bad)
+                first = bad.records[0].offset
+                bad.chunk = _checked(tracker.split(bad.chunk, good, last, first))
+            if rest:
+                first = self.membership.connection.entry(rest[0]).offset
+                last = bad.records[-1].offset
+                later = _checked(tracker.split(bad.chunk, len(bad.records), last, first))
+                self._chunks.appendleft((held, later, rest))
+        for route, part in parts.items():
+            self.membership.lanes[self._partition].lane(route).put(part)
+
+    def _wake(self) -> None:
+        if self.has_work():
+            self.schedule()
 
     def _parts(
-        self, held: HeldPartition, chunk: Chunk[Any], items: list[Any]
-    ) -> dict[Route | None, "Part"]:
-        """The records of each route; those of None cannot be handled."""
+        self, held: HeldPartition, chunk: Chunk[Any], items: Sequence[Any]
+    ) -> tuple[dict[Route | None, "Part"], Sequence[Any]]:
+        """The records of each route, None for those that cannot be handled; and what is left.
+
+        It ends after the first records that cannot be handled.
+        """
         member = self.membership
         to_record, decode, find = member.connection.record, member.decode, member.routes.find
         parts: dict[Route | None, Part] = {}
-        for item in items:
+        for place, item in enumerate(items):
             route: Route | None
             try:
                 record = to_record(item, decode)
                 route = find(member.stream, self._partition, record)
             except BatchQueueError as error:
                 record, route = _bad_record(to_record(item, _as_it_is), error), None
+            if route is not None and None in parts:
+                return parts, items[place:]
             part = parts.get(route)
             if part is None:
                 part = parts[route] = Part(held, chunk, [], [])
             part.records.append(record)
             part.items.append(item)
-        return parts
+        return parts, ()
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +318,17 @@ class HandlerLane(Lane):
             return not self._is_paused(run.held) and self.membership.now_ms() >= self._due_ms
         return bool(self._parts) and not self._is_paused(self._parts[0].held)
 
+    @property
+    def name(self) -> str:
+        """The name of its handler."""
+        if self._route is None:
+            return "a record that cannot be handled"
+        handler = self._route.handler
+        if handler is None:
+            return "the handler of the partition"
+        name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
+        return name
+
     def is_of(self, held: HeldPartition) -> bool:
         """Whether a call for a partition is under way or left to do. Under the lock."""
         return self._run is not None and self._run.held is held
@@ -275,17 +350,18 @@ class HandlerLane(Lane):
         if self.membership.now_ms() < self._due_ms or self._is_paused(held):
             self._give_back(run)
 
-    def work(self) -> bool:
+    def work(self) -> None:
         """Call the handler once."""
         member = self.membership
         with member.lock:
             run = self._next_run()
             if run is None:
-                return False
+                return
             piece = run.attempts.begin()
             self.is_inside = True
             started = self._entered_ms = member.now_ms()
         batch = run.batch(piece, member, self._kind)
+        last = batch.last  # the handler may change its list
         failure: BaseException | None = None
         try:
             with member.user_code():
@@ -299,10 +375,11 @@ class HandlerLane(Lane):
                 self._run = None
                 member.left(run.held)
             elif failure is None:
-                self._succeeded(run, piece, batch)
+                if batch.commands:
+                    run.held.run_with_commit(last, batch.commands)
+                self._succeeded(run, piece)
             else:
-                self._failed(run, piece, failure)
-        return False
+                self._failed(run, piece, batch, failure)
 
     def _call(self, held: HeldPartition, batch: Batch) -> None:
         if self._route is None:
@@ -311,7 +388,7 @@ class HandlerLane(Lane):
         if consume is None:
             assert held.handler is not None
             consume = cast("Callable[[Any], Any]", held.handler.consume)
-        consume(batch)
+        check_result(consume(batch))
 
     def _next_run(self) -> Run | None:
         """What to call the handler with; None if that has to wait."""
@@ -351,20 +428,19 @@ class HandlerLane(Lane):
         attempts = Attempts(count, settings.attempts, settings.on_failure)
         return Run(parts[0].held, parts, attempts)
 
-    def _succeeded(self, run: Run, piece: Piece, batch: Batch) -> None:
-        if batch.commands:
-            run.held.run_with_commit(batch.last, batch.commands)
+    def _succeeded(self, run: Run, piece: Piece) -> None:
         self._settle(run, piece, "handled")
         run.attempts.succeeded()
         self._go_on(run)
 
-    def _failed(self, run: Run, piece: Piece, error: BaseException) -> None:
+    def _failed(self, run: Run, piece: Piece, batch: Batch, error: BaseException) -> None:
         member, held = self.membership, run.held
         if isinstance(error, StaleTokenError):  # R9
-            member.fenced(held, error.seen)
+            run.is_waiting = True  # until the partition comes again with a larger token
+            member.refused_by_sink(held, error)
             return
         verdict, wait_ms = run.attempts.failed(error)
-        batch = run.batch(piece, member, self._kind)
+        batch = run.batch(piece, member, self._kind)  # as the handler got it
         member.note_failure(batch, verdict, error)
         if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
             if held.is_draining:
@@ -397,6 +473,8 @@ class HandlerLane(Lane):
         self._due_ms = 0.0
         if not run.attempts.pieces:
             self._run = None
+            if self._route is None and not self._parts:
+                self.membership.lanes[run.held.partition].decoding.go_on()
         self.membership.check_drained(run.held)
 
     def _settle(self, run: Run, piece: Piece, outcome: str) -> None:
@@ -427,6 +505,13 @@ class HandlerLane(Lane):
 
     def resume(self) -> None:
         """Have a turn if there is work. Under the lock."""
+        self._wake()
+
+    def drop(self, held: HeldPartition) -> None:
+        """Forget the records of a partition that is gone. Under the lock."""
+        self._parts = deque(part for part in self._parts if part.held is not held)
+        if self._run is not None and self._run.held is held and not self.is_inside:
+            self._run = None
         self._wake()
 
 
@@ -477,6 +562,11 @@ def desks_of(routes: Routes) -> dict[Route, Desk]:
             desk = Desk() if route.on_close is None else ClosingDesk(route.on_close)
             desks[id(route.protected)] = desk
     return {each: desks[id(each.protected)] for each in routes.all if each.consume is not None}
+
+
+def _checked(chunk: Chunk[Any] | None) -> Chunk[Any]:
+    assert chunk is not None  # its partition is not over, and none of its records was started
+    return chunk
 
 
 def _bad_record(record: Record[Any], error: Exception) -> Record[Any]:

@@ -8,6 +8,14 @@ PREFIX = "dead-"
 """What the names of the headers that a dead letter adds begin with."""
 
 
+def described(error: BaseException) -> str:
+    """Return the class and the text of an error, shortened."""
+    try:
+        return shortened(f"{type(error).__name__}: {error}")
+    except Exception:  # of a user's class
+        return f"{type(error).__name__}, whose text cannot be made"
+
+
 def dead_letter(entry: Entry, batch: Batch, error: BaseException) -> Entry:
     """Return a record as it goes to the dead letters of its group.
 
@@ -26,7 +34,7 @@ def dead_letter(entry: Entry, batch: Batch, error: BaseException) -> Entry:
         "offset": entry.offset,
         "token": batch.token,
         "tries": batch.attempt,
-        "error": shortened(f"{type(error).__name__}: {error}"),
+        "error": described(error),
     }
     kept = tuple(pair for pair in entry.headers if not pair[0].startswith(PREFIX))
     added = tuple(

@@ -26,7 +26,14 @@ _log = logging.getLogger("batchqueue")
 _READ_WAIT_MS = 50
 """How long a read waits for records. A partition that comes meanwhile is read after it."""
 
+_BUSY_WAIT_MS = 2
+"""The same while another partition is full: it is read after it as well."""
+
+_FIRST_READ = 10
+"""Records of the first read of a partition: their size is not known yet."""
+
 _LISTEN_S = 0.5
+_STUCK_S = 1.0
 _LAGS_MS = 1_000
 """The time between two readings of lags; with thousands of partitions two milliseconds for each."""
 
@@ -73,7 +80,7 @@ def control_loop(member: Membership) -> None:
                 _note_beat(member, now - last_beat_ms)
                 last_beat_ms = now
         try:
-            reply = connection.perform(control, call)
+            reply = connection.perform(control, control.planned(call))
         except StreamUnavailableError as error:
             with member.lock:
                 if member.notes.may_log("control", member.now_ms(), 60.0) is not None:
@@ -82,6 +89,9 @@ def control_loop(member: Membership) -> None:
         else:
             with member.lock:
                 control.reply(call, reply, member.now_ms())
+                member.go_on()
+                if call.kind is CallKind.PLAN:
+                    _note_plan_error(member)
 
 
 def listen_loop(member: Membership) -> None:
@@ -110,11 +120,14 @@ def read_loop(member: Membership) -> None:
             if member.is_stopping:
                 return
             chosen = _to_fetch(member)
+            # A partition that is full may have room again in a moment.
+            is_busy = any(held.is_full and held.is_running for held in member.held.values())
+            wait_ms = _BUSY_WAIT_MS if is_busy else _READ_WAIT_MS
             if not chosen:
                 member.reader_due.wait(min(0.5, member.connection.longest_wait_s))
                 continue
         try:
-            fetched = member.connection.read([fetch for _, fetch in chosen], _READ_WAIT_MS)
+            fetched = member.connection.read([fetch for _, fetch in chosen], wait_ms)
         except StreamUnavailableError as error:
             with member.lock:
                 if not member.is_stopping:
@@ -156,11 +169,42 @@ def commit_loop(member: Membership) -> None:
 
 def _read_lags(member: Membership) -> None:
     with member.lock:
-        partitions = sorted(member.held)
+        holdings = list(member.held.values())
+    partitions = [held.partition for held in holdings]
     infos = member.connection.infos(partitions) if partitions else []
     with member.lock:
         member.lags = {each: info.lag for each, info in zip(partitions, infos, strict=True)}
+        for held, info in zip(holdings, infos, strict=True):
+            member.check_gap(held, info)
+        _note_stuck(member)
         member.skew.watch(member)
+
+
+def _note_plan_error(member: Membership) -> None:
+    """Log that the balancer made no plan, so that partitions are planned by load."""
+    error = member.control.plan_error
+    if error is not None and member.notes.may_log("plan", member.now_ms(), 60.0) is not None:
+        _log.error("%s: %s; the partitions are spread by load instead", member.stream, error)
+
+
+def _note_stuck(member: Membership) -> None:
+    """Log what a handover waits for."""
+    now, notes = member.now_ms(), member.notes
+    for held in member.held.values():
+        lanes = member.lanes.get(held.partition)
+        if not held.is_draining or lanes is None:
+            continue
+        for lane in lanes.all:
+            stuck_s = lane.stuck_ms(now) / 1_000
+            key = f"{held.partition}:handover"
+            if stuck_s >= _STUCK_S and notes.may_log(key, now, 60.0) is not None:
+                _log.warning(
+                    "%s/%d: handover waits %.0f s for %s",
+                    *(member.stream, held.partition, stuck_s, lane.name),
+                )
+    stuck_s = member.handover.stuck_ms(now) / 1_000
+    if stuck_s >= _STUCK_S and notes.may_log("callback", now, 60.0) is not None:
+        _log.warning("%s: a callback has been running for %.0f s", member.stream, stuck_s)
 
 
 def _note_beat(member: Membership, since_ms: float) -> None:
@@ -192,9 +236,16 @@ def _to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
             held.is_full = True  # until half of it is free: no trickle of tiny chunks
             continue
         if member.may_work(held):
-            limit = min(room, member.max_batch_items)
+            limit = min(room, member.max_batch_items, _fitting(held))
             found.append((held, Fetch(held.partition, tracker.position, limit)))
     return found
+
+
+def _fitting(held: HeldPartition) -> int:
+    """How many records fit into the bytes that are left, if they are as large as the last ones."""
+    if held.record_bytes is None or held.tracker is None:
+        return _FIRST_READ
+    return max(1, int(held.tracker.room.bytes / held.record_bytes))
 
 
 def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
@@ -202,7 +253,8 @@ def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
     if held.is_over or tracker is None:
         return
     held.is_caught_up = False
-    member.notes.active_ms = member.now_ms()
+    held.record_bytes = max(1.0, fetched.size / len(fetched.items))
+    member.notes.touch()
     chunk = tracker.add(fetched.items, fetched.first, fetched.last, fetched.size)
     if chunk is not None:
         member.lanes[held.partition].decoding.put(held, chunk)

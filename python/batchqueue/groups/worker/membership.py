@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from batchqueue.groups.backend import Connection, Opening
+from batchqueue.groups.backend import Connection, Opening, PartitionInfo
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
-from batchqueue.groups.errors import HandlerFailedError, TruncatedError
+from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, TruncatedError
 from batchqueue.groups.messages import Entry, Fenced, Opened
 from batchqueue.groups.orders import Loss, Order, OrderKind
 from batchqueue.groups.record import Assignment
@@ -25,6 +25,7 @@ from batchqueue.groups.worker.batch import Batch
 from batchqueue.groups.worker.handover import Handover, Task
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
+from batchqueue.groups.worker.letters import described
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.notes import Notes
 from batchqueue.groups.worker.routes import Routes
@@ -35,6 +36,8 @@ from batchqueue.queue import BatchQueue
 _log = logging.getLogger("batchqueue")
 
 _REPEATED_LOG_S = 60.0
+_FIRST_REFUSAL_MS, _LONGEST_REFUSAL_MS = 50.0, 5_000.0
+"""The time between two refusals of a partition by its sink."""
 
 
 class Membership:
@@ -56,6 +59,7 @@ class Membership:
         lags: Records that are not done, by partition, as they were last read; None if unknown.
         error: Why the worker stopped by itself, or None.
         is_stopping: Whether its threads are to end.
+        paused: What the user has paused, also while it is lost for a moment.
         dirty: What has something to commit.
         to_open: What has to be opened.
         to_set_aside: Dead letters to be stored, and what to call then.
@@ -100,7 +104,10 @@ class Membership:
         self.is_stopping = False
         self.load = LoadMeter()
         self.skew = SkewWatch()
+        self.paused: set[int] = set()
         self._calls = threading.local()
+        self._is_held_up = False
+        self._refusals: dict[int, int] = {}
         self.notes = Notes(self.now_ms())
         self.handover = Handover(self)
         self._desks = desks_of(routes)
@@ -128,6 +135,7 @@ class Membership:
         for order in orders:
             if order.kind is OrderKind.OPEN:
                 held = HeldPartition(order.partition, order.token, order.session)
+                held.is_paused = order.partition in self.paused
                 self.held[order.partition] = held
                 self.to_open.append(held)
                 self.commits_due.notify()
@@ -185,7 +193,7 @@ class Membership:
             return
         held.done_before = reply.done
         lost = max(0, reply.added - reply.length - reply.done)
-        if lost and not self._skips(held, reply, lost):
+        if lost and not self._skips(held, reply.offset, lost):
             return
         position = reply.offset
         settings = self.settings
@@ -195,6 +203,17 @@ class Membership:
         since = self.now_ms() - self.notes.started_ms + self.notes.started_at * 1_000
         held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
         self.handover.put(Task.ASSIGN, held)
+
+    def check_gap(self, held: HeldPartition, info: PartitionInfo) -> None:
+        """Notice records of a partition that were trimmed before they were read."""
+        tracker = held.tracker
+        if tracker is None or held.is_over or info.added is None:
+            return
+        seen = held.done_before + tracker.counts.fetched
+        is_at_end = info.end == tracker.position
+        lost = (info.added if is_at_end else info.added - info.length) - seen
+        if lost > 0:
+            self._skips(held, tracker.position, lost)
 
     def committed(self, held: HeldPartition) -> None:
         """Take the reply to a commit."""
@@ -240,7 +259,7 @@ class Membership:
         if not held.is_draining and self.control.opened(held.partition, held.token):
             held.is_running = True
             self.notes.assigned += 1
-            self.notes.active_ms = self.now_ms()
+            self.notes.touch()
             self.reader_due.notify()
         self.check_drained(held)
 
@@ -258,11 +277,41 @@ class Membership:
 
     def may_work(self, held: HeldPartition) -> bool:
         """Return whether a handler may be called, or records fetched, for a partition."""
-        return not held.is_over and self.control.may_work(held.partition, held.token, self.now_ms())
+        if held.is_over:
+            return False
+        may = self.control.may_work(held.partition, held.token, self.now_ms())
+        self._is_held_up = self._is_held_up or not may
+        return may
+
+    def go_on(self) -> None:
+        """Continue what had to wait because the lease seemed over: a late reply has renewed it."""
+        if not self._is_held_up:
+            return
+        self._is_held_up = False
+        for held in self.held.values():
+            self.dirty[held] = None
+            for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
+                lane.resume()
+        self.commits_due.notify()
+        self.reader_due.notify()
+
+    def refused_by_sink(self, held: HeldPartition, error: StaleTokenError) -> None:
+        """A sink has seen a newer token: get a larger one, later if that has not helped before."""
+        refusals = self._refusals.get(held.partition, 0)
+        self._refusals[held.partition] = refusals + 1
+        if refusals == 0:
+            self.fenced(held, error.seen)
+            return
+        now = self.now_ms()
+        if self.notes.may_log(f"{held.partition}:stale", now, _REPEATED_LOG_S) is not None:
+            _log.warning("%s; refused %d times in a row", error, refusals + 1)
+        wait_ms = min(_FIRST_REFUSAL_MS * 2 ** min(refusals, 10), _LONGEST_REFUSAL_MS)
+        self.call_at(now + wait_ms, lambda: self.fenced(held, error.seen))
 
     def settled(self, held: HeldPartition, advanced: bool) -> None:
         """Records have ended."""
-        self.notes.active_ms = self.now_ms()
+        self.notes.touch()
+        self._refusals.pop(held.partition, None)
         if advanced:
             self.dirty[held] = None
             self.commits_due.notify()
@@ -306,7 +355,7 @@ class Membership:
             return
         tries = "once" if batch.attempt == 1 else f"{batch.attempt} times"
         _log.warning(
-            "%s/%d: offsets %d..%d failed %s (%s)%s, last: %s: %s",
+            "%s/%d: offsets %d..%d failed %s (%s)%s, last: %s",
             batch.stream,
             batch.partition,
             batch.first,
@@ -314,8 +363,7 @@ class Membership:
             tries,
             _BECOMES[verdict],
             f"; {skipped} more like it since the last line" if skipped else "",
-            type(error).__name__,
-            error,
+            described(error),
         )
 
     def stop_with(self, batch: Batch, error: BaseException) -> None:
@@ -335,7 +383,9 @@ class Membership:
 
     def fail(self, error: BaseException) -> None:
         """Leave the group because of an error, which `run` raises."""
-        self.error = self.error or error
+        if self.error is None:
+            self.error = error
+            _log.error("worker %s leaves its group: %s", self.control.name, described(error))
         self.control.leave()
         self.control_due.notify()
         self.over.notify_all()
@@ -354,6 +404,7 @@ class Membership:
         if held is None:
             return False
         held.is_paused = is_paused
+        (self.paused.add if is_paused else self.paused.discard)(partition)
         if not is_paused and partition in self.lanes:
             for lane in self.lanes[partition].all:
                 lane.resume()
@@ -375,21 +426,24 @@ class Membership:
 
     def _release(self, held: HeldPartition) -> None:
         self.control.drained(held.partition, held.token)
+        self.paused.discard(held.partition)
+        self.handover.put(Task.CLOSE, held)
         self._end(held)
         self.control_due.notify()
 
     def _drop(self, held: HeldPartition, loss: Loss) -> None:
-        in_hand = 0 if held.tracker is None else held.tracker.counts.in_hand
-        if loss is Loss.GIVEN_UP and in_hand:
-            self.notes.unfinished[held.partition] = in_hand
+        if loss is Loss.GIVEN_UP and held.unfinished:
+            self.notes.unfinished[held.partition] = held.unfinished
+        if loss is Loss.OTHER_OWNER:
+            self.paused.discard(held.partition)
         was_inside = self.is_inside(held)
         self._end(held)
         if loss is not Loss.GIVEN_UP:
             self.notes.lost += 1
-        if held.assignment is not None:
+        if held.is_announced and not held.is_told:
             self.handover.put(Task.LOST, held)
-            if not was_inside:
-                self.handover.put(Task.CLOSE, held)
+        if not was_inside:
+            self.handover.put(Task.CLOSE, held)
 
     def _end(self, held: HeldPartition) -> None:
         held.is_over = True
@@ -400,16 +454,19 @@ class Membership:
             held.tracker.end()
             self.notes.ended += held.tracker.counts
         lanes = self.lanes.get(held.partition)
-        for lane in lanes.all if lanes is not None else ():
-            lane.resume()  # what it had of this assignment is dropped, and what follows is called
+        if lanes is not None:
+            lanes.decoding.drop(held)
+            for lane in lanes.all:
+                lane.drop(held)
+        self.notes.touch()
         self.over.notify_all()
 
     def _has_half(self, held: HeldPartition) -> bool:
         return held.tracker is not None and held.tracker.fill <= 0.5
 
-    def _skips(self, held: HeldPartition, reply: Opened, lost: int) -> bool:
+    def _skips(self, held: HeldPartition, offset: int, lost: int) -> bool:
         """Note that records are missing; return whether to continue without them."""
-        error = TruncatedError(self.stream, held.partition, reply.offset, lost)
+        error = TruncatedError(self.stream, held.partition, offset, lost)
         if self.settings.on_gap is OnGap.FAIL:
             self.fail(error)
             return False

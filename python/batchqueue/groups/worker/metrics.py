@@ -96,7 +96,9 @@ def _is_blocked(member: Membership, held: HeldPartition) -> bool:
 
 def _partition(member: Membership, held: HeldPartition, load: Load | None) -> PartitionMetrics:
     tracker, now = held.tracker, member.now_ms()
-    lanes = member.lanes[held.partition].all if held.partition in member.lanes else []
+    lanes = member.lanes.get(held.partition)
+    stuck_ms = [] if lanes is None else [lanes.decoding.stuck_ms(now)]
+    stuck_ms += [] if lanes is None else [lane.stuck_ms(now) for lane in lanes.all]
     counts = None if tracker is None else tracker.counts
     return PartitionMetrics(
         partition=held.partition,
@@ -112,5 +114,5 @@ def _partition(member: Membership, held: HeldPartition, load: Load | None) -> Pa
         rate=None if load is None else load.rate,
         is_paused=held.is_paused,
         is_blocked=_is_blocked(member, held),
-        stuck_s=max((lane.stuck_ms(now) / 1_000 for lane in lanes), default=0.0),
+        stuck_s=max(stuck_ms, default=0.0) / 1_000,
     )

@@ -11,7 +11,6 @@ class Notes:
     Attributes:
         started_ms: When the worker was started, by its own clock.
         started_at: The same in seconds since 1970.
-        active_ms: When records were last fetched or ended.
         ended: The counts of partitions that it does not hold any more.
         assigned: Partitions that were assigned.
         lost: Partitions that were lost.
@@ -23,13 +22,23 @@ class Notes:
     """
 
     def __init__(self, now_ms: float) -> None:
-        self.started_ms = self.active_ms = now_ms
+        self.started_ms = now_ms
+        self._active_at = time.monotonic()
         self.started_at = time.time()
         self.ended = RecordCounts()
         self.assigned = self.lost = self.fenced = self.failed = self.late_beats = 0
         self.lost_records = 0
         self.unfinished: dict[int, int] = {}
         self._logged: dict[str, tuple[float, int]] = {}
+
+    def touch(self) -> None:
+        """Note that records were fetched or ended, or a partition was assigned."""
+        self._active_at = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last `touch`, whatever the clock of the worker is."""
+        return time.monotonic() - self._active_at
 
     def may_log(self, key: str, now_ms: float, every_s: float) -> int | None:
         """Return how many lines of a kind were left out before this one; None to leave it out.

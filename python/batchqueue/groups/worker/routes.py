@@ -1,10 +1,11 @@
 """`Routes`: which handler gets a record."""
 
+import inspect
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from batchqueue.exceptions import ConfigError
+from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.handlers import SupportsConsume, blocking_methods
@@ -20,7 +21,8 @@ class Route:
 
     Attributes:
         handler: What was registered; None if each partition has a handler of its own.
-        kind: The first class or tag that it takes; empty for all records without another handler.
+        kind: The name of the first class or tag that it takes, unlike that of any other handler;
+            empty for all records without another handler.
         consume: What to call with a batch, or None.
         protected: What at most one thread may be inside of.
         on_close: What to call at the end, or None.
@@ -38,7 +40,9 @@ class Route:
             ConfigError: It is neither, or a coroutine function.
         """
         self.handler = self.protected = handler
-        self.kind = kind.__qualname__ if isinstance(kind, type) else kind
+        # A class and a tag of the same name are two kinds.
+        name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else f"tag {kind}"
+        self.kind = name if kind else ""
         self.consume: Callable[[Any], Any] | None = None
         self.on_close: Callable[[], Any] | None = None
         if handler is not None:
@@ -136,6 +140,20 @@ class Routes:
         # One route per handler, so that it gets the records of all its kinds in order.
         same = (each for each in self._by_type.values() if _is_same(each.handler, handler))
         return next(same, Route(handler, kind))
+
+
+def check_result(result: object) -> None:
+    """Raise if a handler returned what means that it has not handled its batch.
+
+    Raises:
+        BatchFailed: It returned one instead of raising it. The whole batch has failed.
+        TypeError: It returned a coroutine, which nothing runs.
+    """
+    if isinstance(result, BatchFailed):
+        raise result
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the handler returned a coroutine, which nothing runs; give a function")
 
 
 def _is_same(first: Any, second: Any) -> bool:

@@ -53,7 +53,7 @@ class PartitionMetrics:
         rate: Records per second that are handled, likewise.
         is_paused: Whether the user has paused it.
         is_blocked: Whether it waits for another attempt at records whose attempts are used up.
-        stuck_s: For how long a handler has been in its call.
+        stuck_s: For how long a handler, or the codec, has been in its call.
     """
 
     partition: int

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import os
 import signal
 import socket
@@ -45,6 +46,9 @@ _log = logging.getLogger("batchqueue")
 
 _MANY = 1 << 16
 """More partitions per drain thread than a worker has lanes: each lane gets its own."""
+
+_SPARE_THREADS = 256
+"""Started only while all drain threads are inside of handlers, and ended when idle."""
 
 _POLL_S = 0.05
 _LAST_SHUTDOWN_S = 5.0
@@ -176,7 +180,10 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._summary: WorkerSummary | None = None
         self._pid = os.getpid()
-        self._leaving = threading.Lock()
+        self._lock = threading.Lock()
+        self._leave_by = math.inf
+        self._leaver: int | None = None
+        self._has_left = threading.Event()
 
     def handler(self, handler: Any) -> Any:
         """Let a function, an object with `consume`, or an instance of a class handle all records.
@@ -247,25 +254,27 @@ class Worker:
         for setting, value in (("max_seconds", max_seconds), ("until_idle", until_idle)):
             if value is not None:
                 check_finite(setting, value, 0, ", or leave it out")
-        self.start()
-        member = self._started()
-        if member.is_called_by_handler:
+        if self._member is not None and self._member.is_called_by_handler:
             raise ConfigError("run was called by a handler of the worker, which runs already")
-        end = None if max_seconds is None else time.monotonic() + max_seconds
         stop, give_up = threading.Event(), threading.Event()
         with _signals(stop, give_up):
+            self.start()
+            end = None if max_seconds is None else time.monotonic() + max_seconds
             try:
-                while not stop.wait(_POLL_S):
-                    if member.error is not None or member.control.ended:
-                        break
-                    if end is not None and time.monotonic() >= end:
-                        break
-                    if until_idle is not None and _is_idle(member, until_idle):
-                        break
+                while not (stop.wait(_POLL_S) or self._is_to_leave(end, until_idle)):
+                    pass
                 return self.leave(_give_up=give_up)
             except KeyboardInterrupt:
                 self.leave(0)
                 raise
+
+    def _is_to_leave(self, end: float | None, until_idle: float | None) -> bool:
+        member = self._started()
+        if member.error is not None or member.control.is_leaving or member.control.ended:
+            return True
+        if end is not None and time.monotonic() >= end:
+            return True
+        return until_idle is not None and _is_idle(member, until_idle)
 
     def start(self) -> None:
         """Join the group, in threads of its own, and return.
@@ -277,10 +286,13 @@ class Worker:
             QueueForkedError: The worker was made before a fork.
         """
         self._check_process()
-        if self._member is not None:
-            if self._summary is not None:
+        with self._lock:
+            if self._member is None:
+                self._start()
+            elif self._summary is not None:
                 raise QueueClosedError(f"worker {self.name} has left its group; make another one")
-            return
+
+    def _start(self) -> None:
         if not self._routes.all:
             raise ConfigError(
                 f"worker {self.name} has no handler; add one with @worker.handler or add_handler"
@@ -311,6 +323,8 @@ class Worker:
                 partitions=PartitionPolicy.adaptive(_MANY),
                 buffer_size=16,
                 balancer=DrainBalancer.load_weighted(),
+                # A handler that hangs holds a thread: each partition may have one.
+                spare_threads=_SPARE_THREADS,
                 shutdown_timeout=_LAST_SHUTDOWN_S,
             ),
         )
@@ -338,7 +352,7 @@ class Worker:
         ]
         for thread in self._threads:
             thread.start()
-        _leave_at_exit(self)
+        self._at_exit = _leave_at_exit(self)
 
     def leave(
         self, grace: float | None = None, *, _give_up: threading.Event | None = None
@@ -367,16 +381,25 @@ class Worker:
                 member.control.leave()
                 member.control_due.notify()
             return summary_of(member)
-        with self._leaving:
-            if self._member is None:
-                return WorkerSummary()
-            if self._summary is None:
-                self._leave(self._member, grace, _give_up or threading.Event())
-            assert self._summary is not None
-            error, self._member.error = self._member.error, None
+        if member is None:
+            return WorkerSummary()
+        with member.lock:
+            # The shortest grace of all callers counts.
+            self._leave_by = min(self._leave_by, time.monotonic() + grace)
+            is_first, self._leaver = self._leaver is None, self._leaver or threading.get_ident()
+        if is_first:
+            try:
+                self._leave(member, _give_up or threading.Event())
+            finally:
+                self._has_left.set()
+        elif self._leaver == threading.get_ident() and not self._has_left.is_set():
+            return summary_of(member)  # called by a signal handler in the middle of `leave`
+        self._has_left.wait()
+        with member.lock:
+            error, member.error = member.error, None
         if error is not None:
             raise error
-        return self._summary
+        return self._summary or summary_of(member)
 
     def assigned(self) -> dict[int, Assignment]:
         """Return the partitions that it handles now."""
@@ -441,41 +464,45 @@ class Worker:
         """Say which group and stream it works for."""
         return f"<Worker {self.name!r} of group {self.settings.group!r} on {self.source.stream!r}>"
 
-    def _leave(self, member: Membership, grace: float, give_up: threading.Event) -> None:
+    def _leave(self, member: Membership, give_up: threading.Event) -> None:
         with member.lock:
             member.control.leave()
             member.control_due.notify()
-        self._wait(member, grace, give_up)
+        self._wait(member, lambda: self._leave_by, give_up)
         with member.lock:
             if not member.control.ended:
                 member.control.give_up()
                 member.obey(member.control.orders())
                 member.control_due.notify()
-        self._wait(member, member.control.timeout_ms / 1_000, threading.Event())
+        end = time.monotonic() + member.control.timeout_ms / 1_000
+        self._wait(member, lambda: end, threading.Event())
         with member.lock:
             self._summary = summary_of(member)
             member.stop_threads()
         if member.notes.unfinished:
             _log.warning(
-                "%s: records in hand were given up after %g s, by partition: %s",
+                "%s: records in hand were given up, by partition: %s",
                 member.stream,
-                grace,
                 member.notes.unfinished,
             )
         member.connection.close()
         # Whatever still runs there is ignored, so a handler that hangs is not waited for.
         is_calm = not self._summary.unfinished
         member.queue.shutdown(_LAST_SHUTDOWN_S if is_calm else 0)
+        if not member.lanes:  # else the local queue has closed the handlers
+            for route in self._routes.all:
+                if route.on_close is not None:
+                    route.on_close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(1.0)
+        atexit.unregister(self._at_exit)
 
     @staticmethod
-    def _wait(member: Membership, seconds: float, give_up: threading.Event) -> None:
+    def _wait(member: Membership, end: Callable[[], float], give_up: threading.Event) -> None:
         """Wait until the control side has ended, the time is over, or `give_up` is set."""
-        end = time.monotonic() + seconds
         while not (member.control.ended or member.is_stopping):
-            left = end - time.monotonic()
+            left = end() - time.monotonic()
             if left <= 0 or give_up.is_set():
                 return
             with member.lock:
@@ -513,12 +540,14 @@ class Worker:
 def _is_idle(member: Membership, seconds: float) -> bool:
     """Whether all that it holds was read to the end, and nothing came for some seconds."""
     with member.lock:
-        now, notes = member.now_ms(), member.notes
-        if notes.assigned == 0 and now - notes.started_ms < member.settings.lease_ms:
+        notes = member.notes
+        if not member.control.is_settled:
+            return False
+        if notes.assigned == 0 and notes.idle_s < member.settings.lease_ms / 1_000:
             return False  # the first plan may still come
         waiting = any(not (held.is_caught_up or held.is_paused) for held in member.held.values())
         busy = waiting or member.counts.in_hand > 0 or bool(member.dirty)
-        return not busy and now - notes.active_ms >= seconds * 1_000
+        return not busy and notes.idle_s >= seconds
 
 
 @contextmanager
@@ -538,16 +567,21 @@ def _signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
             _log.info("%s: leaving the group", name)
             stop.set()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    # None: set by another language, and it could not be put back.
+    mine = [number for number in numbers if before[number] not in (signal.SIG_IGN, None)]
+    for number in mine:
+        signal.signal(number, note)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in mine:
+            signal.signal(number, before[number])
 
 
-def _leave_at_exit(worker: Worker) -> None:
-    """Leave when the interpreter ends, unless the worker is garbage then."""
+def _leave_at_exit(worker: Worker) -> Callable[[], None]:
+    """Leave when the interpreter ends, unless the worker is garbage then; return what does it."""
     known = weakref.ref(worker)
 
     def leave() -> None:
@@ -555,4 +589,4 @@ def _leave_at_exit(worker: Worker) -> None:
         if found is not None and os.getpid() == found._pid:
             found.leave()
 
-    atexit.register(leave)
+    return atexit.register(leave)

@@ -83,7 +83,9 @@ class Worker:
             scripts = self.world.groups[self.group]
             self.world.network.call(
                 self,
-                lambda: self.world.run_script(self.group, perform, scripts, control, call),
+                lambda: self.world.run_script(
+                    self.group, perform, scripts, control, control.planned(call)
+                ),
                 lambda reply: control.reply(call, reply, self.now_ms),
                 lambda: control.failed(call, self.now_ms),
                 self.timeout_us,

@@ -5,8 +5,15 @@ from collections import Counter
 
 import pytest
 
-from batchqueue import ConfigError, RetryPolicy
-from batchqueue.groups import HandlerFailedError, MemoryStreams, OnFailure, StaleTokenError, Worker
+from batchqueue import BatchFailed, ConfigError, RetryPolicy, ThreadPolicy
+from batchqueue.groups import (
+    Codec,
+    HandlerFailedError,
+    MemoryStreams,
+    OnFailure,
+    StaleTokenError,
+    Worker,
+)
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
@@ -141,8 +148,64 @@ class TestDeadLetters:
         assert headers.count("dead-error") == 1
         assert dict(letter.headers)["mine"] == b"1"
 
+    def test_later_records_wait_for_one_that_does_not_decode(self, streams):
+        """Else a sink that checks offsets would be past it when the codec is right."""
+        got = Collected()
+        with streams.producer() as producer:
+            for value in (b"a", b"b", b"\xff", b"\xfe", b"c"):
+                producer.send(value, partition=0)
+            producer.send(b"d", partition=1)
+        worker = worker_of(streams, got, retry=QUICK)
+        with running(worker):
+            eventually(lambda: worker.metrics().blocked_partitions == (0,), "it is blocked")
+            eventually(lambda: got.count == 3, "what comes before it is handled")
+            assert sorted(got.values) == ["a", "b", "d"]
+            summary = worker.leave()
+            assert summary.unfinished == {}
+        latin = Worker("g", streams, codec=Codec(str.encode, lambda data: data.decode("latin1")))
+        latin.handler(got)
+        latin.run(until_idle=0.05)
+        assert [record.value for record in got.records[0]] == ["a", "b", "\xff", "\xfe", "c"]
+
+    def test_records_after_several_bad_ones_are_handled(self, streams):
+        got = Collected()
+        with streams.producer() as producer:
+            for number in range(40):
+                producer.send(b"\xff" if number % 4 in (1, 2) else b"good", partition=0)
+        worker = worker_of(streams, got, retry=QUICK, on_failure=OnFailure.DEAD_LETTER)
+        summary = worker.run(until_idle=0.05)
+        assert (summary.handled, summary.dead) == (20, 20)
+        offsets = [letter.offset for letter in streams.dead_letters("g")[0]]
+        assert offsets == sorted(offsets)
+
 
 class TestSkipAndStop:
+    def test_skip_with_bisect_leaves_out_the_bad_records_only(self, streams):
+        got = Collected()
+
+        def handler(batch):
+            if "3" in batch.values:
+                raise ValueError("no")
+            got(batch)
+
+        send(streams, 10, partition=0)
+        retry = RetryPolicy(attempts=1, bisect=True)
+        worker = worker_of(streams, handler, retry=retry, on_failure=OnFailure.SKIP)
+        summary = worker.run(until_idle=0.05)
+        assert (summary.handled, summary.skipped) == (9, 1)
+
+    @pytest.mark.parametrize("kind", ["failure", "coroutine"])
+    def test_what_a_handler_returns_may_be_a_failure(self, streams, kind):
+        async def coroutine(batch):
+            pass
+
+        def handler(batch):
+            return BatchFailed(indexes=[0]) if kind == "failure" else coroutine(batch)
+
+        send(streams, 2, partition=0)
+        worker = worker_of(streams, handler, retry=QUICK, on_failure=OnFailure.DEAD_LETTER)
+        assert worker.run(until_idle=0.05).dead == 2
+
     def test_skipped_records_are_counted_and_the_partition_continues(self, streams):
         got = Collected()
 
@@ -213,6 +276,18 @@ class TestSlowAndHung:
         blocker.release()
         assert committed(streams, 0) == 5
 
+    def test_more_handlers_hang_than_there_are_threads(self):
+        streams = MemoryStreams("orders", partitions=12)
+        blocker, got = Blocker(), Collected()
+        worker = Worker("g", streams, codec="utf8", threads=ThreadPolicy.fixed(1))
+        worker.handler_factory(lambda given: got if given.partition == 11 else blocker.of())
+        send(streams, 11)
+        with running(worker):
+            eventually(lambda: len(blocker.inside) == 11, "all of them hang")
+            send(streams, 100, partition=11)
+            eventually(lambda: got.count == 100, "the last partition is handled")
+            blocker.release()
+
     def test_a_move_waits_for_the_handler_and_the_other_partition_moves(self):
         streams = MemoryStreams("orders", partitions=4)
         blocker, got = Blocker(), Collected()
@@ -266,6 +341,12 @@ class TestCallbacks:
             eventually(lambda: got.count == 4, "the records are handled in the end")
         assert {each for call in calls[1:] for each in call} == {0, 1}
 
+    def test_a_factory_that_returns_no_handler_stops_the_worker(self, streams):
+        worker = Worker("g", streams)
+        worker.handler_factory(lambda assignment: None)
+        with pytest.raises(ConfigError, match="cannot be a handler"):
+            worker.run()
+
     def test_leave_does_not_wait_for_another_call_of_on_assign(self, streams):
         called = threading.Event()
 
@@ -286,7 +367,7 @@ class TestCallbacks:
         worker = worker_of(streams, Collected(), on_revoke=on_revoke)
         assert worker.run(until_idle=0.05).handled == 10
         assert committed(streams, 0) + committed(streams, 1) == 10
-        assert "on_revoke of orders raised: ValueError('cannot flush')" in caplog.text
+        assert "on_revoke of orders raised: ValueError: cannot flush" in caplog.text
 
     def test_callbacks_come_before_the_first_record_and_after_the_last(self, streams):
         seen = []

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from batchqueue import ConfigError, RetryPolicy
+from batchqueue import ConfigError, QueueClosedError, RetryPolicy
 from batchqueue.groups import (
     Assignment,
     Codec,
@@ -129,6 +129,17 @@ class TestKinds:
         worker.handler(others)
         worker.run(until_idle=0.05)
         assert (paid.count, others.count) == (3, 3)
+
+    def test_a_class_and_a_tag_of_one_name_are_two_kinds(self, streams):
+        seen = []
+        with streams.producer(codec=ORDERS) as producer:
+            producer.send(Order("1"), partition=0)
+            producer.send(Refund("-2"), partition=0, headers={"type": "Order"})
+        worker = Worker("g", streams, codec=ORDERS)
+        worker.add_handler(Order, lambda batch: seen.append(batch.kind))
+        worker.add_handler("Order", lambda batch: seen.append(batch.kind))
+        worker.run(until_idle=0.05)
+        assert sorted(seen) == sorted([f"{Order.__module__}.Order", "tag Order"])
 
     def test_one_handler_of_two_kinds_gets_both_in_order(self, streams):
         got = Collected()
@@ -319,6 +330,30 @@ class TestStart:
         assert (summary.handled, summary.lost_records) == (5, 5)
         assert script.state.fences["g"].done == 20
 
+    @pytest.mark.parametrize("is_later", [False, True], ids=["with records left", "and no more"])
+    def test_records_that_are_trimmed_while_a_worker_is_behind(self, streams, is_later):
+        blocker = Blocker()
+        worker = worker_of(streams, blocker, prefetch=5, on_gap="skip", max_batch_items=5)
+        send(streams, 20, partition=0)
+        with running(worker):
+            assert blocker.entered.wait(WAIT_S)
+            del streams.script(0).state.entries[: 12 if is_later else 20]
+            blocker.release()
+            lost = 7 if is_later else 15
+            eventually(lambda: worker.metrics().lost_records == lost, "the gap is noticed")
+            eventually(lambda: worker.metrics().handled == 20 - lost, "the rest is handled")
+
+    def test_a_gap_while_a_worker_is_behind_stops_it(self, streams):
+        blocker = Blocker()
+        worker = worker_of(streams, blocker, prefetch=5, max_batch_items=5)
+        send(streams, 20, partition=0)
+        worker.start()
+        assert blocker.entered.wait(WAIT_S)
+        del streams.script(0).state.entries[:12]
+        blocker.release()
+        with pytest.raises(TruncatedError, match="7 records after offset"):
+            worker.run()
+
 
 class TestProducer:
     def test_a_key_has_one_partition_and_its_records_are_in_order(self):
@@ -373,13 +408,19 @@ class TestProducer:
         [
             ({"partition": 2}, "partition is 2; give an int from 0 to 1"),
             ({"partition": "0"}, "partition is '0'"),
-            ({"headers": {"a": 1}}, r"the headers have \('a', 1\)"),
+            ({"headers": {"a": 1}}, r"the headers have \('a', 1\); give names as str"),
         ],
     )
     def test_bad_arguments_add_nothing(self, streams, arguments, message):
         with streams.producer(codec="utf8") as producer, pytest.raises(ConfigError, match=message):
             producer.send("x", **arguments)
         assert all(streams.script(each).state.added == 0 for each in range(2))
+
+    def test_a_closed_producer_sends_nothing(self, streams):
+        producer = streams.producer()
+        producer.close()
+        with pytest.raises(QueueClosedError, match="the producer of orders is closed"):
+            producer.send(b"x")
 
     @pytest.mark.parametrize(
         ("settings", "message"),

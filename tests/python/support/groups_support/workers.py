@@ -45,11 +45,17 @@ class Blocker:
 
     def __init__(self):
         self.entered = threading.Event()
+        self.inside = []
         self._go = threading.Event()
 
-    def __call__(self, *_):
+    def __call__(self, *arguments):
+        self.inside.append(arguments)
         self.entered.set()
         assert self._go.wait(WAIT_S)
+
+    def of(self):
+        """Returns another function that waits as this one does."""
+        return lambda *arguments: self(*arguments)
 
     def release(self):
         self._go.set()
