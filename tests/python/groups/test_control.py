@@ -7,9 +7,9 @@ import pytest
 from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.control import Control
 from batchqueue.groups.memory import GroupScripts
-from batchqueue.groups.memory.perform import perform
 from batchqueue.groups.messages import CallKind, EventKind
 from batchqueue.groups.orders import Loss, OrderKind, Phase, Seat
+from batchqueue.groups.perform import perform
 
 LEASE_MS = 1_000
 

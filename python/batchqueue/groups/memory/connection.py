@@ -16,9 +16,9 @@ from batchqueue.groups.backend import (
 from batchqueue.groups.control import Control
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.memory.group import GroupScripts
-from batchqueue.groups.memory.perform import perform
 from batchqueue.groups.messages import Call, Commit, Entry, Fenced, Opened, Reply
 from batchqueue.groups.offsets import SEQUENCE_BITS
+from batchqueue.groups.perform import perform
 from batchqueue.groups.record import Record
 from batchqueue.groups.start import Start
 

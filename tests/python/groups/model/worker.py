@@ -3,9 +3,9 @@ random time.
 """
 
 from batchqueue.groups.control import Control
-from batchqueue.groups.memory.perform import perform
 from batchqueue.groups.messages import Commit, Entry, Fenced, Opened
 from batchqueue.groups.orders import OrderKind, Phase, Seat
+from batchqueue.groups.perform import perform
 from batchqueue.groups.tracker import PartitionTracker
 
 POLL_US = 20_000
