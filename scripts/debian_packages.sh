@@ -10,7 +10,8 @@
 # and then calls `provide "$@"`.
 
 without() {
-    echo "$(basename "$0"): no $name server, and $1: install one, so that $command is on the PATH" >&2
+    echo "$(basename "$0"): no $name server, and $1:" \
+        "install one, so that $command is on the PATH" >&2
     [ "$optional" ] && exit 0
     exit 1
 }

@@ -39,6 +39,7 @@ from batchqueue.groups.memory import ManualClock, MemoryStreams
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.groups.producer import Producer
 from batchqueue.groups.record import Assignment, Record
+from batchqueue.groups.redis import RedisStreams
 from batchqueue.groups.skew import SkewDetectionConfig, SkewDetector, skew_report
 from batchqueue.groups.start import Start
 from batchqueue.groups.worker import Batch, OnGap, Worker, WorkerMetrics, WorkerSummary
@@ -61,6 +62,7 @@ __all__ = [
     "Producer",
     "Record",
     "RecordTooLargeError",
+    "RedisStreams",
     "ReplacedError",
     "SkewDetectionConfig",
     "SkewDetector",

@@ -44,6 +44,7 @@ def test_wheel_holds_the_library_the_stubs_and_the_licence_but_no_tests(wheel: P
         "py.typed",
         "__init__.py",
         "cli/app.py",
+        "groups/redis/scripts/join.lua",
         "spark/format/source.py",
     }
     assert {f"batchqueue/{name}" for name in expected} <= names

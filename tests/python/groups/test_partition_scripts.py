@@ -1,22 +1,20 @@
-"""The scripts of a partition in memory: records, fences and commits."""
-
-from types import SimpleNamespace
+"""The scripts of a partition on each backend: records, fences and commits."""
 
 import pytest
 
-from batchqueue.groups.memory import PartitionScripts
 from batchqueue.groups.messages import Commit, Entry, Fenced
 from batchqueue.groups.start import Start
+from groups_support.scripts import EFFECTS, PARTITIONS, Clock
 
 
 @pytest.fixture
 def clock():
-    return SimpleNamespace(us=1_700_000_000_000_000)
+    return Clock()
 
 
-@pytest.fixture
-def partition(clock):
-    return PartitionScripts(lambda: clock.us)
+@pytest.fixture(params=list(PARTITIONS))
+def partition(request, clock):
+    return PARTITIONS[request.param](request, clock)
 
 
 class TestFence:
@@ -40,7 +38,7 @@ class TestFence:
     def test_commit_is_stored_once(self, partition):
         first, second = partition.add(b"x"), partition.add(b"y")
         partition.open("g", 1, "a")
-        commands = [("SET", "k", 1)]
+        commands = [("RPUSH", EFFECTS, "x")]
 
         for _ in range(2):
             reply = partition.commit("g", 1, "a", second, 2, commands=commands)

@@ -1,4 +1,4 @@
-"""The scripts of a group in memory: members, plans and grants, with a clock by hand."""
+"""The scripts of a group on each backend: members, plans and grants, with a clock by hand."""
 
 import threading
 from types import SimpleNamespace
@@ -15,19 +15,9 @@ from batchqueue.groups.messages import (
     Refusal,
     Replaced,
 )
+from groups_support.scripts import GROUPS, Clock
 
 LEASE_MS = 1_000
-
-
-class Clock:
-    def __init__(self):
-        self.us = 1_700_000_000_000_000
-
-    def __call__(self):
-        return self.us
-
-    def pass_ms(self, ms):
-        self.us += ms * 1_000
 
 
 @pytest.fixture
@@ -35,9 +25,9 @@ def clock():
     return Clock()
 
 
-@pytest.fixture
-def group(clock):
-    return GroupScripts(clock)
+@pytest.fixture(params=list(GROUPS))
+def group(request, clock):
+    return GROUPS[request.param](request, clock)
 
 
 def member(name, process=1, session=1, **fields):
@@ -249,7 +239,7 @@ class TestSync:
 
     def test_target_gets_a_partition_after_its_release(self, group, clock, owners):
         clock.pass_ms(1)
-        group.state.targets[0] = "b"
+        group.retarget(0, "b")
 
         assert group.sync("a", 3, 0, {0: owners.a}).revoked == (0,)
         assert group.sync("b", 2, 0, {1: owners.b}).grants == {}
@@ -266,13 +256,13 @@ class TestSync:
         assert group.state.owners[0] == ("a", fresh)
 
     def test_what_is_not_held_is_freed_for_its_target(self, group, owners):
-        group.state.targets[0] = "b"
+        group.retarget(0, "b")
         group.sync("a", 3, 0, {})
 
         assert 0 in group.sync("b", 2, 0, {1: owners.b}).grants
 
     def test_partition_stays_while_its_target_is_dead(self, group, owners):
-        group.state.targets[0] = "b"
+        group.retarget(0, "b")
         group.leave("b")
 
         assert group.sync("a", 3, 0, {0: owners.a}).revoked == ()
@@ -309,7 +299,8 @@ class TestWakeUps:
         (event,) = group.history(version)
         assert (event.kind, event.session, event.name) == (EventKind.JOIN, "b", "b")
 
-    def test_wait_ends_with_a_change(self, group):
+    def test_wait_ends_with_a_change(self, clock):
+        group = GroupScripts(clock)
         version = group.state.version
         thread = threading.Thread(target=group.resize, args=(3,))
         thread.start()

@@ -1,0 +1,15 @@
+"""Partition groups on Redis.
+
+| file | holds |
+|---|---|
+| `scripts/` | the scripts of the ownership protocol, in Lua; its `README.md` has keys and states |
+| `streams.py` | `RedisStreams`, a stream as a value |
+| `connection.py`, `writer.py`, `administration.py` | connections of workers, producers, monitors |
+| `group.py`, `partition.py` | calls of the scripts, and what they reply |
+| `client.py`, `checks.py` | connections of redis-py, their errors, what the server must be like |
+| `keys.py`, `records.py`, `library.py` | names of keys, fields of records, texts of scripts |
+"""
+
+from batchqueue.groups.redis.streams import RedisStreams
+
+__all__ = ["RedisStreams"]

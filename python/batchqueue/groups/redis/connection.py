@@ -1,0 +1,191 @@
+"""`RedisConnection`: a worker's connections to a stream on Redis, one for each of its threads."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from batchqueue.groups.backend import (
+    CommitRequest,
+    Decode,
+    Fetch,
+    Fetched,
+    Opening,
+    PartitionInfo,
+    SetAside,
+)
+from batchqueue.groups.control import BEATS_PER_LEASE, Control
+from batchqueue.groups.messages import Call, Commit, Entry, Fenced, Opened, Reply
+from batchqueue.groups.offsets import format_id, parse_id
+from batchqueue.groups.perform import perform
+from batchqueue.groups.record import Record
+from batchqueue.groups.redis.checks import check_server
+from batchqueue.groups.redis.client import Link, Server
+from batchqueue.groups.redis.count import fixed_partitions
+from batchqueue.groups.redis.group import RedisGroup
+from batchqueue.groups.redis.keys import PartitionKeys, history_key, readers_key
+from batchqueue.groups.redis.partition import (
+    PartitionCalls,
+    committed,
+    info_of,
+    opened,
+    was_set_aside,
+)
+from batchqueue.groups.redis.records import Item, entry_of, record_of, size_of
+from batchqueue.groups.start import Start
+
+_LONGEST_BLOCK_S = 0.5
+"""How long the server may hold back a reply. A connection that waits longer is taken for dead."""
+
+_REPLY_BYTES = 32 << 20
+"""What the reply to a read may have, as far as records are like those before."""
+
+_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class RedisConnection:
+    """A worker's connection; see `backend.Connection`."""
+
+    longest_wait_s = float("inf")
+
+    def __init__(self, server: Server, stream: str, group: str, *, lease_ms: int) -> None:
+        """Connect with the first call of each thread.
+
+        Args:
+            server: Where Redis is.
+            stream: The stream.
+            group: The group.
+            lease_ms: Control calls take a quarter of it at most, all others the whole.
+        """
+        self._stream = stream
+        self._name = group
+        lease_s = lease_ms / 1_000
+        self._control = Link(server, stream, lease_s / BEATS_PER_LEASE)
+        self._listener = Link(server, stream, lease_s + _LONGEST_BLOCK_S)
+        self._committer = Link(server, stream, lease_s)
+        self._reader = Link(server, stream, lease_s + _LONGEST_BLOCK_S)
+        self._group = RedisGroup(self._control, stream, group)
+        self._calls = PartitionCalls(stream, group)
+        self._history = history_key(stream, group)
+        self._record_bytes = 65_536.0  # until the first were read
+
+    def now_ms(self) -> float:
+        """Return the time of this machine since it was started, including suspends."""
+        return time.clock_gettime_ns(_clock) / 1_000_000
+
+    def partitions(self, given: int | None) -> int:
+        """Return the partitions of the stream, after a check of the server."""
+        check_server(self._control)
+        count = fixed_partitions(self._control, self._stream, given)
+        # Before the group opens a partition: what it has not read is not trimmed from now on.
+        self._control.run([("SADD", readers_key(self._stream), self._name)])
+        return count
+
+    def perform(self, control: Control, call: Call) -> Reply:
+        """Run the script of a call."""
+        return perform(self._group, control, call)
+
+    def wait(self, version: int, timeout_s: float) -> int:
+        """Wait for a change of the group."""
+        # The ids of events are versions. The last one is read first: after a failover it may be
+        # below the version that is known, and then no event follows that.
+        [last] = self._listener.run([("XREVRANGE", self._history, "+", "-", "COUNT", 1)])
+        if last and _version(last[0]) != version:
+            return _version(last[0])
+        end = time.monotonic() + timeout_s
+        while (block_ms := _block_ms(end - time.monotonic())) > 0:
+            words = ("XREAD", "BLOCK", block_ms, "STREAMS", self._history, f"{version}-0")
+            [found] = self._listener.run([words])
+            if found:
+                [(_, events)] = found
+                return _version(events[-1])
+        return version
+
+    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
+        """Open partitions."""
+        calls = [self._calls.open(each, start) for each in openings]
+        return [opened(reply) for reply in self._committer.call(calls)]
+
+    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
+        """Commit partitions.
+
+        Raises:
+            redis.ResponseError: A command of `commit_with` failed. Those before it ran, and its
+                offset is not stored; the other partitions are committed.
+        """
+        calls = [self._calls.commit(each) for each in commits]
+        return [committed(reply) for reply in self._committer.call(calls)]
+
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+        """Store dead letters."""
+        calls = [self._calls.set_aside(each) for each in requests]
+        return [was_set_aside(reply) for reply in self._committer.call(calls)]
+
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+        """Return where partitions are."""
+        calls = [self._calls.info(each) for each in partitions]
+        return [info_of(reply) for reply in self._listener.call(calls)]
+
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+        """Read records of partitions."""
+        if not fetches:
+            return []
+        by_limit: dict[int, list[Fetch]] = {}
+        most = max(1, int(_REPLY_BYTES / self._record_bytes / len(fetches)))
+        for fetch in fetches:
+            by_limit.setdefault(min(fetch.limit, most), []).append(fetch)
+        end = time.monotonic() + wait_ms / 1_000
+        if len(by_limit) > 1:  # a command has one limit, and one that waits holds up the others
+            words = [self._read_words(limit, each) for limit, each in by_limit.items()]
+            found = [part for reply in self._reader.run(words) for part in reply or ()]
+            if found:
+                return self._fetched(found, fetches)
+        while True:
+            block_ms = _block_ms(end - time.monotonic())
+            [reply] = self._reader.run([self._read_words(min(by_limit), fetches, block_ms)])
+            if reply or block_ms == 0:
+                return self._fetched(reply or (), fetches)
+
+    def record(self, item: Item, decode: Decode) -> Record[Any]:
+        """Return the record of an item."""
+        return record_of(item, decode)
+
+    def entry(self, item: Item) -> Entry:
+        """Return an item as it is in the stream."""
+        return entry_of(item)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for link in (self._control, self._listener, self._committer, self._reader):
+            link.close()
+
+    def _read_words(
+        self, limit: int, fetches: Sequence[Fetch], block_ms: int = 0
+    ) -> list[str | int]:
+        blocking = ("BLOCK", block_ms) if block_ms else ()
+        keys = [PartitionKeys(self._stream, each.partition).records for each in fetches]
+        ids = [format_id(each.after) for each in fetches]
+        return ["XREAD", "COUNT", limit, *blocking, "STREAMS", *keys, *ids]
+
+    def _fetched(self, found: Sequence[Any], fetches: Sequence[Fetch]) -> list[Fetched]:
+        keys = {
+            PartitionKeys(self._stream, each.partition).records.encode(): each.partition
+            for each in fetches
+        }
+        fetched = []
+        for key, items in found:
+            first, last = parse_id(items[0][0]), parse_id(items[-1][0])
+            fetched.append(Fetched(keys[key], items, first, last, size_of(items)))
+        count = sum(len(each.items) for each in fetched)
+        if count:
+            # Half of what was known, so that a few large records count soon.
+            size = sum(each.size for each in fetched) / count
+            self._record_bytes = max(64.0, (self._record_bytes + size) / 2)
+        return fetched
+
+
+def _version(event: Any) -> int:
+    return int(event[0].partition(b"-")[0])
+
+
+def _block_ms(seconds: float) -> int:
+    return max(0, min(int(seconds * 1_000), int(_LONGEST_BLOCK_S * 1_000)))

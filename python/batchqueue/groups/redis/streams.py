@@ -1,0 +1,150 @@
+"""`RedisStreams`: a stream on Redis, and its groups."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.count import check_name, partition_count
+from batchqueue.groups.producer import Key, Producer
+from batchqueue.groups.redis.administration import RedisAdministration
+from batchqueue.groups.redis.client import Server
+from batchqueue.groups.redis.connection import RedisConnection
+from batchqueue.groups.redis.writer import RedisWriter
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+class RedisStreams:
+    """A stream on Redis 6.2 or later, with one Redis stream per partition. Needs the extra `redis`.
+
+    It is a value: it holds no connection, and cannot be changed. It can be pickled, together with
+    the URL and the options, so with the password in them. To keep secrets out of pickles, give a
+    function that reads them where it is called.
+
+    A user of the server needs the keys `bq:*`, and the commands `TIME`, `INFO`, `EVAL`, `EVALSHA`,
+    `EXISTS`, `DEL`, `GET`, `SET`, `HGET`, `HSET`, `HSETNX`, `HMGET`, `HGETALL`, `HDEL`, `HINCRBY`,
+    `SADD`, `SREM`, `SMEMBERS`, `ZADD`, `ZREM`, `ZCARD`, `ZSCORE`, `ZRANGE`, `ZRANGEBYSCORE`,
+    `XADD`, `XDEL`, `XLEN`, `XRANGE`, `XREVRANGE`, `XREAD`, `XTRIM` and `XINFO`, besides those of
+    `Batch.commit_with`.
+
+    Set `maxmemory-policy noeviction` and `appendonly yes` on the server, or it may lose offsets.
+
+    Attributes:
+        stream: The name of the stream.
+        partition_count: The partitions of a new stream, which an existing one must have; None for
+            any.
+
+    Example:
+        >>> from batchqueue.groups import RedisStreams
+        >>> RedisStreams("redis://:secret@localhost", "orders", partitions=64)
+        RedisStreams(localhost:6379/0, stream='orders', partitions=64)
+    """
+
+    __slots__ = ("_server", "partition_count", "stream")
+
+    _server: Server
+    stream: str
+    partition_count: int | None
+
+    def __init__(
+        self,
+        url: "str | Callable[[], Redis]",
+        stream: str,
+        *,
+        partitions: int | None = None,
+        **redis_options: Any,
+    ) -> None:
+        """Describe the stream. This connects to nothing.
+
+        Args:
+            url: `redis://`, `rediss://` or `unix://`, as redis-py takes it. Or a function without
+                arguments that returns a `redis.Redis`, for instance of a sentinel; it must be
+                possible to pickle it if the stream is to reach other processes. Not for clusters.
+            stream: The name.
+            partitions: The partitions of a new stream, 1 to 16,384, which an existing one must
+                have. Default: None, 1 for a new stream, and any number for an existing one.
+            **redis_options: Further arguments of `redis.Redis`, for instance `username` or
+                `ssl_ca_certs`; not with a function. Timeouts and retries follow from the lease.
+
+        Raises:
+            ConfigError: An argument is invalid.
+        """
+        if not (isinstance(url, str) or callable(url)):
+            raise ConfigError(
+                f"RedisStreams: url is a {type(url).__name__}; give a URL, or a function that "
+                "returns a redis.Redis"
+            )
+        if callable(url) and redis_options:
+            names = ", ".join(redis_options)
+            raise ConfigError(f"RedisStreams: {names} with a function; let it pass them on")
+        count = None if partitions is None else partition_count(partitions)
+        setting = object.__setattr__
+        setting(self, "_server", Server(url, dict(redis_options)))
+        setting(self, "stream", check_name("the stream", stream))
+        setting(self, "partition_count", count)
+
+    def producer(
+        self,
+        *,
+        codec: Any = "bytes",
+        key: Key | None = None,
+        max_len: int | None = None,
+        partitions: int | None = None,
+    ) -> Producer:
+        """Return a producer of the stream; see `Producer`.
+
+        Raises:
+            StreamUnavailableError: The server cannot be reached.
+            MissingPackageError: redis-py is not installed.
+        """
+        return Producer(self, codec=codec, key=key, max_len=max_len, partitions=partitions)
+
+    def connect(self, group: str, *, lease_ms: int, name: str) -> RedisConnection:
+        """Connect a worker; it does this on its own."""
+        check_name("the worker", name)
+        group = check_name("the group", group)
+        return RedisConnection(self._server, self.stream, group, lease_ms=lease_ms)
+
+    def open_writer(self) -> RedisWriter:
+        """Connect a producer; it does this on its own."""
+        return RedisWriter(self._server, self.stream)
+
+    def open_administration(self, group: str) -> RedisAdministration:
+        """Connect a monitor; it does this on its own."""
+        return RedisAdministration(self._server, self.stream, check_name("the group", group))
+
+    def __repr__(self) -> str:
+        """Say where the stream is, without secrets."""
+        given = "" if self.partition_count is None else f", partitions={self.partition_count}"
+        return f"RedisStreams({self._server.place}, stream={self.stream!r}{given})"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same stream, with the same options."""
+        return isinstance(other, RedisStreams) and self._state == other._state
+
+    def __hash__(self) -> int:
+        """Return a hash; options do not count."""
+        return hash((self._server.address, self.stream, self.partition_count))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse it.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(f"RedisStreams cannot be changed: {name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _streams, self._state
+
+    @property
+    def _state(self) -> tuple[Any, ...]:
+        server = self._server
+        return server.address, self.stream, self.partition_count, dict(server.options)
+
+
+def _streams(
+    url: "str | Callable[[], Redis]", stream: str, partitions: int | None, options: dict[str, Any]
+) -> RedisStreams:
+    return RedisStreams(url, stream, partitions=partitions, **options)
