@@ -39,6 +39,9 @@ _LONGEST_BLOCK_S = 0.5
 _REPLY_BYTES = 32 << 20
 """What the reply to a read may have, as far as records are like those before."""
 
+_REPLY_RECORDS = 16_384
+"""Records of a reply. Larger replies are slower: the garbage collector goes through them."""
+
 _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -130,7 +133,8 @@ class RedisConnection:
         if not fetches:
             return []
         by_limit: dict[int, list[Fetch]] = {}
-        most = max(1, int(_REPLY_BYTES / self._record_bytes / len(fetches)))
+        records = min(_REPLY_RECORDS, int(_REPLY_BYTES / self._record_bytes))
+        most = max(1, records // len(fetches))
         for fetch in fetches:
             by_limit.setdefault(min(fetch.limit, most), []).append(fetch)
         end = time.monotonic() + wait_ms / 1_000
