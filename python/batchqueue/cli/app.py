@@ -1,14 +1,15 @@
-"""The console script `batchqueue`: parses arguments, runs the command, turns errors to messages."""
+"""The console script `batchqueue`: finds the command, runs it, turns errors to messages."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
 from batchqueue import __version__
-from batchqueue.cli.demo.options import DemoOptions, add_arguments, require_packages
+from batchqueue.cli.command import FAILED, INTERRUPTED, INVALID_USE, Command
+from batchqueue.cli.demo.options import DEMO
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
-OK, FAILED, INVALID_USE, INTERRUPTED = 0, 1, 2, 130
+COMMANDS = (DEMO,)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,25 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="batchqueue", description="A partitioned batch queue.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    add_arguments(
-        commands.add_parser("demo", help="aggregate a year of flights, and check the result")
-    )
-    options = DemoOptions.from_arguments(parser.parse_args(arguments))
+    for each in COMMANDS:
+        each.add_to(commands)
+    parsed = parser.parse_args(arguments)
+    command: Command = parsed.command
     try:
-        require_packages()
-        # After the check, because it imports packages that may be missing.
-        from batchqueue.cli.demo.command import run
-
-        return OK if run(options) else FAILED
+        return command.run(parsed)
     except ConfigError as error:
-        print(f"batchqueue demo: {error}", file=sys.stderr)
+        print(f"{parsed.command_name}: {error}", file=sys.stderr)
         return INVALID_USE
     except BatchQueueError as error:
-        print(f"batchqueue demo: {error}", file=sys.stderr)
+        print(f"{parsed.command_name}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print(
-            "\ninterrupted: the same command with the same --output continues from here",
-            file=sys.stderr,
-        )
+        if command.interrupted:
+            print(f"\n{command.interrupted}", file=sys.stderr)
         return INTERRUPTED

@@ -1,5 +1,6 @@
 """The console script without its commands."""
 
+import argparse
 import subprocess
 import sys
 import tomllib
@@ -7,7 +8,9 @@ import tomllib
 import pytest
 
 import batchqueue
-from batchqueue.cli import main
+from batchqueue.cli import app, main
+from batchqueue.cli.command import Command
+from batchqueue.exceptions import ConfigError, MissingPackageError
 from pages import ROOT
 
 
@@ -30,3 +33,37 @@ def test_missing_command_is_rejected(capsys: pytest.CaptureFixture[str]) -> None
         main([])
     assert exit_.value.code == 2
     assert "command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "message"),
+    [
+        (0, 0, ""),
+        (1, 1, ""),
+        (ConfigError("no such thing"), 2, "batchqueue try: no such thing\n"),
+        (MissingPackageError("install it"), 1, "batchqueue try: install it\n"),
+        (KeyboardInterrupt(), 130, "\nrun it again\n"),
+    ],
+)
+def test_outcome_of_a_command_gives_its_exit_code_and_message(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: int | BaseException,
+    code: int,
+    message: str,
+) -> None:
+    def run(arguments: argparse.Namespace) -> int:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    command = Command(
+        name="try",
+        help="tries",
+        add_arguments=lambda parser: None,
+        run=run,
+        interrupted="run it again",
+    )
+    monkeypatch.setattr(app, "COMMANDS", (command,))
+    assert main(["try"]) == code
+    assert capsys.readouterr().err == message

@@ -1,14 +1,15 @@
-"""The options of `batchqueue demo`, and the packages it needs, which this module never imports."""
+"""The command `demo`: its options, and the packages it needs, which this module never imports."""
 
 import argparse
 import importlib.util
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from batchqueue._requirements import install_command
+from batchqueue.cli.command import FAILED, OK, Command
+from batchqueue.cli.numbers import whole_number
 from batchqueue.exceptions import ConfigError
 
 ALL_FLIGHTS = 336_776
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and compare every aggregate with Spark SQL. If stopped, the same command continues."
     )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
-    rows, scale = _whole_number(1, ALL_FLIGHTS), _whole_number(1)
+    rows, scale = whole_number(1, ALL_FLIGHTS), whole_number(1)
     output = Path("batchqueue-demo")
     parser.add_argument(
         "--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first"
@@ -94,22 +95,6 @@ def require_packages() -> None:
         raise ConfigError(f"{', '.join(missing)} not installed: {install_command('demo')}")
 
 
-def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
-    """Return a parser for `argparse` that takes only whole numbers within the limits."""
-    limits = f"from {lowest} to {highest}" if highest else f"of at least {lowest}"
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = lowest - 1
-        if number < lowest or (highest and number > highest):
-            raise argparse.ArgumentTypeError(f"{text!r} given: use a whole number {limits}")
-        return number
-
-    return parse
-
-
 def _spark_master(text: str) -> str:
     """Parse a master URL; reject what Spark would reject."""
     if not _SPARK_MASTER.fullmatch(text):
@@ -118,3 +103,21 @@ def _spark_master(text: str) -> str:
             "e.g. local[*,4], or spark://HOST:PORT, k8s://HOST:PORT, yarn"
         )
     return text
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Check the packages, then run the demo."""
+    require_packages()
+    # After the check, because it imports packages that may be missing.
+    from batchqueue.cli.demo.command import run
+
+    return OK if run(DemoOptions.from_arguments(arguments)) else FAILED
+
+
+DEMO = Command(
+    name="demo",
+    help="aggregate a year of flights, and check the result",
+    add_arguments=add_arguments,
+    run=_run,
+    interrupted="interrupted: the same command with the same --output continues from here",
+)
