@@ -1,4 +1,4 @@
-"""The command line: `batchqueue demo` and `batchqueue --version`."""
+"""The command line: `batchqueue demo`, `batchqueue groups` and `batchqueue --version`."""
 
 from batchqueue.cli.app import main
 

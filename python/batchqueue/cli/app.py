@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from batchqueue import __version__
 from batchqueue.cli.command import FAILED, INTERRUPTED, INVALID_USE, Command
 from batchqueue.cli.demo.options import DEMO
+from batchqueue.cli.groups.commands import GROUPS
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
-COMMANDS = (DEMO,)
+COMMANDS = (DEMO, GROUPS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,169 @@
+"""How commands name a stream and a group, and what each command's help says."""
+
+import argparse
+import re
+import sys
+import types
+
+import pytest
+
+from batchqueue import ConfigError
+from batchqueue.cli import main
+from batchqueue.cli.groups import source
+from batchqueue.cli.groups.commands import GROUP_COMMANDS
+from batchqueue.exceptions import MissingPackageError
+from batchqueue.groups import MemoryStreams
+from pages import ROOT
+
+OPTIONS = {
+    "run": {"MODULE:ATTR", "--workers", "--until-idle", "--max-seconds"},
+    "top": {"--once", "--json"},
+    "log": {"--follow"},
+    "lag": {"--max"},
+    "drain": {"--name", "--host", "--no-wait", "--timeout"},
+    "reset": {"--to", "--partition", "--yes"},
+    "redrive": {"--partition", "--limit"},
+    "trim": set(),
+    "resize": {"--partitions", "--wait", "--timeout"},
+}
+TARGET = {"--worker", "--source", "--stream", "--group"}
+
+
+def refused(capsys, *arguments):
+    """Returns the message of a command that is refused as invalid use."""
+    assert main(["groups", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main([*arguments, "--help"])
+    assert exit_.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_of_groups_lists_every_command_with_its_line(capsys):
+    listed = re.sub(r"\s+", " ", help_of(capsys, "groups"))
+    assert [command.name for command in GROUP_COMMANDS] == list(OPTIONS)
+    for command in GROUP_COMMANDS:
+        assert f" {command.name} {command.help}" in listed
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_of_a_command_names_all_of_its_options(capsys, command):
+    text = help_of(capsys, "groups", command)
+    expected = OPTIONS[command] | (TARGET if command != "run" else set()) | {"--help"}
+    found = set(re.findall(r"^  (?:-h, )?(--[a-z-]+|MODULE:ATTR)", text, re.MULTILINE))
+    assert found == expected
+
+
+def test_guide_lists_all_commands_with_their_options():
+    page = (ROOT / "docs/guide/groups-service.md").read_text()
+    [table] = re.findall(r"^\| `batchqueue groups` .*?\n\n", page, re.MULTILINE | re.DOTALL)
+    rows = {row.split("`")[1].split()[0]: row for row in table.splitlines()[2:] if row}
+    documented = {
+        name: set(re.findall(r"--[a-z-]+|MODULE:ATTR", row)) for name, row in rows.items()
+    }
+    assert documented == OPTIONS
+
+
+def test_missing_command_is_rejected(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["groups"])
+    assert exit_.value.code == 2
+    assert "command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--source, --stream, --group missing; give --worker MODULE:ATTR, or --source URL"),
+        (("--source", "redis://h", "--stream", "s"), "--group missing"),
+        (("--worker", "shop:worker", "--group", "g"), "--worker and --group given; give either"),
+        (("--source", "kafka://u:secret@h", "--stream", "s", "--group", "g"), "begins with kafka:"),
+        (("--source", "secret", "--stream", "s", "--group", "g"), "--source is not a URL"),
+        (("--source", "redis://h", "--stream", "a b", "--group", "g"), "the stream's name"),
+        (("--source", "redis://h", "--stream", "s", "--group", "{g}"), "the group's name"),
+    ],
+)
+def test_incomplete_or_invalid_group_is_rejected(capsys, arguments, message):
+    err = refused(capsys, "lag", *arguments)
+    assert err.startswith("batchqueue groups lag: ")
+    assert message in err
+    assert "secret" not in err
+
+
+def test_missing_redis_package_is_named_with_its_remedy(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'batchqueue-rs\[redis\]'"):
+        source.source_of("redis://h/0", "orders")
+    assert main(["groups", "lag", "--source", "redis://h", "--stream", "s", "--group", "g"]) == 1
+    assert "redis" in capsys.readouterr().err
+
+
+def test_source_is_made_of_the_url_and_the_stream(monkeypatch, capsys):
+    made = []
+
+    def redis_streams(url, stream):
+        made.append((url, stream))
+        return MemoryStreams(stream)
+
+    backend = types.ModuleType("batchqueue.groups.redis")
+    backend.RedisStreams = redis_streams
+    backend.__spec__ = argparse.Namespace()
+    monkeypatch.setitem(sys.modules, "redis", types.ModuleType("redis"))
+    monkeypatch.setitem(sys.modules, backend.__name__, backend)
+    where = ("--source", "rediss://h/2", "--stream", "orders", "--group", "g")
+    assert main(["groups", "lag", *where]) == 0
+    assert made == [("rediss://h/2", "orders")]
+    assert "total" in capsys.readouterr().out
+
+
+def test_version_without_groups_on_redis_is_rejected(monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis", types.ModuleType("redis"))
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="no groups on Redis"):
+        source.source_of("redis://h", "orders")
+
+
+@pytest.mark.parametrize("command", [name for name in OPTIONS if name != "run"])
+def test_stream_that_does_not_exist_is_rejected(groups, streams, monkeypatch, command):
+    monkeypatch.setattr(streams, "partition_count", 0)
+    needed = {"drain": ("--name", "a"), "reset": ("--to", "latest"), "resize": ("--partitions", 8)}
+    code, _, err = groups(command, *needed.get(command, ()), *(["--once"] * (command == "top")))
+    assert (code, 'stream "orders" does not exist' in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["reset", "redrive"])
+def test_partition_that_does_not_exist_is_rejected(groups, command):
+    arguments = ("--to", "latest", "--yes") if command == "reset" else ()
+    code, _, err = groups(command, "--partition", 4, *arguments)
+    assert code == 2
+    assert "--partition is 4; give 0 to 3, or leave it out" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("lag", "--max", "-1"),
+        ("lag", "--max", "many"),
+        ("redrive", "--limit", "0"),
+        ("resize", "--partitions", "0"),
+        ("resize",),
+        ("reset",),
+        ("drain",),
+        ("drain", "--name", "a", "--host", "b"),
+        ("drain", "--name", "a", "--timeout", "soon"),
+        ("run",),
+        ("run", "shop:worker", "--workers", "0"),
+        ("run", "shop:worker", "--until-idle", "nan"),
+        ("run", "shop:worker", "--until-idle", "inf"),
+    ],
+)
+def test_invalid_options_are_rejected(capsys, arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(["groups", *arguments])
+    assert exit_.value.code == 2
+    assert f"batchqueue groups {arguments[0]}: error:" in capsys.readouterr().err
