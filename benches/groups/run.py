@@ -1,0 +1,351 @@
+"""What partition groups on Redis cost, and how quick they change hands.
+
+    make bench-groups
+    python benches/groups/run.py --page docs/figures/groups.md
+
+It starts a server of its own on loopback. Each row is measured in this run; ratios are between
+processes that ran by turns.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from batchqueue.groups import GroupMonitor, RedisStreams
+
+HERE = Path(__file__).parent
+LEASE_MS = 1_500
+PACE_S = 0.01
+"""Each partition gets a record this often while owners change."""
+
+_numbers = itertools.count()
+
+
+class Server:
+    """A Redis server of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise SystemExit("no redis-server here; on Debian and Ubuntu: make redis")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._command = [
+            *(binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)),
+            *("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        client = redis.Redis.from_url(self.url)
+        while True:
+            with suppress(redis.RedisError):
+                client.ping()
+                return
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Workers:
+    """Processes that work for one group on one stream, beside a producer that never stops."""
+
+    def __init__(self, server: Server, partitions: int, *, lease_ms: int = LEASE_MS) -> None:
+        self.stream = f"bench-{next(_numbers)}"
+        self.source = RedisStreams(server.url, self.stream, partitions=partitions)
+        self.partitions = partitions
+        self.monitor = GroupMonitor("g", self.source)
+        self._settings = {
+            "url": server.url,
+            "stream": self.stream,
+            "group": "g",
+            "lease_ms": lease_ms,
+        }
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self.calls: dict[str, dict[int, list[float]]] = {}
+        self._stop = threading.Event()
+        self._producing = threading.Thread(target=self._produce)
+        self._producing.start()
+
+    def start(self, count: int) -> None:
+        """Start workers, and wait until partitions are spread evenly."""
+        for _ in range(count):
+            name = f"w{next(_numbers)}"
+            settings = json.dumps({**self._settings, "name": name})
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, HERE / "worker.py", settings],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        self.settle()
+
+    def settle(self) -> dict[int, str | None]:
+        """Wait until all workers have partitions and owners stay, and return the owners."""
+        before: dict[int, str | None] = {}
+        while True:
+            owners = self.owners()
+            if owners == before and set(owners.values()) == set(self._processes):
+                return owners
+            before = owners
+            time.sleep(0.3)
+
+    def owners(self) -> dict[int, str | None]:
+        """Return the owners of the partitions."""
+        return {each: it.owner for each, it in self.monitor.metrics().partitions.items()}
+
+    def end(self, name: str, number: signal.Signals) -> float:
+        """Send a signal to a worker, and return when."""
+        process = self._processes.pop(name)
+        at = time.monotonic()
+        process.send_signal(number)
+        threading.Thread(target=self._collect, args=(name, process)).start()
+        return at
+
+    @property
+    def names(self) -> list[str]:
+        """The workers that run."""
+        return list(self._processes)
+
+    def close(self) -> None:
+        """End all, and wait for what they noted."""
+        for name in self.names:
+            self.end(name, signal.SIGTERM)
+        while threading.active_count() > 2:
+            time.sleep(0.01)
+        self._stop.set()
+        self._producing.join()
+
+    def _collect(self, name: str, process: "subprocess.Popen[str]") -> None:
+        out, _ = process.communicate()
+        if process.returncode == 0:
+            calls = json.loads(out)["calls"]
+            self.calls[name] = {int(each): [at for at, _ in calls[each]] for each in calls}
+
+    def _produce(self) -> None:
+        producer = self.source.producer()
+        while not self._stop.wait(PACE_S):
+            with suppress(Exception):  # the server is restarted
+                for partition in range(self.partitions):
+                    producer.send(b"x" * 100, partition=partition)
+
+
+@contextmanager
+def workers(server: Server, partitions: int, **settings: Any) -> Iterator[Workers]:
+    """Give workers, and end them."""
+    made = Workers(server, partitions, **settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def handover(server: Server, number: signal.Signals, times: int) -> list[float]:
+    """Return the seconds from a signal to the moment when all its partitions are served again."""
+    seconds, ended = [], []
+    with workers(server, 8) as group:
+        group.start(3)
+        for _ in range(times):
+            owners = group.settle()
+            time.sleep(0.3)
+            name = group.names[0]
+            at = group.end(name, number)
+            ended.append((at, [each for each, owner in owners.items() if owner == name]))
+            group.settle()
+            time.sleep(0.3)
+            group.start(1)
+    for at, partitions in ended:
+        calls = [sorted(_calls_of(group, each)) for each in partitions]
+        seconds.append(max(next(call for call in each if call > at) for each in calls) - at)
+    return seconds
+
+
+def gaps(server: Server) -> tuple[float, float]:
+    """Return the longest pause of any partition without and with joins and leaves, in seconds.
+
+    With joins and leaves, of the partitions whose owner stays.
+    """
+    with workers(server, 64, lease_ms=10_000) as group:
+        group.start(3)
+        time.sleep(1)
+        calm = time.monotonic(), time.monotonic() + 4
+        time.sleep(4)
+        before = group.owners()
+        begin = time.monotonic()
+        group.start(1)
+        moved = {each for each, owner in group.owners().items() if owner != before[each]}
+        time.sleep(1)
+        last = group.names[-1]
+        group.end(last, signal.SIGTERM)
+        group.settle()
+        time.sleep(1)
+        busy = begin, time.monotonic()
+    stay = set(range(64)) - moved
+    return _longest(group, calm, set(range(64))), _longest(group, busy, stay)
+
+
+def _longest(group: Workers, span: tuple[float, float], partitions: set[int]) -> float:
+    longest = 0.0
+    for each in partitions:
+        calls = [at for at in sorted(_calls_of(group, each)) if span[0] <= at <= span[1]]
+        longest = max(longest, *(after - at for at, after in itertools.pairwise(calls)))
+    return longest
+
+
+def moves(server: Server, before: int, after: int) -> int:
+    """Return how many of 64 partitions move from so many workers to so many others."""
+    with workers(server, 64, lease_ms=20_000) as group:
+        group.start(before)
+        owners = group.settle()
+        if after > before:
+            group.start(after - before)
+        else:
+            group.end(group.names[-1], signal.SIGTERM)
+        now = group.settle()
+    return sum(now[each] != owners[each] for each in owners)
+
+
+def back(server: Server, times: int) -> list[float]:
+    """Return the seconds from the first answer of a restarted server to the next handled record."""
+    restarts = []
+    with workers(server, 8, lease_ms=LEASE_MS) as group:
+        group.start(2)
+        for _ in range(times):
+            time.sleep(0.5)
+            server.kill()
+            time.sleep(0.5)
+            server.start()
+            restarts.append(time.monotonic())
+            group.settle()
+            time.sleep(2)
+    calls = [sorted(_calls_of(group, each)) for each in range(8)]
+    return [max(next(c for c in each if c > at) for each in calls) - at for at in restarts]
+
+
+def _calls_of(group: Workers, partition: int) -> list[float]:
+    return [at for calls in group.calls.values() for at in calls.get(partition, ())]
+
+
+def rates(server: Server, records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Return the rates of the three ways of `loops.py`, by turns."""
+    stream = f"bench-{next(_numbers)}"
+    source = RedisStreams(server.url, stream, partitions=4)
+    with source.producer() as producer:
+        for _ in range(records // 10_000):
+            producer.send_many([b"x" * 100] * 10_000)
+    keys = [f"bq:{{{stream}/{partition}}}:s" for partition in range(4)]
+    found: dict[str, list[dict[str, float]]] = {"worker": [], "bare": [], "group": []}
+    for turn in range(rounds):
+        for way, results in found.items():
+            settings = {
+                "url": server.url,
+                "stream": stream,
+                "group": f"{way}-{turn}",
+                "records": records // 10_000 * 10_000,
+                "keys": keys,
+            }
+            command = [sys.executable, HERE / "loops.py", way, json.dumps(settings)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            results.append(json.loads(done.stdout))
+    return found
+
+
+def main() -> None:
+    """Measure, print a table, and write the page if one is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, help="write the table to this page")
+    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rows: list[tuple[str, str, str]] = []
+
+    def row(what: str, wanted: str, measure: Callable[[], str]) -> None:
+        rows.append((what, wanted, measure()))
+        print(" | ".join(rows[-1]), flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            _measure(server, row, options)
+        finally:
+            server.kill()
+    if options.page is not None:
+        options.page.write_text(_page(rows))
+
+
+def _measure(
+    server: Server,
+    row: Callable[[str, str, Callable[[], str]], None],
+    options: argparse.Namespace,
+) -> None:
+    def by_turns() -> str:
+        found = rates(server, options.records, options.rounds)
+        per_s = {way: statistics.median(r["per_s"] for r in each) for way, each in found.items()}
+        cpu = {way: statistics.median(r["cpu_us"] for r in each) for way, each in found.items()}
+        return (
+            f"{per_s['worker'] / 1e3:.0f} k/s; {per_s['worker'] / per_s['bare']:.2f} of the bare "
+            f"loop, {per_s['worker'] / per_s['group']:.2f} of XREADGROUP and XACK; CPU "
+            f"{cpu['worker']:.2f}, {cpu['bare']:.2f}, {cpu['group']:.2f} µs a record"
+        )
+
+    def longest_gaps() -> str:
+        calm, busy = gaps(server)
+        return f"{calm * 1e3:.0f} ms without, {busy * 1e3:.0f} ms with"
+
+    row("records through worker, handler and commit", "≥ 0.9, ≥ 2", by_turns)
+    row(
+        f"takeover after SIGKILL, lease {LEASE_MS / 1e3} s",
+        "≤ 2 s",
+        lambda: _seconds(handover(server, signal.SIGKILL, 5)),
+    )
+    row("leave", "≤ 0.5 s", lambda: _seconds(handover(server, signal.SIGTERM, 5)))
+    row("longest pause of partitions that stay", "≤ 50 ms more", longest_gaps)
+    row("moves of 64 partitions, 3 → 4 workers", "16", lambda: str(moves(server, 3, 4)))
+    row("moves of 64 partitions, 8 → 7 workers", "8", lambda: str(moves(server, 8, 7)))
+    row("served again after a restart of the server", "≤ 1 s", lambda: _seconds(back(server, 3)))
+
+
+def _seconds(values: list[float]) -> str:
+    return f"median {statistics.median(values):.2f} s, longest {max(values):.2f} s"
+
+
+def _page(rows: list[tuple[str, str, str]]) -> str:
+    cores = os.cpu_count()
+    lines = [
+        "# Partition groups on Redis, measured",
+        "",
+        f"Made by `make bench-groups` on {cores} cores, with a server on loopback and AOF on.",
+        "",
+        "| what | wanted | measured |",
+        "|---|---|---|",
+        *(f"| {what} | {wanted} | {measured} |" for what, wanted, measured in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Worker processes that a test kills, stops and cuts off, and what their sink holds in the end."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+from batchqueue.groups import GroupMonitor, RedisStreams
+from core_support.waits import WAIT_S, eventually
+from groups_support import chaos_worker
+
+PROGRAM = Path(chaos_worker.__file__)
+LEASE_MS = 1_000
+
+
+class Process:
+    """A worker in a process of its own."""
+
+    def __init__(self, name, settings, log):
+        self.name = name
+        self._log = log
+        path = os.pathsep.join([str(PROGRAM.parents[1]), os.environ.get("PYTHONPATH", "")])
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, PROGRAM, json.dumps({**settings, "name": name})],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """Waits for the end that a signal has begun, and returns its summary."""
+        out, _ = self.process.communicate(timeout=2 * WAIT_S)
+        assert self.process.returncode == 0, self.errors
+        return json.loads(out)
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def errors(self):
+        return self._log.read_text()
+
+
+class Group:
+    """The workers of a group on a Redis stream, with a producer and the sink."""
+
+    def __init__(self, url, folder, *, partitions=4, handler_s=0.0, worker_url=None):
+        self.source = RedisStreams(url, "orders", partitions=partitions)
+        self.partitions = partitions
+        self.database = folder / "sink.db"
+        self.sent = 0
+        self.processes = {}
+        self._folder = folder
+        self._settings = {
+            "url": worker_url or url,
+            "partitions": partitions,
+            "database": str(self.database),
+            "lease_ms": LEASE_MS,
+            "handler_s": handler_s,
+        }
+        chaos_worker.make_database(self.database)
+        self.producer = self.source.producer(codec="utf8", key=lambda value: value)
+        self.monitor = GroupMonitor("g", self.source)
+
+    def start(self, *names):
+        """Starts workers, and waits until they and all others own partitions."""
+        for name in names:
+            log = self._folder / f"{name}-{len(self.processes)}.log"
+            self.processes[name] = Process(name, self._settings, log)
+        self.settles()
+
+    def send(self, count):
+        self.producer.send_many(str(self.sent + number) for number in range(count))
+        self.sent += count
+
+    def owners(self):
+        return {number: each.owner for number, each in self.monitor.metrics().partitions.items()}
+
+    def settles(self):
+        """Waits until the living workers own all partitions, and none is without any."""
+        names = set(self.processes)
+        most = min(len(names), self.partitions)
+
+        def is_settled():
+            owners = set(self.owners().values())
+            is_there = self.monitor.metrics().members.keys() == names
+            return is_there and owners <= names and len(owners) == most
+
+        eventually(is_settled, f"{sorted(names)} share the partitions: {self.owners()}")
+
+    def stored(self):
+        with closing(sqlite3.connect(self.database, timeout=60)) as db:
+            query = "SELECT partition, offset, value, worker, at FROM stored ORDER BY rowid"
+            return db.execute(query).fetchall()
+
+    def is_done(self):
+        """Waits until everything that was sent is stored and committed."""
+        eventually(lambda: len(self.stored()) >= self.sent, "all records are stored")
+        eventually(lambda: self.monitor.metrics().lag == 0, "all records are committed")
+
+    def check(self):
+        """Nothing lost, nothing doubled, and the order of each partition."""
+        self.is_done()
+        rows = self.stored()
+        values = sorted(int(value) for _, _, value, _, _ in rows)
+        assert values == list(range(self.sent))
+        for number in range(self.partitions):
+            offsets = [offset for partition, offset, _, _, _ in rows if partition == number]
+            assert offsets == sorted(set(offsets))
+
+    def end(self, name):
+        """Lets a worker leave, and returns its summary."""
+        process = self.processes.pop(name)
+        process.signal(signal.SIGTERM)
+        return process.end()
+
+    def end_all(self):
+        """Lets all leave at once, and returns their summaries."""
+        ending, self.processes = self.processes, {}
+        for process in ending.values():
+            process.signal(signal.SIGTERM)
+        return [process.end() for process in ending.values()]
+
+    def close(self):
+        for process in self.processes.values():
+            process.kill()
+        with suppress(Exception):
+            self.producer.close()
+            self.monitor.close()
+
+
+class Proxy:
+    """A TCP proxy on loopback whose network can be cut."""
+
+    def __init__(self, port):
+        self._target = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._is_cut = False
+        self._sockets = []
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self):
+        """Ends all connections and refuses new ones."""
+        with self._lock:
+            self._is_cut = True
+            for each in self._sockets:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+            self._sockets.clear()
+
+    def restore(self):
+        self._is_cut = False
+
+    def close(self):
+        self.cut()
+        self._server.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                with self._lock:
+                    if self._is_cut:
+                        client.close()
+                        continue
+                    try:
+                        server = socket.create_connection(("127.0.0.1", self._target))
+                    except OSError:
+                        client.close()
+                        continue
+                    self._sockets += [client, server]
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _copy(source, target):
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,83 @@
+"""A worker in a process of its own, whose sink is an SQLite file with a fence."""
+
+import faulthandler
+import json
+import logging
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict
+
+from batchqueue import RetryPolicy
+from batchqueue.groups import Fence, OnGap, RedisStreams, Worker
+
+FENCE = Fence.sql()
+SCHEMA = ("CREATE TABLE IF NOT EXISTS stored (partition, offset, value, worker, token, at REAL)",)
+
+
+def main(settings):
+    faulthandler.register(signal.SIGUSR1)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    name, database = settings["name"], settings["database"]
+    worker = Worker(
+        "g",
+        RedisStreams(settings["url"], "orders", partitions=settings["partitions"]),
+        codec="utf8",
+        name=name,
+        lease_ms=settings["lease_ms"],
+        grace=20,
+        max_batch_items=200,
+        retry=RetryPolicy(attempts=3, backoff_ms=20, max_backoff_ms=200),
+        on_gap=OnGap.FAIL,
+    )
+
+    @worker.handler_factory
+    def handler_of(assignment):
+        # A connection for each partition, used by one thread at a time.
+        db = sqlite3.connect(database, check_same_thread=False, timeout=60)
+
+        def store(batch):
+            with db:
+                new = FENCE.new(db, batch)
+                rows = [
+                    (batch.partition, each.offset, each.value, name, batch.token, time.time())
+                    for each in new
+                ]
+                db.executemany("INSERT INTO stored VALUES (?, ?, ?, ?, ?, ?)", rows)
+            time.sleep(settings["handler_s"])
+
+        return store
+
+    threading.Thread(target=listen, args=(worker,), daemon=True).start()
+    print(json.dumps(asdict(worker.run())), flush=True)
+
+
+def listen(worker):
+    """Obey lines of the standard input: `gil SECONDS` holds the interpreter for this long."""
+    for line in sys.stdin:
+        command, value = line.split()
+        if command == "gil":
+            hold_interpreter(float(value))
+
+
+def hold_interpreter(seconds):
+    """Let no other thread of the process run Python code."""
+    sys.setswitchinterval(1_000)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    sys.setswitchinterval(0.005)
+
+
+def make_database(path):
+    with closing(sqlite3.connect(path)) as db, db:
+        for statement in SCHEMA:
+            db.execute(statement)
+        db.execute("PRAGMA journal_mode=WAL")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
