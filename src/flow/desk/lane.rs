@@ -225,6 +225,11 @@ impl<T> Lane<T> {
         now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn marks(&self) -> &[(usize, u64)] {
+        &self.marks
+    }
+
     /// The start of its tail, or that of its job if the tail is empty.
     fn tail_start(&self) -> u64 {
         self.marks.first().map_or(self.start, |(_, start)| *start)

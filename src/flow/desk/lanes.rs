@@ -5,6 +5,7 @@
 
 mod choked;
 mod limit;
+mod sorter;
 mod view;
 mod waiting;
 
@@ -169,18 +170,6 @@ impl<T> Lanes<T> {
     #[inline]
     pub(crate) fn add_segment(&mut self, lane: usize, segment: Vec<T>, weight: usize) {
         self.all[lane].tail.push_segment(segment, weight);
-        self.note_added(lane, weight);
-    }
-
-    /// Adds an item to the tail of a lane. A new segment comes from `room`.
-    pub(crate) fn add(
-        &mut self,
-        lane: usize,
-        item: T,
-        weight: usize,
-        room: impl FnOnce() -> Vec<T>,
-    ) {
-        self.all[lane].tail.push(item, weight, room);
         self.note_added(lane, weight);
     }
 

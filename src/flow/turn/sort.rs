@@ -54,24 +54,25 @@ impl<T: Item> DrainTask<T> {
     ) {
         let is_weighted = weight > segment.len();
         let (mut unknown, mut left) = (Vec::new(), weight);
-        let mut items = segment.drain(..);
+        let (mut items, mut sorter) = (segment.drain(..), lanes.sorter(before));
         loop {
-            let sorted = catch_unwind(AssertUnwindSafe(|| {
+            let done = catch_unwind(AssertUnwindSafe(|| {
                 while let Some(item) = items.as_slice().first() {
                     let (key, weight) =
                         (item.type_key(), if is_weighted { item.weight() } else { 1 });
                     let Some(item) = items.next() else { break };
                     left = left.saturating_sub(weight);
-                    let lane = lanes.lane_of(key, before);
-                    lanes.add(lane, item, weight, || self.segment_cache.segment(KEPT_CAPACITY / 4));
+                    let room = || self.segment_cache.segment(KEPT_CAPACITY / 4);
+                    sorter.add(key, item, weight, room);
                 }
             }));
-            if sorted.is_ok() {
+            if done.is_ok() {
                 break;
             }
             unknown.extend(items.next());
         }
         drop(items);
+        drop(sorter);
         self.segment_cache.keep(segment);
         if !unknown.is_empty() {
             let lane = lanes.lane_of(UNKNOWN, before);
