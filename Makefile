@@ -52,7 +52,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis soak soak-rust soak-python miri thread-sanitizer stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark bench-commit-limit bench-registry contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -182,6 +182,10 @@ bench-commit-limit: $(VENV)/requirements $(VENV)/installed-release ## how many b
 
 bench-registry: $(VENV)/installed-release ## what 20,000 types cost, and 100,000 sessions that come and go; two minutes
 	$(BIN)/python benches/python/registry.py
+
+bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups on a Redis server of its own, into docs/figures/groups.md; three minutes
+	@scripts/redis.sh
+	$(BIN)/python benches/groups/run.py --page docs/figures/groups.md $(BENCH_GROUPS_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)

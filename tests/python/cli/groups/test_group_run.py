@@ -91,22 +91,22 @@ def is_alive(pid):
 IDLE = ("--until-idle", "0.1")
 SLOW = """
 def slow(batch):
-    print("inside", os.getpid(), flush=True)
+    print(f"inside {os.getpid()}\\n", end="", flush=True)
     time.sleep(0.5)
-    print("outside", flush=True)
+    print("outside\\n", end="", flush=True)
 
 worker = made(slow)
 """
 STUCK = """
 def stuck(batch):
-    print("inside", os.getpid(), flush=True)
+    print(f"inside {os.getpid()}\\n", end="", flush=True)
     threading.Event().wait()
 
 def report_leaving():
     administration = streams.open_administration("billing")
     while not any(each.member.leaving for each in administration.group().members.values()):
         time.sleep(0.01)
-    print("leaving", flush=True)
+    print("leaving\\n", end="", flush=True)
 
 worker = made(stuck, grace=60)
 threading.Thread(target=report_leaving, daemon=True).start()

@@ -37,7 +37,7 @@ def call(control, connection, kind):
         eventually(lambda: control.due_ms(connection.now_ms()) <= connection.now_ms())
         now = connection.now_ms()
         made = control.next_call(now)
-        reply = connection.perform(control, made)
+        reply = connection.perform(control, control.planned(made))
         control.reply(made, reply, now)
         if made.kind is kind:
             return reply
