@@ -46,7 +46,7 @@ def worker(settings: dict[str, Any]) -> None:
 
 def bare(settings: dict[str, Any]) -> None:
     """Read raw replies, all partitions with each command."""
-    client = redis.Redis.from_url(settings["url"])
+    client = redis.Redis.from_url(settings["url"], protocol=2)
     client.set_response_callback("XREAD", lambda reply, **_: reply)
     last = dict.fromkeys(settings["keys"], b"0-0")
     done = 0

@@ -164,22 +164,29 @@ def workers(server: Server, partitions: int, **settings: Any) -> Iterator[Worker
 
 
 def handover(server: Server, number: signal.Signals, times: int) -> list[float]:
-    """Return the seconds from a signal to the moment when all its partitions are served again."""
-    seconds, ended = [], []
+    """Return the seconds from a signal to the moment when all its partitions are served again.
+
+    A partition is served again when a commit under a newer token has moved its position.
+    """
+    seconds = []
     with workers(server, 8) as group:
         group.start(3)
+        administration = group.source.open_administration("g")
         for _ in range(times):
             owners = group.settle()
-            time.sleep(0.3)
             name = group.names[0]
+            partitions = [each for each, owner in owners.items() if owner == name]
+            before = administration.infos(partitions)
             at = group.end(name, number)
-            ended.append((at, [each for each, owner in owners.items() if owner == name]))
-            group.settle()
-            time.sleep(0.3)
+            while True:
+                now = administration.infos(partitions)
+                pairs = list(zip(before, now, strict=True))
+                if all(b.token > a.token and b.done > a.done for a, b in pairs):
+                    break
+                time.sleep(0.002)
+            seconds.append(time.monotonic() - at)
             group.start(1)
-    for at, partitions in ended:
-        calls = [sorted(_calls_of(group, each)) for each in partitions]
-        seconds.append(max(next(call for call in each if call > at) for each in calls) - at)
+        administration.close()
     return seconds
 
 

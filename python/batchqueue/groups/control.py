@@ -155,10 +155,7 @@ class Control:
         return min(self.deadline_ms, max(due, self._not_before_ms))
 
     def planned(self, call: Call) -> Call:
-        """Return a call as it is sent: a plan with its targets, any other one unchanged.
-
-        It calls the balancer, which may be the user's and take long: the driver holds no lock here.
-        """
+        """Return a call as it is sent: a plan gets its targets. Hold no lock: it may take long."""
         ticket = call.ticket
         if ticket is None:
             return call

@@ -1,7 +1,8 @@
 """What the partitions of a worker cost, and what the member that plans makes of it.
 
 The weight of a partition is the time that its handlers are busy, in seconds per second, plus the
-time that its lag would take them if they were to catch up within a minute.
+time that its lag would take them if they were to catch up within a minute; and a hundredth of a
+second for all else, so that partitions with little to do count alike.
 """
 
 import json
@@ -18,6 +19,9 @@ _SHORTEST_S = 0.1
 
 _CATCH_UP_S = 60.0
 
+_LEAST = 0.01
+"""Busy seconds per second that each partition counts for: below, what is measured is noise."""
+
 
 class Load(NamedTuple):
     """What a partition costs, a moving average.
@@ -33,7 +37,7 @@ class Load(NamedTuple):
     def weight(self, lag: int | None) -> float:
         """Return the weight of a partition that lags by so many records."""
         seconds_per_record = self.busy / self.rate if self.rate > 0 else 0.0
-        return self.busy + (lag or 0) * seconds_per_record / _CATCH_UP_S
+        return _LEAST + self.busy + (lag or 0) * seconds_per_record / _CATCH_UP_S
 
 
 class LoadMeter:

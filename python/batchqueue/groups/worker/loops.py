@@ -18,6 +18,7 @@ from typing import Any
 from batchqueue.groups.backend import Fetch, Fetched, SetAside
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
 from batchqueue.groups.messages import CallKind, Entry, Fenced
+from batchqueue.groups.worker.gaps import check_gap
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.membership import Membership
 
@@ -175,7 +176,7 @@ def _read_lags(member: Membership) -> None:
     with member.lock:
         member.lags = {each: info.lag for each, info in zip(partitions, infos, strict=True)}
         for held, info in zip(holdings, infos, strict=True):
-            member.check_gap(held, info)
+            check_gap(member, held, info)
         _note_stuck(member)
         member.skew.watch(member)
 

@@ -12,16 +12,14 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from batchqueue.groups.backend import Connection, Opening, PartitionInfo
+from batchqueue.groups.backend import Connection, Opening
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
-from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, TruncatedError
 from batchqueue.groups.messages import Entry, Fenced, Opened
 from batchqueue.groups.orders import Loss, Order, OrderKind
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.tracker import PartitionTracker, RecordCounts
-from batchqueue.groups.worker.attempts import Verdict
-from batchqueue.groups.worker.batch import Batch
+from batchqueue.groups.worker.gaps import skips
 from batchqueue.groups.worker.handover import Handover, Task
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
@@ -29,15 +27,13 @@ from batchqueue.groups.worker.letters import described
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.notes import Notes
 from batchqueue.groups.worker.routes import Routes
-from batchqueue.groups.worker.settings import OnGap, WorkerSettings
+from batchqueue.groups.worker.settings import WorkerSettings
 from batchqueue.groups.worker.skew import SkewWatch
 from batchqueue.queue import BatchQueue
 
 _log = logging.getLogger("batchqueue")
 
 _REPEATED_LOG_S = 60.0
-_FIRST_REFUSAL_MS, _LONGEST_REFUSAL_MS = 50.0, 5_000.0
-"""The time between two refusals of a partition by its sink."""
 
 
 class Membership:
@@ -60,6 +56,7 @@ class Membership:
         error: Why the worker stopped by itself, or None.
         is_stopping: Whether its threads are to end.
         paused: What the user has paused, also while it is lost for a moment.
+        refusals: How often the sink of a partition has refused its token in a row.
         dirty: What has something to commit.
         to_open: What has to be opened.
         to_set_aside: Dead letters to be stored, and what to call then.
@@ -107,7 +104,7 @@ class Membership:
         self.paused: set[int] = set()
         self._calls = threading.local()
         self._is_held_up = False
-        self._refusals: dict[int, int] = {}
+        self.refusals: dict[int, int] = {}
         self.notes = Notes(self.now_ms())
         self.handover = Handover(self)
         self._desks = desks_of(routes)
@@ -150,7 +147,7 @@ class Membership:
                 self._drop(known, order.loss)
 
     def next_timer_ms(self) -> float:
-        """Return when the next timer is due; infinity without any."""
+        """When the next timer is due; infinity without any."""
         return self._timers[0][0] if self._timers else float("inf")
 
     def run_timers(self, now_ms: float) -> None:
@@ -193,27 +190,15 @@ class Membership:
             return
         held.done_before = reply.done
         lost = max(0, reply.added - reply.length - reply.done)
-        if lost and not self._skips(held, reply.offset, lost):
+        if lost and not skips(self, held, reply.offset, lost):
             return
-        position = reply.offset
-        settings = self.settings
+        position, settings = reply.offset, self.settings
         held.tracker = PartitionTracker(
             position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
         )
         since = self.now_ms() - self.notes.started_ms + self.notes.started_at * 1_000
         held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
         self.handover.put(Task.ASSIGN, held)
-
-    def check_gap(self, held: HeldPartition, info: PartitionInfo) -> None:
-        """Notice records of a partition that were trimmed before they were read."""
-        tracker = held.tracker
-        if tracker is None or held.is_over or info.added is None:
-            return
-        seen = held.done_before + tracker.counts.fetched
-        is_at_end = info.end == tracker.position
-        lost = (info.added if is_at_end else info.added - info.length) - seen
-        if lost > 0:
-            self._skips(held, tracker.position, lost)
 
     def committed(self, held: HeldPartition) -> None:
         """Take the reply to a commit."""
@@ -295,23 +280,10 @@ class Membership:
         self.commits_due.notify()
         self.reader_due.notify()
 
-    def refused_by_sink(self, held: HeldPartition, error: StaleTokenError) -> None:
-        """A sink has seen a newer token: get a larger one, later if that has not helped before."""
-        refusals = self._refusals.get(held.partition, 0)
-        self._refusals[held.partition] = refusals + 1
-        if refusals == 0:
-            self.fenced(held, error.seen)
-            return
-        now = self.now_ms()
-        if self.notes.may_log(f"{held.partition}:stale", now, _REPEATED_LOG_S) is not None:
-            _log.warning("%s; refused %d times in a row", error, refusals + 1)
-        wait_ms = min(_FIRST_REFUSAL_MS * 2 ** min(refusals, 10), _LONGEST_REFUSAL_MS)
-        self.call_at(now + wait_ms, lambda: self.fenced(held, error.seen))
-
     def settled(self, held: HeldPartition, advanced: bool) -> None:
         """Records have ended."""
         self.notes.touch()
-        self._refusals.pop(held.partition, None)
+        self.refusals.pop(held.partition, None)
         if advanced:
             self.dirty[held] = None
             self.commits_due.notify()
@@ -343,43 +315,6 @@ class Membership:
         """Store a dead letter, and then call a function, unless the partition is gone."""
         self.to_set_aside.append((held, letter, then))
         self.commits_due.notify()
-
-    def note_failure(self, batch: Batch, verdict: Verdict, error: BaseException) -> None:
-        """Count and log that a handler raised."""
-        self.notes.failed += 1
-        if verdict is Verdict.HALVED:
-            return
-        key, now = f"{batch.partition}:{verdict.name}", self.now_ms()
-        skipped = self.notes.may_log(key, now, _REPEATED_LOG_S)
-        if skipped is None:
-            return
-        tries = "once" if batch.attempt == 1 else f"{batch.attempt} times"
-        _log.warning(
-            "%s/%d: offsets %d..%d failed %s (%s)%s, last: %s",
-            batch.stream,
-            batch.partition,
-            batch.first,
-            batch.last,
-            tries,
-            _BECOMES[verdict],
-            f"; {skipped} more like it since the last line" if skipped else "",
-            described(error),
-        )
-
-    def stop_with(self, batch: Batch, error: BaseException) -> None:
-        """Leave the group because a handler failed for good."""
-        if not isinstance(error, Exception):
-            self.fail(error)
-            return
-        failure = HandlerFailedError(
-            batch.stream,
-            batch.partition,
-            first=batch.first,
-            last=batch.last,
-            tries=batch.attempt,
-            cause=error,
-        )
-        self.fail(failure)
 
     def fail(self, error: BaseException) -> None:
         """Leave the group because of an error, which `run` raises."""
@@ -463,23 +398,3 @@ class Membership:
 
     def _has_half(self, held: HeldPartition) -> bool:
         return held.tracker is not None and held.tracker.fill <= 0.5
-
-    def _skips(self, held: HeldPartition, offset: int, lost: int) -> bool:
-        """Note that records are missing; return whether to continue without them."""
-        error = TruncatedError(self.stream, held.partition, offset, lost)
-        if self.settings.on_gap is OnGap.FAIL:
-            self.fail(error)
-            return False
-        held.done_before += lost
-        self.notes.lost_records += lost
-        _log.warning("%s", error)
-        return True
-
-
-_BECOMES = {
-    Verdict.AGAIN: "it is tried again",
-    Verdict.BLOCKED: "the partition waits, and it is tried again",
-    Verdict.DEAD: "it goes to the dead letters",
-    Verdict.SKIPPED: "it is skipped",
-    Verdict.STOP: "the worker stops",
-}

@@ -1,57 +1,33 @@
 """`Worker`: handles the records of the partitions that its group gives it."""
 
-import atexit
-import logging
-import math
 import os
-import signal
 import socket
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
-from batchqueue._core import PartitionPolicy, ThreadPolicy
-from batchqueue.config import BatchQueueConfig
+from batchqueue._core import ThreadPolicy
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
 from batchqueue.groups.backend import Source
 from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.codecs import Codec
-from batchqueue.groups.control import Control
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.start import Start
-from batchqueue.groups.worker.load import weigh
-from batchqueue.groups.worker.loops import (
-    commit_loop,
-    control_loop,
-    guarded,
-    listen_loop,
-    read_loop,
-)
+from batchqueue.groups.worker.leaving import Leaving, is_idle
 from batchqueue.groups.worker.membership import Membership
-from batchqueue.groups.worker.metrics import metrics_of, stats_of, summary_of
+from batchqueue.groups.worker.metrics import metrics_of
+from batchqueue.groups.worker.process import leave_at_exit, signals
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnGap, WorkerSettings
+from batchqueue.groups.worker.starting import open_membership, start_threads
 from batchqueue.groups.worker.summary import WorkerMetrics, WorkerSummary
-from batchqueue.policies import DrainBalancer, RetryPolicy, check_finite
-from batchqueue.queue import BatchQueue
+from batchqueue.policies import RetryPolicy, check_finite
 from batchqueue.stats import BatchQueueStats
 
-_log = logging.getLogger("batchqueue")
-
-_MANY = 1 << 16
-"""More partitions per drain thread than a worker has lanes: each lane gets its own."""
-
-_SPARE_THREADS = 256
-"""Started only while all drain threads are inside of handlers, and ended when idle."""
-
 _POLL_S = 0.05
-_LAST_SHUTDOWN_S = 5.0
 
 
 class Worker:
@@ -177,13 +153,9 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._routes = Routes()
         self._member: Membership | None = None
-        self._threads: list[threading.Thread] = []
-        self._summary: WorkerSummary | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._leave_by = math.inf
-        self._leaver: int | None = None
-        self._has_left = threading.Event()
+        self._leaving: Leaving | None = None
 
     def handler(self, handler: Any) -> Any:
         """Let a function, an object with `consume`, or an instance of a class handle all records.
@@ -257,7 +229,7 @@ class Worker:
         if self._member is not None and self._member.is_called_by_handler:
             raise ConfigError("run was called by a handler of the worker, which runs already")
         stop, give_up = threading.Event(), threading.Event()
-        with _signals(stop, give_up):
+        with signals(stop, give_up):
             self.start()
             end = None if max_seconds is None else time.monotonic() + max_seconds
             try:
@@ -274,7 +246,7 @@ class Worker:
             return True
         if end is not None and time.monotonic() >= end:
             return True
-        return until_idle is not None and _is_idle(member, until_idle)
+        return until_idle is not None and is_idle(member, until_idle)
 
     def start(self) -> None:
         """Join the group, in threads of its own, and return.
@@ -289,7 +261,7 @@ class Worker:
         with self._lock:
             if self._member is None:
                 self._start()
-            elif self._summary is not None:
+            elif self._leaving is not None and self._leaving.is_over:
                 raise QueueClosedError(f"worker {self.name} has left its group; make another one")
 
     def _start(self) -> None:
@@ -297,62 +269,9 @@ class Worker:
             raise ConfigError(
                 f"worker {self.name} has no handler; add one with @worker.handler or add_handler"
             )
-        settings = self.settings
-        connection = self.source.connect(settings.group, lease_ms=settings.lease_ms, name=self.name)
-        try:
-            partitions = connection.partitions(self.source.partition_count)
-        except BaseException:
-            connection.close()
-            raise
-        control = Control(
-            self.name,
-            nonce=uuid.uuid4().hex,
-            lease_ms=settings.lease_ms,
-            partitions=partitions,
-            capacity=settings.capacity,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            balancer=settings.balancer,
-            weigh=weigh,
-            stats=self._stats_for_beat,
-        )
-        queue: BatchQueue[Any] = BatchQueue(
-            f"{settings.group}/{self.source.stream}",
-            BatchQueueConfig(
-                threads=settings.threads,
-                partitions=PartitionPolicy.adaptive(_MANY),
-                buffer_size=16,
-                balancer=DrainBalancer.load_weighted(),
-                # A handler that hangs holds a thread: each partition may have one.
-                spare_threads=_SPARE_THREADS,
-                shutdown_timeout=_LAST_SHUTDOWN_S,
-            ),
-        )
-        member = Membership(
-            settings,
-            stream=self.source.stream,
-            routes=self._routes,
-            connection=connection,
-            control=control,
-            queue=queue,
-        )
+        member = open_membership(self.settings, self.source, self._routes, self.name)
         self._member = member
-        loops: dict[str, Callable[[], None]] = {
-            "control": lambda: control_loop(member),
-            "listener": lambda: listen_loop(member),
-            "reader": lambda: read_loop(member),
-            "committer": lambda: commit_loop(member),
-            "handover": member.handover.run,
-        }
-        self._threads = [
-            threading.Thread(
-                target=guarded, args=(member, loop), name=f"{settings.group}-{name}", daemon=True
-            )
-            for name, loop in loops.items()
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._at_exit = _leave_at_exit(self)
+        self._leaving = Leaving(member, start_threads(member), leave_at_exit(self))
 
     def leave(
         self, grace: float | None = None, *, _give_up: threading.Event | None = None
@@ -375,31 +294,9 @@ class Worker:
         self._check_process()
         grace = self.settings.grace if grace is None else grace
         check_finite("grace", grace, 0, ", for instance 30")
-        member = self._member
-        if member is not None and member.is_called_by_handler:
-            with member.lock:
-                member.control.leave()
-                member.control_due.notify()
-            return summary_of(member)
-        if member is None:
+        if self._leaving is None:
             return WorkerSummary()
-        with member.lock:
-            # The shortest grace of all callers counts.
-            self._leave_by = min(self._leave_by, time.monotonic() + grace)
-            is_first, self._leaver = self._leaver is None, self._leaver or threading.get_ident()
-        if is_first:
-            try:
-                self._leave(member, _give_up or threading.Event())
-            finally:
-                self._has_left.set()
-        elif self._leaver == threading.get_ident() and not self._has_left.is_set():
-            return summary_of(member)  # called by a signal handler in the middle of `leave`
-        self._has_left.wait()
-        with member.lock:
-            error, member.error = member.error, None
-        if error is not None:
-            raise error
-        return self._summary or summary_of(member)
+        return self._leaving.leave(grace, _give_up or threading.Event())
 
     def assigned(self) -> dict[int, Assignment]:
         """Return the partitions that it handles now."""
@@ -464,60 +361,12 @@ class Worker:
         """Say which group and stream it works for."""
         return f"<Worker {self.name!r} of group {self.settings.group!r} on {self.source.stream!r}>"
 
-    def _leave(self, member: Membership, give_up: threading.Event) -> None:
-        with member.lock:
-            member.control.leave()
-            member.control_due.notify()
-        self._wait(member, lambda: self._leave_by, give_up)
-        with member.lock:
-            if not member.control.ended:
-                member.control.give_up()
-                member.obey(member.control.orders())
-                member.control_due.notify()
-        end = time.monotonic() + member.control.timeout_ms / 1_000
-        self._wait(member, lambda: end, threading.Event())
-        with member.lock:
-            self._summary = summary_of(member)
-            member.stop_threads()
-        if member.notes.unfinished:
-            _log.warning(
-                "%s: records in hand were given up, by partition: %s",
-                member.stream,
-                member.notes.unfinished,
-            )
-        member.connection.close()
-        # Whatever still runs there is ignored, so a handler that hangs is not waited for.
-        is_calm = not self._summary.unfinished
-        member.queue.shutdown(_LAST_SHUTDOWN_S if is_calm else 0)
-        if not member.lanes:  # else the local queue has closed the handlers
-            for route in self._routes.all:
-                if route.on_close is not None:
-                    route.on_close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(1.0)
-        atexit.unregister(self._at_exit)
-
-    @staticmethod
-    def _wait(member: Membership, end: Callable[[], float], give_up: threading.Event) -> None:
-        """Wait until the control side has ended, the time is over, or `give_up` is set."""
-        while not (member.control.ended or member.is_stopping):
-            left = end() - time.monotonic()
-            if left <= 0 or give_up.is_set():
-                return
-            with member.lock:
-                if not member.control.ended:
-                    member.over.wait(min(left, _POLL_S))
-
     def _pause(self, partition: int, *, is_paused: bool) -> None:
         member = self._started()
         with member.lock:
             if not member.pause(partition, is_paused):
                 held = sorted(member.held)
                 raise ConfigError(f"partition {partition!r} is not assigned; these are: {held}")
-
-    def _stats_for_beat(self) -> str:
-        return stats_of(self._started())
 
     def _started(self) -> Membership:
         self._check_process()
@@ -535,58 +384,3 @@ class Worker:
                 f"worker {self.name} was made before a fork, and its threads are not in this "
                 "process; make a worker here"
             )
-
-
-def _is_idle(member: Membership, seconds: float) -> bool:
-    """Whether all that it holds was read to the end, and nothing came for some seconds."""
-    with member.lock:
-        notes = member.notes
-        if not member.control.is_settled:
-            return False
-        if notes.assigned == 0 and notes.idle_s < member.settings.lease_ms / 1_000:
-            return False  # the first plan may still come
-        waiting = any(not (held.is_caught_up or held.is_paused) for held in member.held.values())
-        busy = waiting or member.counts.in_hand > 0 or bool(member.dirty)
-        return not busy and notes.idle_s >= seconds
-
-
-@contextmanager
-def _signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
-    """Set `stop` on the first SIGTERM or SIGINT, `give_up` on the next; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
-        name = signal.Signals(number).name
-        if stop.is_set():
-            _log.warning("%s again: giving up what is in hand", name)
-            give_up.set()
-        else:
-            _log.info("%s: leaving the group", name)
-            stop.set()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    # None: set by another language, and it could not be put back.
-    mine = [number for number in numbers if before[number] not in (signal.SIG_IGN, None)]
-    for number in mine:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
-        for number in mine:
-            signal.signal(number, before[number])
-
-
-def _leave_at_exit(worker: Worker) -> Callable[[], None]:
-    """Leave when the interpreter ends, unless the worker is garbage then; return what does it."""
-    known = weakref.ref(worker)
-
-    def leave() -> None:
-        found = known()
-        if found is not None and os.getpid() == found._pid:
-            found.leave()
-
-    return atexit.register(leave)

@@ -23,10 +23,11 @@ streams = MemoryStreams("orders", partitions=2)
 with streams.producer() as producer:
     producer.send(b"x", partition=0)
 worker = Worker("g", streams, grace={grace})
-go = threading.Event()
+go, entered = threading.Event(), threading.Event()
 
 @worker.handler
 def handler(batch):
+    entered.set()
     print("inside", flush=True)
     {wait}
     print("outside", flush=True)
@@ -85,7 +86,7 @@ def test_a_second_signal_gives_up_what_is_in_hand(program):
 
 
 def test_the_exit_of_the_interpreter_leaves_the_group(program):
-    process = program("worker.start()\nwhile not worker.metrics().fetched: time.sleep(0.01)")
+    process = program("worker.start()\nentered.wait()")
     out, err = process.communicate(timeout=HANG_S)
     assert out == "inside\noutside\n"
     assert process.returncode == 0
@@ -96,7 +97,7 @@ def test_a_handler_that_hangs_does_not_keep_the_interpreter_for_longer_than_its_
     process = program(
         """
         worker.start()
-        while not worker.metrics().fetched: time.sleep(0.01)
+        entered.wait()
         """,
         wait="go.wait()",
         grace=0.2,

@@ -192,7 +192,7 @@ class TestLeave:
         assert blocker.entered.wait(WAIT_S)
         patient = threading.Thread(target=worker.leave, args=[600])
         patient.start()
-        eventually(lambda: worker._leaver is not None, "the first has begun")
+        eventually(lambda: worker._leaving.leaver is not None, "the first has begun")
         assert worker.leave(0).unfinished == {0: 1}
         patient.join(WAIT_S)
         assert not patient.is_alive()
@@ -224,7 +224,7 @@ class TestLeave:
         assert blocker.entered.wait(WAIT_S)
         leaving = threading.Thread(target=worker.leave)
         leaving.start()
-        eventually(lambda: worker._leaver is not None, "it leaves")
+        eventually(lambda: worker._leaving.leaver is not None, "it leaves")
         blocker.release()
         leaving.join(WAIT_S)
         assert not leaving.is_alive()

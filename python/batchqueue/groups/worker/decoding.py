@@ -1,0 +1,140 @@
+"""`DecodingLane`: makes records of what the reader fetched."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchqueue.exceptions import BatchQueueError
+from batchqueue.groups.record import Record
+from batchqueue.groups.tracker import Chunk
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.routes import Route
+from batchqueue.groups.worker.runs import BadValue, Part
+from batchqueue.groups.worker.turns import Lane
+
+if TYPE_CHECKING:
+    from batchqueue.groups.worker.membership import Membership
+
+
+class DecodingLane(Lane):
+    """Decodes chunks, and hands their records to the lanes of their handlers.
+
+    After a record that cannot be decoded, or that no handler takes, it hands out nothing before
+    that record has ended: a sink that checks offsets would be past it (R18).
+    """
+
+    def __init__(self, membership: "Membership", partition: int) -> None:
+        super().__init__(membership, f"Decode{partition}")
+        self._partition = partition
+        self._chunks: deque[tuple[HeldPartition, Chunk[Any], Sequence[Any]]] = deque()
+        self._waits_for: HeldPartition | None = None
+        self._entered_ms: float | None = None
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long it has been decoding a chunk; 0 while it is not. Under the lock."""
+        return 0.0 if self._entered_ms is None else now_ms - self._entered_ms
+
+    def drop(self, held: HeldPartition) -> None:
+        """Forget the chunks of a partition that is gone. Under the lock."""
+        self._chunks = deque(each for each in self._chunks if each[0] is not held)
+
+    def put(self, held: HeldPartition, chunk: Chunk[Any]) -> None:
+        """Take a chunk. Under the lock."""
+        self._chunks.append((held, chunk, chunk.records))
+        self._wake()
+
+    def go_on(self) -> None:
+        """Continue after a record that could not be handled. Under the lock."""
+        self._waits_for = None
+        self._wake()
+
+    def has_work(self) -> bool:
+        """Whether there are chunks that need not wait."""
+        if self._waits_for is not None and self._waits_for.is_over:
+            self._waits_for = None
+        return bool(self._chunks) and self._waits_for is None
+
+    def work(self) -> None:
+        """Decode a chunk, up to a record that cannot be handled."""
+        member = self.membership
+        with member.lock:
+            if not self.has_work():
+                return
+            held, chunk, items = self._chunks.popleft()
+            if not chunk.waiting:
+                return  # dropped meanwhile
+            self._entered_ms = member.now_ms()
+        parts, rest = self._parts(held, chunk, items)
+        with member.lock:
+            self._entered_ms = None
+            if chunk.waiting and not held.is_over:
+                self._hand_out(held, chunk, parts, rest)
+
+    def _hand_out(
+        self,
+        held: HeldPartition,
+        chunk: Chunk[Any],
+        parts: dict[Route | None, "Part"],
+        rest: Sequence[Any],
+    ) -> None:
+        """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
+        tracker, bad = held.tracker, parts.get(None)
+        assert tracker is not None
+        if bad is not None:
+            self._waits_for = held
+            good = sum(len(part.records) for part in parts.values()) - len(bad.records)
+            if good:
+                last = max(part.records[-1].offset for part in parts.values() if part is not bad)
+                first = bad.records[0].offset
+                bad.chunk = _checked(tracker.split(bad.chunk, good, last, first))
+            if rest:
+                first = self.membership.connection.entry(rest[0]).offset
+                last = bad.records[-1].offset
+                later = _checked(tracker.split(bad.chunk, len(bad.records), last, first))
+                self._chunks.appendleft((held, later, rest))
+        for route, part in parts.items():
+            self.membership.lanes[self._partition].lane(route).put(part)
+
+    def _wake(self) -> None:
+        if self.has_work():
+            self.schedule()
+
+    def _parts(
+        self, held: HeldPartition, chunk: Chunk[Any], items: Sequence[Any]
+    ) -> tuple[dict[Route | None, "Part"], Sequence[Any]]:
+        """The records of each route, None for those that cannot be handled; and what is left.
+
+        It ends after the first records that cannot be handled.
+        """
+        member = self.membership
+        to_record, decode, find = member.connection.record, member.decode, member.routes.find
+        parts: dict[Route | None, Part] = {}
+        for place, item in enumerate(items):
+            route: Route | None
+            try:
+                record = to_record(item, decode)
+                route = find(member.stream, self._partition, record)
+            except BatchQueueError as error:
+                record, route = _bad_record(to_record(item, _as_it_is), error), None
+            if route is not None and None in parts:
+                return parts, items[place:]
+            part = parts.get(route)
+            if part is None:
+                part = parts[route] = Part(held, chunk, [], [])
+            part.records.append(record)
+            part.items.append(item)
+        return parts, ()
+
+
+def _checked(chunk: Chunk[Any] | None) -> Chunk[Any]:
+    assert chunk is not None  # its partition is not over, and none of its records was started
+    return chunk
+
+
+def _bad_record(record: Record[Any], error: Exception) -> Record[Any]:
+    return record._replace(value=BadValue(error))
+
+
+def _as_it_is(data: bytes, offset: int) -> bytes:
+    del offset
+    return data

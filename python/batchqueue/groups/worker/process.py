@@ -1,0 +1,59 @@
+"""What a worker has to do with its process: signals, and the end of the interpreter."""
+
+import atexit
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchqueue.groups.worker.worker import Worker
+
+_log = logging.getLogger("batchqueue")
+
+
+@contextmanager
+def signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
+    """Set `stop` on the first SIGTERM or SIGINT, `give_up` on the next; in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number).name
+        if stop.is_set():
+            _log.warning("%s again: giving up what is in hand", name)
+            give_up.set()
+        else:
+            _log.info("%s: leaving the group", name)
+            stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    # None: set by another language, and it could not be put back.
+    mine = [number for number in numbers if before[number] not in (signal.SIG_IGN, None)]
+    for number in mine:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
+
+
+def leave_at_exit(worker: "Worker") -> Callable[[], None]:
+    """Leave when the interpreter ends, unless the worker is garbage then; return what does it."""
+    known = weakref.ref(worker)
+
+    def leave() -> None:
+        found = known()
+        if found is not None and os.getpid() == found._pid:
+            found.leave()
+
+    return atexit.register(leave)

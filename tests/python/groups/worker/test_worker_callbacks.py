@@ -1,0 +1,171 @@
+"""Callbacks, and calls of the worker by its own handlers."""
+
+import threading
+
+import pytest
+
+from batchqueue import ConfigError, RetryPolicy
+from batchqueue.groups import (
+    MemoryStreams,
+    Worker,
+)
+from core_support.waits import WAIT_S, eventually
+from groups_support.workers import Collected, running, send, worker_of
+
+QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
+NEVER = RetryPolicy(attempts=1_000, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
+
+
+@pytest.fixture
+def streams():
+    return MemoryStreams("orders", partitions=2)
+
+
+def committed(streams, partition, group="g"):
+    fence = streams.script(partition).state.fences.get(group)
+    return 0 if fence is None else fence.done
+
+
+class TestCallbacks:
+    def test_on_assign_that_raises_is_called_again(self, streams):
+        calls = []
+
+        def on_assign(assignments):
+            calls.append([each.partition for each in assignments])
+            if len(calls) == 1:
+                raise ConnectionError("no cache yet")
+
+        got = Collected()
+        send(streams, 4)
+        worker = worker_of(streams, got, on_assign=on_assign)
+        with running(worker):
+            eventually(lambda: got.count == 4, "the records are handled in the end")
+        assert {each for call in calls[1:] for each in call} == {0, 1}
+
+    def test_a_factory_that_returns_no_handler_stops_the_worker(self, streams):
+        worker = Worker("g", streams)
+        worker.handler_factory(lambda assignment: None)
+        with pytest.raises(ConfigError, match="cannot be a handler"):
+            worker.run()
+
+    def test_leave_does_not_wait_for_another_call_of_on_assign(self, streams):
+        called = threading.Event()
+
+        def on_assign(assignments):
+            called.set()
+            raise ConnectionError("never")
+
+        worker = worker_of(streams, Collected(), on_assign=on_assign)
+        worker.start()
+        assert called.wait(WAIT_S)
+        assert worker.leave(WAIT_S).unfinished == {}
+
+    def test_on_revoke_that_raises_changes_nothing(self, streams, caplog):
+        def on_revoke(assignments):
+            raise ValueError("cannot flush")
+
+        send(streams, 10)
+        worker = worker_of(streams, Collected(), on_revoke=on_revoke)
+        assert worker.run(until_idle=0.05).handled == 10
+        assert committed(streams, 0) + committed(streams, 1) == 10
+        assert "on_revoke of orders raised: ValueError: cannot flush" in caplog.text
+
+    def test_callbacks_come_before_the_first_record_and_after_the_last(self, streams):
+        seen = []
+        worker = worker_of(
+            streams,
+            lambda batch: seen.append(("batch", batch.partition)),
+            on_assign=lambda given: seen.extend(("assign", each.partition) for each in given),
+            on_revoke=lambda given: seen.extend(("revoke", each.partition) for each in given),
+        )
+        send(streams, 20)
+        worker.run(until_idle=0.05)
+        for partition in range(2):
+            mine = [kind for kind, at in seen if at == partition]
+            assert mine[0] == "assign"
+            assert mine[-1] == "revoke"
+            assert set(mine[1:-1]) == {"batch"}
+
+    def test_handlers_of_a_factory_are_closed_when_their_partition_goes(self, streams):
+        class Handler:
+            def __init__(self, assignment):
+                self.events = ["made"]
+                made[assignment.partition] = self
+
+            def consume(self, batch):
+                self.events.append("batch")
+
+            def on_close(self):
+                self.events.append("closed")
+
+        made = {}
+        worker = Worker("g", streams, codec="utf8")
+        worker.handler_factory(Handler)
+        send(streams, 2)
+        worker.run(until_idle=0.05)
+        assert [made[number].events for number in range(2)] == [["made", "batch", "closed"]] * 2
+
+    def test_a_shared_handler_is_closed_once_at_the_end(self, streams):
+        class Handler:
+            def __init__(self):
+                self.closed = 0
+
+            def consume(self, batch):
+                pass
+
+            def on_close(self):
+                self.closed += 1
+
+        handler = Handler()
+        send(streams, 2)
+        worker_of(streams, handler).run(until_idle=0.05)
+        assert handler.closed == 1
+
+
+class TestCallsFromInside:
+    def test_a_handler_that_leaves_is_not_waited_for_by_itself(self, streams):
+        summaries = []
+
+        def handler(batch):
+            summaries.append(worker.leave())
+
+        send(streams, 1, partition=0)
+        worker = worker_of(streams, handler)
+        summary = worker.run()
+        assert summary.handled == 1
+        assert len(summaries) == 1
+        assert committed(streams, 0) == 1
+
+    def test_a_callback_that_leaves(self, streams):
+        worker = worker_of(streams, Collected(), on_assign=lambda given: worker.leave())
+        assert worker.run().unfinished == {}
+
+    def test_a_handler_cannot_run_the_worker_again(self, streams):
+        refused = []
+
+        def handler(batch):
+            with pytest.raises(ConfigError, match="run was called by a handler"):
+                worker.run()
+            refused.append(worker.metrics().partitions[0].in_hand)
+
+        send(streams, 1, partition=0)
+        worker = worker_of(streams, handler)
+        worker.run(until_idle=0.05)
+        assert refused == [1]
+
+    def test_a_thread_that_fails_stops_the_worker_with_its_error(self, streams):
+        def on_assign(given):
+            raise SystemExit("enough")
+
+        with pytest.raises(SystemExit, match="enough"):
+            worker_of(streams, Collected(), on_assign=on_assign).run()
+
+    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
+        self, streams, monkeypatch
+    ):
+        def refuse(*arguments, **settings):
+            raise PermissionError("no permission for this command")
+
+        monkeypatch.setattr("batchqueue.groups.memory.group.GroupScripts.join", refuse)
+        with pytest.raises(PermissionError, match="no permission"):
+            worker_of(streams, Collected()).run()
