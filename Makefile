@@ -183,7 +183,7 @@ bench-commit-limit: $(VENV)/requirements $(VENV)/installed-release ## how many b
 bench-registry: $(VENV)/installed-release ## what 20,000 types cost, and 100,000 sessions that come and go; two minutes
 	$(BIN)/python benches/python/registry.py
 
-bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups on a Redis server of its own, into docs/figures/groups.md; three minutes
+bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups on its own Redis server, into docs/figures/groups.md; three minutes
 	@scripts/redis.sh
 	$(BIN)/python benches/groups/run.py --page docs/figures/groups.md $(BENCH_GROUPS_ARGS)
 

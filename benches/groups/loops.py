@@ -1,4 +1,4 @@
-"""Three ways through the records of a stream, each in a process of its own.
+"""Three ways through the records of a stream, each in its own process.
 
 | way | does |
 |---|---|

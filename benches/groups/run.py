@@ -3,7 +3,7 @@
     make bench-groups
     python benches/groups/run.py --page docs/figures/groups.md
 
-It starts a server of its own on loopback. Each row is measured in this run; ratios are between
+It starts its own server on loopback. Each row is measured in this run; ratios are between
 processes that ran by turns.
 """
 
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 
 class Server:
-    """A Redis server of its own."""
+    """A Redis server on loopback."""
 
     def __init__(self, folder: Path) -> None:
         binary = shutil.which("redis-server")

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: it notes when it handled records of which partition."""
+"""A worker process: it notes when it handled records of which partition."""
 
 import json
 import sys

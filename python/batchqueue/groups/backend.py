@@ -183,9 +183,9 @@ class Connection(Protocol):
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it looks at the clock again, in seconds.
+        """The longest that a thread may wait before it reads the clock again, in seconds.
 
-        Infinite for a clock that goes on by itself.
+        Infinite for a clock that no test moves.
         """
         ...
 
@@ -318,11 +318,11 @@ class Administration(Protocol):
         ...
 
     def reset(self, partition: int, offset: int, done: int) -> None:
-        """Let the group continue after an offset. The caller has checked that nobody is there."""
+        """Let the group continue after an offset. The caller has checked that it has no members."""
         ...
 
     def delete(self) -> None:
-        """Forget the group. The caller has checked that nobody is there."""
+        """Forget the group. The caller has checked that it has no members."""
         ...
 
     def dead_letters(self, partition: int, limit: int) -> list[Entry]:
@@ -330,7 +330,7 @@ class Administration(Protocol):
         ...
 
     def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
-        """Add the oldest dead letters as new records and remove them, at once; return how many."""
+        """Move the oldest dead letters back into the stream, as new records; return how many."""
         ...
 
     def close(self) -> None:

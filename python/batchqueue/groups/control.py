@@ -177,7 +177,7 @@ class Control:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is a member, and nothing that it owns is yet to be told or opened."""
+        """Whether it is a member, and all that it owns is known and open."""
         opening = any(held.phase is Phase.OPENING for held in self.holdings.values())
         return self.seat is Seat.MEMBER and not (self._sync_due or self._under_way or opening)
 

@@ -115,7 +115,7 @@ class Fence:
         """
         database = _database_of(connection)
         statements = _statements(self.table, database)
-        # Each handler of a partition has a position of its own: one may be ahead of the other.
+        # Each handler of a partition has its own position: one may be ahead of the other.
         reader = f"{batch.group}|{batch.kind}" if batch.kind else batch.group
         row = (reader, batch.stream, batch.partition)
         with closing(database.cursor(connection)) as cursor:

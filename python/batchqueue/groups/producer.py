@@ -122,7 +122,7 @@ class Producer:
             CodecError: As `send`. The thousands before are added.
             ConfigError: As `send`.
             StreamFullError: A partition is full. `accepted` values were added: those of other
-                partitions in the last thousand as well, so look at the keys before you repeat it.
+                partitions in the last thousand as well, so check the keys before you repeat it.
             StreamUnavailableError: As `send`.
         """
         added, rest = 0, iter(values)

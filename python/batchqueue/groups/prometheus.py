@@ -89,7 +89,7 @@ class GroupMetric(enum.Enum):
 
 
 Sample = tuple[GroupMetric, tuple[str, ...], float]
-"""A metric, the values of its own labels, and its value."""
+"""A metric, the values of its labels but `group` and `stream`, and its value."""
 
 _OUTCOMES = ("handled", "dead", "skipped", "dropped")
 

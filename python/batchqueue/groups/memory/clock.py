@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock that tells microseconds since 1970."""
+    """A clock in microseconds since 1970."""
 
     longest_wait_s: float
-    """The longest that a thread may wait before it looks at the clock again, in seconds."""
+    """The longest that a thread may wait before it reads the clock again, in seconds."""
 
     def now_us(self) -> int:
         """Return the time."""

@@ -46,7 +46,7 @@ class MemoryConnection:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it looks at the clock again, in seconds."""
+        """The longest that a thread may wait before it reads the clock again, in seconds."""
         return self._streams.longest_wait_s
 
     def now_ms(self) -> float:

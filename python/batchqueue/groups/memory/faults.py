@@ -27,7 +27,7 @@ class Faults:
             self._stalled.add(name)
 
     def wake(self, name: str) -> None:
-        """Let the calls of a stalled worker go on."""
+        """End the stall of a worker."""
         with self._changed:
             self._stalled.discard(name)
             self._changed.notify_all()

@@ -103,16 +103,16 @@ class MemoryStreams:
         self._faults.wake(name)
 
     def connect(self, group: str, *, lease_ms: int, name: str) -> MemoryConnection:
-        """Connect a worker; it does this by itself."""
+        """Connect a worker, which calls this when it starts."""
         timeout_s = lease_ms / BEATS_PER_LEASE / 1_000
         return MemoryConnection(self, group, self._group(group), name, timeout_s)
 
     def open_writer(self) -> MemoryWriter:
-        """Connect a producer; it does this by itself."""
+        """Connect a producer, which calls this when it is made."""
         return MemoryWriter(self)
 
     def open_administration(self, group: str) -> MemoryAdministration:
-        """Connect a monitor; it does this by itself."""
+        """Connect a monitor, which calls this when it is made."""
         return MemoryAdministration(self, group, self._group(group))
 
     def partitions(self, given: int | None) -> int:
@@ -157,7 +157,7 @@ class MemoryStreams:
         return offset
 
     def _readers(self) -> list[str]:
-        """The groups that somebody has joined."""
+        """The groups that have had members."""
         with self._arrived:
             return [name for name, group in self._groups.items() if group.state.partitions]
 
@@ -205,7 +205,7 @@ class MemoryStreams:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it looks at the clock again, in seconds."""
+        """The longest that a thread may wait before it reads the clock again, in seconds."""
         return self._clock.longest_wait_s
 
     def check(self, name: str, timeout_s: float) -> None:

@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
     """Its attempts are used up, and it is tried again after the longest wait."""
 
     HALVED = "halved"
-    """Each half is tried once, at once."""
+    """Each half is tried once, immediately."""
 
     DEAD = "dead"
     """It is a single record, which is set aside."""

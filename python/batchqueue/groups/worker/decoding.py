@@ -43,7 +43,7 @@ class DecodingLane(Lane):
         self._chunks.append((held, chunk, chunk.records))
         self._wake()
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Continue after a record that could not be handled. Under the lock."""
         self._waits_for = None
         self._wake()

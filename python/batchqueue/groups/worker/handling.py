@@ -171,7 +171,7 @@ class HandlerLane(Lane):
     def _succeeded(self, run: Run, piece: Piece) -> None:
         self._settle(run, piece, "handled")
         run.attempts.succeeded()
-        self._go_on(run)
+        self._continue(run)
 
     def _failed(self, run: Run, piece: Piece, batch: Batch, error: BaseException) -> None:
         member, held = self.membership, run.held
@@ -201,20 +201,20 @@ class HandlerLane(Lane):
             return
         if verdict is Verdict.SKIPPED:
             self._settle(run, piece, "skipped")
-        self._go_on(run)
+        self._continue(run)
 
     def _was_set_aside(self, run: Run, piece: Piece) -> None:
         run.is_waiting = False
         self._settle(run, piece, "dead")
-        self._go_on(run)
+        self._continue(run)
         self.resume()
 
-    def _go_on(self, run: Run) -> None:
+    def _continue(self, run: Run) -> None:
         self._due_ms = 0.0
         if not run.attempts.pieces:
             self._run = None
             if self._route is None and not self._parts:
-                self.membership.lanes[run.held.partition].decoding.go_on()
+                self.membership.lanes[run.held.partition].decoding.proceed()
         self.membership.check_drained(run.held)
 
     def _settle(self, run: Run, piece: Piece, outcome: str) -> None:

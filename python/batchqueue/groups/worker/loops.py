@@ -90,13 +90,13 @@ def control_loop(member: Membership) -> None:
         else:
             with member.lock:
                 control.reply(call, reply, member.now_ms())
-                member.go_on()
+                member.proceed()
                 if call.kind is CallKind.PLAN:
                     _note_plan_error(member)
 
 
 def listen_loop(member: Membership) -> None:
-    """Tell the control side about changes of the group, and read the lags now and then."""
+    """Report changes of the group to the control side, and read the lags now and then."""
     version, lags_at_ms = 0, 0.0
     while not member.is_stopping:
         try:

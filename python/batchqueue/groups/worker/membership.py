@@ -53,7 +53,7 @@ class Membership:
         held: What it holds, by partition.
         lanes: The lanes, by partition; they stay when a partition goes.
         lags: Records that are not done, by partition, as they were last read; None if unknown.
-        error: Why the worker stopped by itself, or None.
+        error: What stopped the worker, or None.
         is_stopping: Whether its threads are to end.
         paused: What the user has paused, also while it is lost for a moment.
         refusals: How often the sink of a partition has refused its token in a row.
@@ -268,7 +268,7 @@ class Membership:
         self._is_held_up = self._is_held_up or not may
         return may
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Continue what had to wait because the lease seemed over: a late reply has renewed it."""
         if not self._is_held_up:
             return
@@ -302,7 +302,7 @@ class Membership:
         return lanes is not None and any(lane.is_inside and lane.is_of(held) for lane in lanes.all)
 
     def check_drained(self, held: HeldPartition) -> None:
-        """Go on with giving up a partition, if the next step is due."""
+        """Take the next step of giving up a partition, if it is due."""
         if not (held.is_draining and held.is_taken and held.is_idle) or held.is_over:
             return
         if not held.is_told:

@@ -20,7 +20,7 @@ class Route:
     """A handler.
 
     Attributes:
-        handler: What was registered; None if each partition has a handler of its own.
+        handler: What was registered; None if each partition has its own handler.
         kind: The name of the first class or tag that it takes, unlike that of any other handler;
             empty for all records without another handler.
         consume: What to call with a batch, or None.
@@ -67,7 +67,7 @@ class Routes:
         """Send the records of a class, or with a tag, to a handler.
 
         Raises:
-            ConfigError: It is neither a class nor a str, it has a handler, or the handler is none.
+            ConfigError: It is neither a class nor a str, it has a handler, or the handler is invalid.
         """
         if not isinstance(item_type, (type, str)):
             raise ConfigError(
@@ -82,7 +82,7 @@ class Routes:
         """Send all records without another handler to this one.
 
         Raises:
-            ConfigError: There is one already, or it is no handler.
+            ConfigError: There is one already, or this is not a handler.
         """
         self._check_other()
         self._other = Route(handler)

@@ -1,4 +1,4 @@
-"""`WorkerSettings`: what a worker was told, checked."""
+"""`WorkerSettings`: the settings of a worker, checked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

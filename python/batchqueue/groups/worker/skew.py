@@ -18,7 +18,7 @@ _log = logging.getLogger("batchqueue")
 
 
 class SkewWatch:
-    """Looks at the lags now and then, and warns when a partition has become hot.
+    """Reads the lags now and then, and warns when a partition has become hot.
 
     All of it is used under the lock of the membership.
     """

@@ -12,7 +12,7 @@ _log = logging.getLogger("batchqueue")
 
 
 class Turn:
-    """An item of the local queue. Each lane has a class of its own."""
+    """An item of the local queue. Each lane has its own class."""
 
     __slots__ = ("lane",)
 
@@ -50,7 +50,7 @@ class Lane(ABC):
         self.is_scheduled = False
 
     def schedule(self) -> None:
-        """Have a turn, if there is none and the worker goes on. Under the lock."""
+        """Have a turn, if there is none and the worker is not ending. Under the lock."""
         if not (self.is_scheduled or self.membership.is_stopping):
             self.is_scheduled = True
             self.membership.queue.produce(self.turn)

@@ -89,8 +89,8 @@ class Worker:
             source: The stream: `RedisStreams` or `MemoryStreams`.
             codec: Makes values of records: "bytes", "utf8", "json", "msgpack", "arrow" or a
                 `Codec`. Default: "bytes".
-            name: A seat: a worker that joins under a name replaces the one that has it, at once,
-                and gets its partitions. Default: None, a name that no other worker has.
+            name: A seat: a worker that joins under a name immediately replaces the one that
+                has it, and gets its partitions. Default: None, a name that no other worker has.
             threads: Drain threads. Default: one per core.
             capacity: The share of the load that it takes, relative to the other workers. Default:
                 1.0.
@@ -164,7 +164,7 @@ class Worker:
         another one do not come here. This may be used as a decorator.
 
         Raises:
-            ConfigError: It is no handler, it is a coroutine function, there is one already, or the
+            ConfigError: It is not a handler, it is a coroutine function, there is one already, or the
                 worker has been started.
         """
         self._check_not_started()
@@ -188,7 +188,7 @@ class Worker:
         self._routes.add(item_type, instance(handler))
 
     def handler_factory(self, factory: Factory) -> Factory:
-        """Let each partition have a handler of its own, so that partitions run in parallel.
+        """Let each partition have its own handler, so that partitions run in parallel.
 
         Args:
             factory: Gets the `Assignment` and returns a handler. It is called when a partition is
@@ -249,7 +249,7 @@ class Worker:
         return until_idle is not None and is_idle(member, until_idle)
 
     def start(self) -> None:
-        """Join the group, in threads of its own, and return.
+        """Join the group, in background threads, and return.
 
         Raises:
             ConfigError: As `run`.

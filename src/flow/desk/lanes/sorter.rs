@@ -2,7 +2,7 @@
 //!
 //! Finding the lane of an item, and counting the item there, takes longer than moving it. Most
 //! partitions of several types hold two, whose items alternate. So the lanes of the last two types
-//! are kept at hand, and each counts at once what it got.
+//! are kept at hand, and what each of them got is counted together.
 
 use super::Lanes;
 use crate::item::TypeKey;
@@ -93,7 +93,10 @@ mod tests {
     proptest! {
         #[test]
         fn all_items_come_to_their_lanes_in_order_and_are_counted(
-            takes in prop::collection::vec(prop::collection::vec((0..5_usize, 1..4_usize), 0..30), 1..4),
+            takes in prop::collection::vec(
+                prop::collection::vec((0..5_usize, 1..4_usize), 0..30),
+                1..4,
+            ),
         ) {
             let (mut together, mut one_by_one) = (Lanes::new(), Lanes::new());
             let mut taken = 0;

@@ -84,7 +84,7 @@ def test_sigterm_in_a_handler_finishes_it(make_group):
     group.check()
 
 
-def test_all_leave_at_once_and_come_back(make_group):
+def test_all_leave_together_and_come_back(make_group):
     group = make_group()
     group.start("a", "b", "c")
     group.send(3_000)
@@ -166,7 +166,7 @@ def test_interpreter_that_is_held_for_longer_than_the_lease(make_group):
     group.start("a", "b")
     group.send(3_000)
     process = group.processes.pop("a")
-    process.tell(f"gil {3 * LEASE_MS / 1_000}")
+    process.order(f"gil {3 * LEASE_MS / 1_000}")
     group.settles()
     group.processes["a"] = process
     group.settles()

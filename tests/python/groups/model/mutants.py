@@ -157,7 +157,7 @@ def drained_before_commit(self, held):
 
 def isolate_without_waiting(self, held, chunk, offsets):
     self.set_aside(held, chunk, offsets[0], lambda: None)
-    self.go_on(held, chunk, offsets[1:])
+    self.proceed(held, chunk, offsets[1:])
 
 
 def set_aside_again(self, group, token, session, letters):

@@ -225,7 +225,7 @@ class Worker:
         """The last thing that a handler does is to write to its sink.
 
         It raises for a batch with a bad record, which is halved until that stands alone. Here the
-        records before it are written at once.
+        records before it are written immediately.
         """
         self.world.checks.handler_left(self, held)
         bad = self.first_bad(held, offsets)
@@ -250,7 +250,7 @@ class Worker:
 
     def isolate(self, held, chunk, offsets):
         """Set the first of the records aside, and continue with the others (R18)."""
-        self.set_aside(held, chunk, offsets[0], lambda: self.go_on(held, chunk, offsets[1:]))
+        self.set_aside(held, chunk, offsets[0], lambda: self.proceed(held, chunk, offsets[1:]))
 
     def set_aside(self, held, chunk, bad, then):
         scripts = self.world.partitions[held.partition]
@@ -278,7 +278,7 @@ class Worker:
             repeat,
         )
 
-    def go_on(self, held, chunk, offsets):
+    def proceed(self, held, chunk, offsets):
         if offsets and self.may_work(held):
             self.later(self.world.random.randint(100, 3_000), self.handled, held, chunk, offsets)
         else:

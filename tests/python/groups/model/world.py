@@ -62,7 +62,7 @@ class World:
         self.goes_back = random.random() < 0.5
         self.sink_is_fenced = random.random() < 0.7
         self.commits_effects = random.random() < 0.5
-        # Of its own, so that the rest of a run does not depend on it.
+        # Another generator, so that the rest of a run does not depend on it.
         self.has_bad = random_module.Random(f"bad {seed}").random() < 0.5
         names = ["g", "h"] if random.random() < 0.15 else ["g"]
         self.groups = {name: self.group_class(self.server_now) for name in names}

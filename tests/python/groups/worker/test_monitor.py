@@ -100,7 +100,7 @@ def test_drain_needs_a_name_or_a_host(monitor, given):
         monitor.drain(**given)
 
 
-def test_a_group_is_deleted_only_when_nobody_is_there(streams, monitor):
+def test_a_group_with_members_is_not_deleted(streams, monitor):
     worker = worker_of(streams, Collected(), name="a")
     send(streams, 4)
     with running(worker):

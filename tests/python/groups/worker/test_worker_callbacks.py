@@ -123,7 +123,7 @@ class TestCallbacks:
 
 
 class TestCallsFromInside:
-    def test_a_handler_that_leaves_is_not_waited_for_by_itself(self, streams):
+    def test_a_handler_that_leaves_does_not_wait_for_its_own_end(self, streams):
         summaries = []
 
         def handler(batch):

@@ -80,7 +80,7 @@ class TestBlock:
         assert len({id(batch) for batch in seen}) == 4
         assert summary.handled == 1
 
-    def test_a_partition_in_back_off_is_given_up_at_once(self, streams):
+    def test_a_partition_in_back_off_is_given_up_immediately(self, streams):
         failed = threading.Event()
 
         def handler(batch):
@@ -235,7 +235,7 @@ class TestSkipAndStop:
         got = Collected()
         assert worker_of(streams, got).run(until_idle=0.05).handled == 10
 
-    def test_an_exception_that_is_no_error_stops_the_worker(self, streams):
+    def test_a_system_exit_stops_the_worker(self, streams):
         def handler(batch):
             raise SystemExit(3)
 

@@ -135,7 +135,7 @@ def test_partition_that_comes_back_waits_behind_the_old_call(streams):
     assert max(most) == 1
 
 
-def test_worker_with_the_name_of_another_one_replaces_it_at_once(streams):
+def test_worker_with_the_name_of_another_one_replaces_it_immediately(streams):
     first = worker_of(streams, Collected(), name="seat", lease_ms=60_000)
     second = worker_of(streams, Collected(), name="seat", lease_ms=60_000)
     first.start()
@@ -160,7 +160,7 @@ def test_more_workers_than_partitions_stand_by_and_take_over():
         eventually(lambda: all(len(each.assigned()) == 1 for each in others), "it takes over")
 
 
-def test_all_workers_leave_at_once(streams):
+def test_all_workers_leave_together(streams):
     workers = [worker_of(streams, Collected(), name=f"w{number}") for number in range(4)]
     with running(*workers):
         for worker in workers:

@@ -300,7 +300,7 @@ class TestHandlers:
         assert calls == sorted(set(calls))
 
 
-def test_a_balancer_that_takes_long_pauses_nobody(streams):
+def test_a_balancer_that_takes_long_pauses_no_partition(streams):
     blocker, got = Blocker(), Collected()
 
     def plan(weights, last_owner, capacity, *, force):
@@ -316,7 +316,7 @@ def test_a_balancer_that_takes_long_pauses_nobody(streams):
         with running(second):
             assert blocker.entered.wait(WAIT_S)
             send(streams, 100)
-            eventually(lambda: got.count == 100, "both partitions go on")
+            eventually(lambda: got.count == 100, "both partitions continue")
             eventually(lambda: lag(streams) == 0, "and are committed")
             blocker.release()
 
@@ -363,7 +363,7 @@ def test_bytes_that_are_read_are_bounded():
         eventually(lambda: worker.metrics().handled == 1_000, "all are handled")
 
 
-def test_several_starts_at_once_are_one(streams):
+def test_several_concurrent_starts_are_one(streams):
     worker = worker_of(streams, Collected())
     starts = [threading.Thread(target=worker.start) for _ in range(8)]
     for each in starts:

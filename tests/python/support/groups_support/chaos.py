@@ -20,7 +20,7 @@ LEASE_MS = 1_000
 
 
 class Process:
-    """A worker in a process of its own."""
+    """A worker process."""
 
     def __init__(self, name, settings, log):
         self.name = name
@@ -39,7 +39,7 @@ class Process:
     def signal(self, number):
         self.process.send_signal(number)
 
-    def tell(self, line):
+    def order(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
@@ -132,7 +132,7 @@ class Group:
         return process.end()
 
     def end_all(self):
-        """Lets all leave at once, and returns their summaries."""
+        """Lets all leave together, and returns their summaries."""
         ending, self.processes = self.processes, {}
         for process in ending.values():
             process.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, whose sink is an SQLite file with a fence."""
+"""A worker process, whose sink is an SQLite file with a fence."""
 
 import faulthandler
 import json
