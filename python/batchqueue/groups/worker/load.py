@@ -91,8 +91,8 @@ class LoadMeter:
 def weigh(ticket: Ticket) -> dict[int, float | None]:
     """Return the weights of partitions, from what the members have reported.
 
-    A partition that no member reports keeps the weight of the last plan. What cannot be read is left
-    out: a worker of another version may have written it.
+    A partition that no member reports keeps the weight of the last plan. What cannot be read is
+    left out: a worker of another version may have written it.
     """
     weights: dict[int, float | None] = dict(ticket.weights)
     for stats in ticket.stats.values():

@@ -67,7 +67,7 @@ class Routes:
         """Send the records of a class, or with a tag, to a handler.
 
         Raises:
-            ConfigError: It is neither a class nor a str, it has a handler, or the handler is invalid.
+            ConfigError: It is neither a class nor a str, it has a handler, or this one is invalid.
         """
         if not isinstance(item_type, (type, str)):
             raise ConfigError(

@@ -164,7 +164,7 @@ class Worker:
         another one do not come here. This may be used as a decorator.
 
         Raises:
-            ConfigError: It is not a handler, it is a coroutine function, there is one already, or the
+            ConfigError: It is not a handler, or a coroutine function; there is one already; or the
                 worker has been started.
         """
         self._check_not_started()
