@@ -193,15 +193,16 @@ def _key_bytes(key: KeyValue | None) -> bytes | None:
 
 
 def _checked(headers: Headers) -> tuple[tuple[str, bytes], ...]:
-    pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
-    for pair in pairs:
+    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    checked: list[tuple[str, bytes]] = []
+    for pair in given:
         match pair:
-            case (str(), bytes() | str()):
-                pass
+            case (str(name), bytes(value)):
+                checked.append((name, value))
+            case (str(name), str(text)):
+                checked.append((name, text.encode()))
             case _:
                 raise ConfigError(
                     f"the headers have {pair!r}; give names as str with values as bytes or str"
                 )
-    return tuple(
-        (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
-    )
+    return tuple(checked)

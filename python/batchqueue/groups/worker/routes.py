@@ -99,7 +99,8 @@ class Routes:
                 f"handler_factory got {factory!r}; give a function that takes an Assignment and "
                 "returns a handler"
             )
-        self.factory = factory
+        made: Any = factory  # what it returns is checked when it is called
+        self.factory = made
         self._other = Route(None)
 
     @property
