@@ -5,10 +5,11 @@
 | `plan.py`, `balancer.py` | which worker owns which partition |
 | `control.py` | the worker's side of the ownership protocol; `README.md` has its rules |
 | `messages.py`, `orders.py` | its calls and their replies; what its driver does |
-| `backend.py` | what a worker needs of a backend |
-| `memory/` | the backend in memory, with the group's side of the protocol |
+| `backend.py`, `perform.py` | what a worker needs of a backend; from its calls to scripts |
+| `memory/`, `redis/` | backends, with the group's side of the protocol |
 | `worker/` | workers |
-| `producer.py`, `monitor.py` | producers; what a group does |
+| `producer.py` | producers |
+| `monitor.py`, `prometheus.py` | what a group does |
 | `tracker.py` | what of a partition is done |
 | `count.py` | how many partitions; names of groups |
 | `skew.py` | partitions that lag behind the others |
