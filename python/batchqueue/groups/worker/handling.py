@@ -42,6 +42,7 @@ class HandlerLane(Lane):
         self._run: Run | None = None
         self._due_ms = 0.0
         self._entered_ms = 0.0
+        self._waits_for_lease = False
 
     def put(self, part: Part) -> None:
         """Take records. Under the lock."""
@@ -52,6 +53,8 @@ class HandlerLane(Lane):
     def has_work(self) -> bool:
         """Whether a call need not wait."""
         run = self._run
+        if self._waits_for_lease:
+            return False
         if run is not None and not run.held.is_over:
             if run.is_waiting:
                 return False
@@ -141,7 +144,7 @@ class HandlerLane(Lane):
             return None
         if self._is_paused(run.held) or member.now_ms() < self._due_ms:
             return None
-        return run if member.may_work(run.held) else None
+        return run if self._may_work(run.held) else None
 
     def _claim(self) -> Run | None:
         """Take parts of one assignment that wait, up to the most records of a batch."""
@@ -153,7 +156,7 @@ class HandlerLane(Lane):
             held, size = part.held, len(part.records)
             if parts and (held is not parts[0].held or count + size > member.max_batch_items):
                 break
-            if not held.is_over and (self._is_paused(held) or not member.may_work(held)):
+            if not held.is_over and (self._is_paused(held) or not self._may_work(held)):
                 break
             self._parts.popleft()
             tracker = held.tracker
@@ -235,7 +238,13 @@ class HandlerLane(Lane):
         self._due_ms = 0.0
         self.membership.check_drained(run.held)
 
+    def _may_work(self, held: HeldPartition) -> bool:
+        # While the lease is in doubt, turns would only follow each other.
+        self._waits_for_lease = not self.membership.may_work(held)
+        return not self._waits_for_lease
+
     def _wake(self) -> None:
+        self._waits_for_lease = False
         if self.has_work():
             self.schedule()
 

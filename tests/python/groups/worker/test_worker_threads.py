@@ -118,12 +118,12 @@ def test_what_ends_while_the_lease_is_in_doubt_is_committed():
             is_held.set()
             assert go.wait(WAIT_S)
 
-    worker = worker_of(HookedStreams(streams, before), blocker)
+    worker = worker_of(HookedStreams(streams, before), blocker, max_batch_items=1)
     worker.start()
     while not worker.assigned():
         clock.advance(0.01)
         threading.Event().wait(0.01)
-    send(streams, 1)
+    send(streams, 5)
     assert blocker.entered.wait(WAIT_S)
     clock.advance(0.3)
     eventually(lambda: streams._groups["g"].state.leases, "it is a member")
@@ -134,8 +134,12 @@ def test_what_ends_while_the_lease_is_in_doubt_is_committed():
     clock.advance(0.66)
     blocker.release()
     eventually(lambda: worker.metrics().handled == 1, "it is handled")
+    turns = worker.stats().consumed
+    threading.Event().wait(0.2)
+    assert worker.stats().consumed <= turns + 5, "the others have turns although they must wait"
+    assert worker.metrics().handled == 1
     go.set()
-    eventually(lambda: lag(streams) == 0, "it is committed")
+    eventually(lambda: lag(streams) == 0, "all are handled and committed")
     worker.leave(0)
 
 
