@@ -126,6 +126,8 @@ class PartitionInfo:
         length: The number of records that the stream still holds.
         dead: The number of dead letters of the group.
         at_ms: When the group last wrote here, in milliseconds since 1970; 0 if never.
+        has_deletions: Whether single records were ever deleted, so that `added` counts more records
+            than anyone can read.
     """
 
     token: int
@@ -137,6 +139,7 @@ class PartitionInfo:
     length: int
     dead: int
     at_ms: int
+    has_deletions: bool = False
 
     @property
     def lag(self) -> int | None:

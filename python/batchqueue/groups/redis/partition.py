@@ -122,7 +122,7 @@ def was_set_aside(reply: Any) -> int | Fenced:
 
 def info_of(reply: Any) -> PartitionInfo:
     """Return where a partition is."""
-    token, session, offset, done, end, added, length, dead, at_ms = reply
+    token, session, offset, done, end, added, length, dead, at_ms, has_deletions = reply
     return PartitionInfo(
         token=token,
         session=session.decode(),
@@ -133,6 +133,7 @@ def info_of(reply: Any) -> PartitionInfo:
         length=length,
         dead=dead,
         at_ms=at_ms,
+        has_deletions=bool(has_deletions),
     )
 
 

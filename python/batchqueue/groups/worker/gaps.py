@@ -22,8 +22,12 @@ def check_gap(member: "Membership", held: HeldPartition, info: PartitionInfo) ->
     seen = held.done_before + tracker.counts.fetched
     is_at_end = info.end == tracker.position
     lost = (info.added if is_at_end else info.added - info.length) - seen
-    if lost > 0:
+    if lost <= 0:
+        return
+    if not info.has_deletions:
         skips(member, held, tracker.position, lost)
+    elif is_at_end:
+        held.done_before += lost  # deleted, not trimmed: the lag is right again from here on
 
 
 def skips(member: "Membership", held: HeldPartition, offset: int, lost: int) -> bool:

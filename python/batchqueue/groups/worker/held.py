@@ -62,6 +62,7 @@ class HeldPartition:
     handler: HandlerMethods | None = None
     committed: int = 0
     commit: CommitRequest | None = None
+    _sent: int = 0
     _commands: list[tuple[int, Command]] = field(default_factory=list)
 
     def run_with_commit(self, offset: int, commands: Sequence[Command]) -> None:
@@ -76,6 +77,7 @@ class HeldPartition:
         if self.commit is None and self.tracker is not None:
             mark = self.tracker.to_commit()
             if mark is not None:
+                self._sent = mark.records
                 self.commit = CommitRequest(
                     self.partition,
                     self.token,
@@ -91,7 +93,7 @@ class HeldPartition:
         assert self.commit is not None
         assert self.tracker is not None
         offset = self.commit.offset
-        self.committed = self.commit.done - self.done_before
+        self.committed = self._sent
         self.tracker.acknowledge(offset)
         self._commands = [(at, command) for at, command in self._commands if at > offset]
         self.commit = None

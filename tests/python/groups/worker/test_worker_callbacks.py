@@ -10,20 +10,14 @@ from batchqueue.groups import (
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.workers import Collected, running, send, worker_of
+from groups_support.workers import Collected, committed, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
-NEVER = RetryPolicy(attempts=1_000, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
 
 
 @pytest.fixture
 def streams():
     return MemoryStreams("orders", partitions=2)
-
-
-def committed(streams, partition, group="g"):
-    fence = streams.script(partition).state.fences.get(group)
-    return 0 if fence is None else fence.done
 
 
 class TestCallbacks:

@@ -368,12 +368,13 @@ def test_bytes_that_are_read_are_bounded():
 
 
 def test_several_concurrent_starts_are_one(streams):
-    worker = worker_of(streams, Collected())
+    worker = Worker("starts", streams)
+    worker.handler(Collected())
     starts = [threading.Thread(target=worker.start) for _ in range(8)]
     for each in starts:
         each.start()
     for each in starts:
         each.join()
-    count = sum(each.name.startswith("g-") for each in threading.enumerate())
+    count = sum(each.name.startswith("starts-") for each in threading.enumerate())
     worker.leave()
     assert count == 5

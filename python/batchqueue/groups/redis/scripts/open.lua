@@ -15,7 +15,9 @@ elseif tonumber(token) <= tonumber(there.token)
   return {'fenced', tonumber(there.token)}
 end
 redis.call('HSET', FENCE, 't', token, 's', session, 'at', text(now))
+-- Once single entries were deleted, the numbers do not tell those from a gap.
+local added = records.has_deletions and tonumber(there.done) + records.length or records.added
 return {
-  'opened', there.offset, tonumber(there.done), records.last, records.added, records.length,
+  'opened', there.offset, tonumber(there.done), records.last, added, records.length,
   records.first or '',
 }

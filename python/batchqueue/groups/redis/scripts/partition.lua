@@ -49,6 +49,7 @@ local function stream()
     added = added or info.length + tonumber(redis.call('HGET', META, 'trimmed') or '0'),
     is_exact = added ~= nil,
     deleted = info['max-deleted-entry-id'],
+    has_deletions = (info['max-deleted-entry-id'] or '0-0') ~= '0-0',  -- XTRIM leaves it alone
     first = first and first[1],
   }
 end

@@ -9,4 +9,5 @@ local is_known = records.is_exact
 return {
   tonumber(there.token), there.session, there.offset, tonumber(there.done), records.last,
   is_known and records.added or '', records.length, redis.call('XLEN', DEAD), tonumber(there.at),
+  records.has_deletions and 1 or 0,
 }
