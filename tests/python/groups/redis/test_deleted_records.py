@@ -1,4 +1,4 @@
-"""Records that somebody deletes singly stop no worker, and are not taken for a gap."""
+"""Records that are deleted singly stop no worker, and are not taken for a gap."""
 
 import pytest
 
