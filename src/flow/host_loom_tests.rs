@@ -148,6 +148,15 @@ fn loom_attached_owners_meet_at_one_handler() {
     });
 }
 
+/// Must be closed at its desk, unlike a function, which has nothing to close.
+struct Closing;
+
+impl Handler<Number> for Closing {
+    fn consume(&self, _: &mut Batch<Number>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
 /// The same if the second thread brings no items, but closes a handler that shares the desk.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
@@ -155,7 +164,7 @@ fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
-        let other = HandlerRef::with_desk(Arc::new(|_: &mut Batch<Number>| ()), slow.desk.clone());
+        let other = HandlerRef::with_desk(Arc::new(Closing), slow.desk.clone());
         queue.add_handler(ONE, slow).unwrap();
         queue.add_handler(TWO, other).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
