@@ -89,13 +89,14 @@ def is_alive(pid):
 
 
 IDLE = ("--until-idle", "0.1")
-SLOW = """
-def slow(batch):
+HELD = """
+def held(batch):
     print(f"inside {os.getpid()}\\n", end="", flush=True)
-    time.sleep(0.5)
+    while not Path("released").exists():
+        time.sleep(0.01)
     print("outside\\n", end="", flush=True)
 
-worker = made(slow)
+worker = made(held)
 """
 STUCK = """
 def stuck(batch):
@@ -143,10 +144,11 @@ def test_function_and_dotted_name_give_a_worker(program, name):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_lets_the_handler_finish(program, number):
-    process = program(SLOW)
+def test_signal_lets_the_handler_finish(program, number, tmp_path):
+    process = program(HELD)
     read_until(process, "inside")
     process.send_signal(number)
+    (tmp_path / "released").touch()
     code, out, _ = ended(process)
     assert code == 0
     assert out.startswith("outside\n")
@@ -260,11 +262,12 @@ def test_each_process_has_a_number_and_all_are_counted(program, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_is_passed_on_and_all_end_in_calm(program, number):
-    process = program(SLOW, "--workers", "2")
+def test_signal_is_passed_on_and_all_end_in_calm(program, number, tmp_path):
+    process = program(HELD, "--workers", "2")
     for _ in range(2):
         read_until(process, "inside")
     process.send_signal(number)
+    (tmp_path / "released").touch()
     code, out, err = ended(process)
     assert code == 0
     assert f"{number.name}: the processes are ending" in err
@@ -272,12 +275,13 @@ def test_signal_is_passed_on_and_all_end_in_calm(program, number):
     assert out.splitlines()[-1] == "all 2 processes ended: 6 records handled"
 
 
-def test_interrupt_of_a_terminal_reaches_each_process_only_once(program):
+def test_interrupt_of_a_terminal_reaches_each_process_only_once(program, tmp_path):
     """A terminal sends it to the whole group of the supervisor; a second one gives records up."""
-    process = program(SLOW, "--workers", "2")
+    process = program(HELD, "--workers", "2")
     for _ in range(2):
         read_until(process, "inside")
     os.killpg(process.pid, signal.SIGINT)
+    (tmp_path / "released").touch()
     code, out, _ = ended(process)
     assert (code, out.count("outside"), "unfinished" in out) == (0, 2, False)
 
@@ -355,10 +359,11 @@ def test_invalid_use_ends_all_processes(program):
     assert "starts again" not in out
 
 
-def test_workers_leave_when_their_supervisor_is_killed(program):
-    process = program(SLOW, "--workers", "2")
+def test_workers_leave_when_their_supervisor_is_killed(program, tmp_path):
+    process = program(HELD, "--workers", "2")
     pids = [int(read_until(process, r"inside (\d+)")[1]) for _ in range(2)]
     process.kill()
+    (tmp_path / "released").touch()
     out, _ = process.communicate(timeout=HANG_S)
     assert out.count("outside") == 2
     assert out.count("3 records handled") == 2
