@@ -64,6 +64,7 @@
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
+//! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
 //! | `python` | the bindings; they translate and do nothing else |
 
 #[cfg(feature = "arrow")]
@@ -71,6 +72,8 @@ pub mod arrow;
 mod builder;
 mod config;
 mod control;
+#[cfg(any(feature = "python", all(test, not(loom))))]
+mod entries;
 mod error;
 mod flow;
 mod item;

@@ -8,10 +8,12 @@ from typing_extensions import disjoint_base
 __all__ = [
     "__version__",
     "Aggregator",
+    "Entries",
     "HandlerCall",
     "PartitionPolicy",
     "PendingItem",
     "Queue",
+    "ReplyReader",
     "RoomNotifier",
     "ThreadPolicy",
     "after_fork_in_child",
@@ -127,6 +129,48 @@ class Aggregator:
         Raises:
             ConfigError: As `consume`.
             BatchQueueError: As `consume`.
+        """
+
+@final
+class Entries:
+    """
+    Entries of a stream, by ascending id, as they were read. A slice shares their bytes.
+    """
+    def __getitem__(self, places: slice, /) -> Entries: ...
+    def __len__(self, /) -> int: ...
+    def entry(self, /, offset: "int") -> "tuple[int, bytes, bytes | None, tuple[Any, ...]]":
+        """
+        Return offset, value, key and headers of the entry with an offset.
+
+        Raises:
+            IndexError: It is not there.
+        """
+    @property
+    def first(self, /) -> int:
+        """
+        The offset of the first entry.
+        """
+    @property
+    def last(self, /) -> int:
+        """
+        The offset of the last entry.
+        """
+    def records(
+        self, /, decode: "Any", plain: "int | None" = None
+    ) -> "tuple[list[Any], BaseException | None]":
+        """
+        Return the records of the entries, up to the first that cannot be decoded.
+
+        Args:
+            decode: Takes the bytes of a value and its offset, and returns the value.
+            plain: Values of at most so many bytes are not decoded: they stay bytes. Default: None,
+                all are decoded.
+
+        Returns:
+            The records, and what `decode` raised, or None.
+
+        Raises:
+            BaseException: What `decode` raised, if it is not a BatchQueueError.
         """
 
 @final
@@ -458,6 +502,37 @@ class Queue:
 
         Raises:
             QueueForkedError: The queue was made before a fork.
+        """
+
+@final
+class ReplyReader:
+    """
+    Finds the entries in the replies to XREAD commands, while they arrive.
+
+    It reads protocol 2. One thread uses it.
+    """
+    def __new__(cls, /, expected: SupportsIndex) -> ReplyReader:
+        """
+        Expect replies.
+
+        Args:
+            expected: How many commands were sent.
+        """
+    def feed(self, /, data: bytes) -> bool:
+        """
+        Take bytes that have arrived, and return whether all replies are there.
+
+        Raises:
+            OverflowError: The id of an entry, which is the argument, is too large for an offset.
+            ValueError: The bytes are not a reply to XREAD.
+        """
+    def take(self, /) -> "list[list[tuple[bytes, Entries, int]] | str]":
+        """
+        Return the replies: of each the streams that have entries, or what the server refused.
+
+        Returns:
+            For each command a list of the key of a stream, its entries, and their bytes; or a str,
+            which begins with a word for the kind of the error.
         """
 
 @final

@@ -10,6 +10,7 @@
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
 //! | `item` | what goes into a queue: objects and rows |
+//! | `entries` | records of Redis streams, out of the bytes of a reply |
 //! | `errors` | the errors of the core as exceptions of Python |
 //! | `interpreter` | guarded calls, pauses, forks |
 //! | `exceptions` | the exceptions of `batchqueue.exceptions` |
@@ -23,6 +24,7 @@
 
 mod aggregator;
 mod config;
+mod entries;
 mod errors;
 mod event_loop;
 mod exceptions;
@@ -47,6 +49,8 @@ mod _core {
     use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
     use super::config::selector::partition_of_key;
+    #[pymodule_export]
+    use super::entries::{PyEntries, PyReplyReader};
     #[pymodule_export]
     use super::event_loop::handler_call::HandlerCall;
     #[pymodule_export]

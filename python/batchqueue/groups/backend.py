@@ -30,6 +30,46 @@ Decode = Callable[[bytes, int], Any]
 """Makes a value of the bytes of a record and its offset; raises CodecError."""
 
 
+class Entries(Protocol):
+    """Records of one partition as the backend has read them, by ascending offset."""
+
+    @property
+    def first(self) -> int:
+        """The offset of the first one."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """The offset of the last one."""
+        ...
+
+    def records(
+        self, decode: Decode, plain: int | None = None
+    ) -> tuple[list[Record[Any]], BaseException | None]:
+        """Decode them, up to the first one that cannot be decoded.
+
+        Args:
+            decode: Makes a value of the bytes.
+            plain: Values of at most so many bytes stay bytes. Default: None, all are decoded.
+
+        Returns:
+            The records before that one, and its error, a BatchQueueError; None if there is none.
+        """
+        ...
+
+    def entry(self, offset: int) -> tuple[int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]:
+        """Return the fields of the `Entry` with this offset, as it is in the stream."""
+        ...
+
+    def __getitem__(self, places: slice, /) -> "Entries":
+        """Return some of them."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+
 class Opening(NamedTuple):
     """A partition to open under the token of its grant."""
 
@@ -89,17 +129,12 @@ class Fetched(NamedTuple):
 
     Attributes:
         partition: The partition.
-        items: The records as the backend reads them, at least one, by ascending offset.
-            `Connection.record` and `Connection.entry` say what is in them.
-        first: The offset of the first record.
-        last: The offset of the last record.
+        entries: The records, at least one.
         size: Their bytes: values, keys and headers.
     """
 
     partition: int
-    items: Sequence[Any]
-    first: int
-    last: int
+    entries: Entries
     size: int
 
 
@@ -245,18 +280,6 @@ class Connection(Protocol):
         Returns:
             What was read, of the partitions that have records.
         """
-        ...
-
-    def record(self, item: Any, decode: Decode) -> Record[Any]:
-        """Return the record of an item of `Fetched`. Any thread.
-
-        Raises:
-            CodecError: What `decode` raised.
-        """
-        ...
-
-    def entry(self, item: Any) -> Entry:
-        """Return an item of `Fetched` as it is in the stream. Any thread."""
         ...
 
     def close(self) -> None:

@@ -49,6 +49,11 @@ class Codec:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ConfigError(f"Codec: max_record_bytes is {limit!r}; give an int of at least 1")
 
+    @property
+    def plain(self) -> int | None:
+        """The most bytes of a value that decoding leaves as it is; None if it leaves none so."""
+        return self.max_record_bytes if self.decode is _decode_bytes else None
+
     def encoded(self, value: Any) -> bytes:
         """Encode a value.
 

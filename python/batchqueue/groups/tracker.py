@@ -11,17 +11,14 @@ count all records above the mark, ended or not. That bounds what comes again aft
 memory, even if one class is blocked for ever.
 
 A tracker has no lock, clock or input and output. Reader, drain threads, committer and control
-thread share it: each call must be made under the lock of its partition. The records of a chunk may
-be read without the lock once `start` has returned True.
+thread share it: each call must be made under the lock of its partition. It counts records, and
+holds none.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
-
-T = TypeVar("T")
+from typing import NamedTuple
 
 
 class Mark(NamedTuple):
@@ -66,13 +63,13 @@ class RecordCounts:
 
 
 @dataclass(slots=True, eq=False)
-class Chunk(Generic[T]):
+class Chunk:
     """A run of records of one partition. Only its tracker changes it.
 
     Attributes:
         tracker: The tracker of the assignment under which it was fetched.
         number: Its place among the chunks of the tracker, from 0.
-        records: Its records; empty after it was dropped before any of them ran.
+        count: Its records.
         first: The offset of its first record.
         last: The offset of its last record.
         size: Its bytes.
@@ -82,9 +79,9 @@ class Chunk(Generic[T]):
         broken: Whether a record was dropped, so that the mark never passes this chunk.
     """
 
-    tracker: "PartitionTracker[T]" = field(repr=False)
+    tracker: "PartitionTracker" = field(repr=False)
     number: int
-    records: Sequence[T] = field(repr=False)
+    count: int
     first: int
     last: int
     size: int
@@ -94,7 +91,7 @@ class Chunk(Generic[T]):
     broken: bool = False
 
 
-class PartitionTracker(Generic[T]):
+class PartitionTracker:
     """The records of one partition under one assignment; the next assignment gets a new tracker.
 
     `revoke` lets what has started end, and `end` is the last call: a result that arrives after it
@@ -111,7 +108,7 @@ class PartitionTracker(Generic[T]):
 
     Example:
         >>> tracker = PartitionTracker(41)
-        >>> first, second = tracker.add("ab", 42, 43, 9), tracker.add("c", 44, 44, 5)
+        >>> first, second = tracker.add(2, 42, 43, 9), tracker.add(1, 44, 44, 5)
         >>> tracker.start(first), tracker.start(second)
         (True, True)
         >>> tracker.settle(second, handled=1), tracker.mark.offset
@@ -135,7 +132,7 @@ class PartitionTracker(Generic[T]):
         self.mark = Mark(position, 0)
         self.position = position
         self._committed = position
-        self._chunks: deque[Chunk[T]] = deque()  # those above the mark
+        self._chunks: deque[Chunk] = deque()  # those above the mark
         self._open_records = self._open_bytes = 0  # of `_chunks`
         self._added = 0
         self._first_broken: int | None = None
@@ -172,20 +169,19 @@ class PartitionTracker(Generic[T]):
         all_ended = self._revoked and self.counts.in_hand == 0
         return all_ended and not self._ended and self._committed == self.mark.offset
 
-    def add(self, records: Sequence[T], first: int, last: int, size: int) -> Chunk[T] | None:
+    def add(self, count: int, first: int, last: int, size: int) -> Chunk | None:
         """Take what the reader fetched, and return the chunk to hand out.
 
         Returns None if the partition is revoked: the records count as dropped; after `end` they are
         not counted.
 
         Args:
-            records: The records, at least one, by ascending offset.
+            count: How many records, at least one.
             first: The offset of the first record, above `position`.
             last: The offset of the last record.
             size: Their bytes.
         """
-        count = len(records)
-        if count == 0 or not self.position < first <= last:
+        if count < 1 or not self.position < first <= last:
             raise ValueError(
                 f"{count} records of offsets {first}..{last}; give at least one, all of them after "
                 f"{self.position}"
@@ -197,14 +193,14 @@ class PartitionTracker(Generic[T]):
         if self._revoked:
             self._dropped += count
             return None
-        chunk = Chunk(self, self._added, records, first, last, size, waiting=count)
+        chunk = Chunk(self, self._added, count, first, last, size, waiting=count)
         self._added += 1
         self._chunks.append(chunk)
         self._open_records += count
         self._open_bytes += size
         return chunk
 
-    def split(self, chunk: Chunk[T], count: int, last: int, first: int) -> Chunk[T] | None:
+    def split(self, chunk: Chunk, count: int, last: int, first: int) -> Chunk | None:
         """Split a chunk, so that the mark can pass its first records without the others.
 
         Returns the chunk with the others; None if the chunk was dropped.
@@ -217,18 +213,16 @@ class PartitionTracker(Generic[T]):
         """
         if self._is_stale(chunk) or chunk.waiting == 0:
             return None
-        rest = len(chunk.records) - count
-        if chunk.waiting < len(chunk.records) or not (count >= 1 <= rest and last < first):
+        rest = chunk.count - count
+        if chunk.waiting < chunk.count or not (count >= 1 <= rest and last < first):
             raise ValueError(
-                f"{count} of {len(chunk.records)} records of offsets {chunk.first}..{chunk.last}; "
+                f"{count} of {chunk.count} records of offsets {chunk.first}..{chunk.last}; "
                 "give at least one and not all, of a chunk that was not started"
             )
-        size = chunk.size * count // len(chunk.records)
+        size = chunk.size * count // chunk.count
         number = chunk.number + 1
-        other = Chunk(
-            self, number, chunk.records[count:], first, chunk.last, chunk.size - size, waiting=rest
-        )
-        chunk.records, chunk.last = chunk.records[:count], last
+        other = Chunk(self, number, rest, first, chunk.last, chunk.size - size, waiting=rest)
+        chunk.count, chunk.last = count, last
         chunk.size, chunk.waiting = size, count
         place = next(at for at, each in enumerate(self._chunks) if each is chunk)
         for later in islice(self._chunks, place + 1, None):
@@ -237,7 +231,7 @@ class PartitionTracker(Generic[T]):
         self._added += 1
         return other
 
-    def start(self, chunk: Chunk[T], count: int | None = None) -> bool:
+    def start(self, chunk: Chunk, count: int | None = None) -> bool:
         """Claim waiting records of a chunk, immediately before their handler is called.
 
         Returns False if none of them waits any more, because they were dropped or the assignment is
@@ -257,7 +251,7 @@ class PartitionTracker(Generic[T]):
         chunk.started = True
         return True
 
-    def settle(self, chunk: Chunk[T], *, handled: int = 0, dead: int = 0, skipped: int = 0) -> bool:
+    def settle(self, chunk: Chunk, *, handled: int = 0, dead: int = 0, skipped: int = 0) -> bool:
         """Count how running records of a chunk ended, and return whether the mark has advanced.
 
         Args:
@@ -274,7 +268,7 @@ class PartitionTracker(Generic[T]):
         self._skipped += skipped
         return self._advance()
 
-    def give_back(self, chunk: Chunk[T], count: int) -> None:
+    def give_back(self, chunk: Chunk, count: int) -> None:
         """Leave running records whose attempts were interrupted to the next owner.
 
         This revokes the partition as well, and drops all that waits in this chunk and after it. The
@@ -311,7 +305,7 @@ class PartitionTracker(Generic[T]):
         self._revoked = True
         while self._chunks and not self._chunks[-1].started:
             chunk = self._chunks.pop()
-            self._open_records -= len(chunk.records)
+            self._open_records -= chunk.count
             self._open_bytes -= chunk.size
             self._drop_waiting(chunk)
         return self._dropped - before
@@ -327,7 +321,6 @@ class PartitionTracker(Generic[T]):
         self._dropped += dropped
         for chunk in self._chunks:
             chunk.waiting = chunk.running = 0
-            _free(chunk)
         self._chunks.clear()
         self._open_records = self._open_bytes = 0
         return dropped
@@ -342,15 +335,14 @@ class PartitionTracker(Generic[T]):
             raise ValueError(f"offset {offset} was committed, and {self.mark.offset} is the mark")
         self._committed = max(self._committed, offset)
 
-    def _is_stale(self, chunk: Chunk[T]) -> bool:
+    def _is_stale(self, chunk: Chunk) -> bool:
         return self._ended or chunk.tracker is not self
 
-    def _drop_waiting(self, chunk: Chunk[T]) -> None:
+    def _drop_waiting(self, chunk: Chunk) -> None:
         if chunk.waiting:
             self._dropped += chunk.waiting
             chunk.waiting = 0
             chunk.broken = True
-            _free(chunk)
 
     def _advance(self) -> bool:
         before = self.mark
@@ -361,24 +353,17 @@ class PartitionTracker(Generic[T]):
                 break
             self._chunks.popleft()
             offset = chunk.last
-            records += len(chunk.records)
-            self._open_records -= len(chunk.records)
+            records += chunk.count
+            self._open_records -= chunk.count
             self._open_bytes -= chunk.size
         self.mark = Mark(offset, records)
         return self.mark != before
 
 
-def _take_running(chunk: Chunk[T], *counts: int) -> None:
+def _take_running(chunk: Chunk, *counts: int) -> None:
     if min(counts) < 0 or sum(counts) > chunk.running:
         raise ValueError(
             f"{counts} records of offsets {chunk.first}..{chunk.last}; give numbers from 0 up, "
             f"together at most {chunk.running}, which run"
         )
     chunk.running -= sum(counts)
-
-
-def _free(chunk: Chunk[T]) -> None:
-    # A dropped chunk stays in the local queue until a drain thread takes it. The records of one
-    # that has started may be read by its handler.
-    if not chunk.started:
-        chunk.records = ()

@@ -76,7 +76,7 @@ class TrackerHistory(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5))
     def add(self, count):
         first = self.tracker.position + 10
-        chunk = self.tracker.add(range(count), first, first + 10 * (count - 1), 4 * count)
+        chunk = self.tracker.add(count, first, first + 10 * (count - 1), 4 * count)
         assert (chunk is None) == self.model.revoked
         self.model.add(count)
         self.chunks.append(chunk)

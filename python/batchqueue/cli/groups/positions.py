@@ -136,11 +136,16 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
         found = connection.read([Fetch(partition, after, _BLOCK)], 0)
         if not found:
             break
-        [block] = found
-        if block.last <= end:
-            total += len(block.items)
+        [(_, entries, _)] = found
+        if entries.last <= end:
+            total += len(entries)
         else:
-            entries = map(connection.entry, block.items)
-            total += sum(entry.offset <= end for entry in entries)
-        after = block.last
+            records, _ = entries.records(_as_it_is)
+            total += sum(record.offset <= end for record in records)
+        after = entries.last
     return total
+
+
+def _as_it_is(data: bytes, offset: int) -> bytes:
+    del offset
+    return data

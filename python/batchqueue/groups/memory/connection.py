@@ -1,11 +1,10 @@
 """`MemoryConnection`, `MemoryWriter`: how workers and producers use a stream in memory."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from batchqueue.groups.backend import (
     CommitRequest,
-    Decode,
     Fetch,
     Fetched,
     NewRecord,
@@ -16,10 +15,8 @@ from batchqueue.groups.backend import (
 from batchqueue.groups.control import Control
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.memory.group import GroupScripts
-from batchqueue.groups.messages import Call, Commit, Entry, Fenced, Opened, Reply
-from batchqueue.groups.offsets import SEQUENCE_BITS
+from batchqueue.groups.messages import Call, Commit, Fenced, Opened, Reply
 from batchqueue.groups.perform import perform
-from batchqueue.groups.record import Record
 from batchqueue.groups.start import Start
 
 if TYPE_CHECKING:
@@ -115,15 +112,6 @@ class MemoryConnection:
         found = self._streams.read(fetches, wait_ms, lambda: self._closed)
         self._check()
         return found
-
-    def record(self, item: Entry, decode: Decode) -> Record[Any]:
-        """Return the record of an entry."""
-        offset, value, key, headers = item
-        return Record(decode(value, offset), key, offset, offset >> SEQUENCE_BITS, headers)
-
-    def entry(self, item: Entry) -> Entry:
-        """Return the entry itself."""
-        return item
 
     def close(self) -> None:
         """Let the calls that wait return."""

@@ -12,6 +12,7 @@ from batchqueue.groups.count import check_name, partition_count
 from batchqueue.groups.memory.administration import MemoryAdministration
 from batchqueue.groups.memory.clock import Clock, SystemClock
 from batchqueue.groups.memory.connection import MemoryConnection, MemoryWriter
+from batchqueue.groups.memory.entries import MemoryEntries
 from batchqueue.groups.memory.faults import Faults
 from batchqueue.groups.memory.group import GroupScripts
 from batchqueue.groups.memory.partition import PartitionScripts
@@ -146,7 +147,7 @@ class MemoryStreams:
         if not entries:
             return None
         size = sum(map(_size, entries))
-        return Fetched(fetch.partition, entries, entries[0].offset, entries[-1].offset, size)
+        return Fetched(fetch.partition, MemoryEntries(entries), size)
 
     def add(self, record: NewRecord, max_len: int | None) -> int | None:
         """Add a record, and return its offset; None if the partition is full."""

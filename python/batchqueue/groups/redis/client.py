@@ -13,15 +13,24 @@ from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from batchqueue._core import ReplyReader
 from batchqueue._requirements import require
 from batchqueue.exceptions import ConfigError
+from batchqueue.groups.backend import Entries
 from batchqueue.groups.errors import StreamUnavailableError
+from batchqueue.groups.offsets import parse_id
 from batchqueue.groups.redis.library import ScriptCall
 
 if TYPE_CHECKING:
     from redis import Redis
 
 Words = Sequence[bytes | str | int | float]
+
+Found = tuple[bytes, Entries, int]
+"""A stream that has entries: its key, the entries, and their bytes."""
+
+_RECEIVED_BYTES = 1 << 18
+"""What is taken from a socket in one piece."""
 
 _UNAVAILABLE = {"ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
 _UNAVAILABLE |= {"OutOfMemoryError", "UNBLOCKED", "MISCONF", "NOREPLICAS", "BUSY"}
@@ -147,7 +156,17 @@ class Link:
             StreamUnavailableError: The server cannot be reached; whether they ran is not known.
             redis.ResponseError: The server refused a command. All the others ran.
         """
-        return self._checked(self._run(commands))
+        return self._checked(self._run(commands, self._replies))
+
+    def read(self, commands: Sequence[Words]) -> list[list[Found]]:
+        """Send XREAD commands, and return what each has found.
+
+        Raises:
+            StreamUnavailableError: As `run`.
+            redis.ResponseError: As `run`.
+            OffsetError: An entry has an id that is not an offset.
+        """
+        return self._checked(self._run(commands, self._entries))
 
     def call(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run scripts, and return their replies.
@@ -158,12 +177,13 @@ class Link:
         """
         from redis.exceptions import NoScriptError
 
-        replies = self._run([_words("EVALSHA", each.script.sha, each) for each in calls])
+        commands = [_words("EVALSHA", each.script.sha, each) for each in calls]
+        replies = self._run(commands, self._replies)
         # The server has forgotten its scripts. What it did not know did nothing: only that again.
         again = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
-            words = [_words("EVAL", calls[at].script.text, calls[at]) for at in again]
-            for at, reply in zip(again, self._run(words), strict=True):
+            commands = [_words("EVAL", calls[at].script.text, calls[at]) for at in again]
+            for at, reply in zip(again, self._run(commands, self._replies), strict=True):
                 replies[at] = reply
         return self._checked(replies)
 
@@ -188,7 +208,8 @@ class Link:
             with suppress(OSError):
                 socket.shutdown(SHUT_RDWR)
 
-    def _run(self, commands: Sequence[Words]) -> list[Any]:
+    def _run(self, commands: Sequence[Words], receive: Callable[[int], list[Any]]) -> list[Any]:
+        """Send commands, and return their replies and errors, as `receive` takes them."""
         from redis.exceptions import RedisError
 
         connection = self._connection
@@ -198,7 +219,7 @@ class Link:
             try:
                 connection.connect()  # unless it is; sending would not ask a sentinel
                 connection.send_packed_command(connection.pack_commands(commands))
-                return [self._read() for _ in commands]
+                return receive(len(commands))
             except (RedisError, OSError) as error:
                 connection.disconnect()
                 raise self._unavailable(error) from error
@@ -209,7 +230,10 @@ class Link:
                 if self._is_closed:
                     connection.disconnect()
 
-    def _read(self) -> Any:
+    def _replies(self, count: int) -> list[Any]:
+        return [self._reply() for _ in range(count)]
+
+    def _reply(self) -> Any:
         from redis.exceptions import ConnectionError as Lost
         from redis.exceptions import ResponseError
 
@@ -219,6 +243,31 @@ class Link:
             raise
         except ResponseError as error:
             return error
+
+    def _entries(self, count: int) -> list[Any]:
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import InvalidResponse
+
+        reader, connection = ReplyReader(count), self._connection
+        try:
+            while True:
+                received = connection._sock.recv(_RECEIVED_BYTES)
+                if not received:
+                    raise OSError("the server has closed the connection")
+                if reader.feed(received):
+                    break
+        except OverflowError as error:
+            parse_id(str(error))  # which raises
+            raise
+        except ValueError as error:
+            raise InvalidResponse(str(error)) from None
+        replies: list[Any] = reader.take()
+        for at, reply in enumerate(replies):
+            if isinstance(reply, str):
+                replies[at] = refusal = connection._parser.parse_error(reply)
+                if isinstance(refusal, Lost):  # such as one that says that the server is loading
+                    raise refusal
+        return replies
 
     def _unavailable(self, error: BaseException) -> BaseException:
         from redis.exceptions import AuthenticationError, AuthorizationError, DataError

@@ -6,7 +6,6 @@ from typing import Any
 
 from batchqueue.groups.backend import (
     CommitRequest,
-    Decode,
     Fetch,
     Fetched,
     Opening,
@@ -14,12 +13,11 @@ from batchqueue.groups.backend import (
     SetAside,
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
-from batchqueue.groups.messages import Call, Commit, Entry, Fenced, Opened, Reply
-from batchqueue.groups.offsets import format_id, parse_id
+from batchqueue.groups.messages import Call, Commit, Fenced, Opened, Reply
+from batchqueue.groups.offsets import format_id
 from batchqueue.groups.perform import perform
-from batchqueue.groups.record import Record
 from batchqueue.groups.redis.checks import check_server
-from batchqueue.groups.redis.client import Link, Server
+from batchqueue.groups.redis.client import Found, Link, Server
 from batchqueue.groups.redis.count import fixed_partitions
 from batchqueue.groups.redis.group import RedisGroup
 from batchqueue.groups.redis.keys import PartitionKeys, history_key, readers_key
@@ -30,7 +28,6 @@ from batchqueue.groups.redis.partition import (
     opened,
     was_set_aside,
 )
-from batchqueue.groups.redis.records import Item, entry_of, record_of, size_of
 from batchqueue.groups.start import Start
 
 _LONGEST_BLOCK_S = 0.5
@@ -38,9 +35,6 @@ _LONGEST_BLOCK_S = 0.5
 
 _REPLY_BYTES = 32 << 20
 """What the reply to a read may have, as far as records are like those before."""
-
-_REPLY_RECORDS = 16_384
-"""Records of a reply. Larger replies are slower: the garbage collector goes through them."""
 
 _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -70,6 +64,8 @@ class RedisConnection:
         self._calls = PartitionCalls(stream, group)
         self._history = history_key(stream, group)
         self._record_bytes = 65_536.0  # until the first were read
+        self._keys: dict[int, str] = {}
+        self._partitions: dict[bytes, int] = {}
 
     def now_ms(self) -> float:
         """Return the time of this machine since it was started, including suspends."""
@@ -133,29 +129,20 @@ class RedisConnection:
         if not fetches:
             return []
         by_limit: dict[int, list[Fetch]] = {}
-        records = min(_REPLY_RECORDS, int(_REPLY_BYTES / self._record_bytes))
-        most = max(1, records // len(fetches))
+        most = max(1, int(_REPLY_BYTES / self._record_bytes) // len(fetches))
         for fetch in fetches:
             by_limit.setdefault(min(fetch.limit, most), []).append(fetch)
         end = time.monotonic() + wait_ms / 1_000
         if len(by_limit) > 1:  # a command has one limit, and one that waits holds up the others
             words = [self._read_words(limit, each) for limit, each in by_limit.items()]
-            found = [part for reply in self._reader.run(words) for part in reply or ()]
+            found = [each for reply in self._reader.read(words) for each in reply]
             if found:
-                return self._fetched(found, fetches)
+                return self._fetched(found)
         while True:
             block_ms = _block_ms(end - time.monotonic())
-            [reply] = self._reader.run([self._read_words(min(by_limit), fetches, block_ms)])
-            if reply or block_ms == 0:
-                return self._fetched(reply or (), fetches)
-
-    def record(self, item: Item, decode: Decode) -> Record[Any]:
-        """Return the record of an item."""
-        return record_of(item, decode)
-
-    def entry(self, item: Item) -> Entry:
-        """Return an item as it is in the stream."""
-        return entry_of(item)
+            [found] = self._reader.read([self._read_words(min(by_limit), fetches, block_ms)])
+            if found or block_ms == 0:
+                return self._fetched(found)
 
     def close(self) -> None:
         """Close the connections."""
@@ -166,25 +153,26 @@ class RedisConnection:
         self, limit: int, fetches: Sequence[Fetch], block_ms: int = 0
     ) -> list[str | int]:
         blocking = ("BLOCK", block_ms) if block_ms else ()
-        keys = [PartitionKeys(self._stream, each.partition).records for each in fetches]
+        keys = [self._key(each.partition) for each in fetches]
         ids = [format_id(each.after) for each in fetches]
         return ["XREAD", "COUNT", limit, *blocking, "STREAMS", *keys, *ids]
 
-    def _fetched(self, found: Sequence[Any], fetches: Sequence[Fetch]) -> list[Fetched]:
-        keys = {
-            PartitionKeys(self._stream, each.partition).records.encode(): each.partition
-            for each in fetches
-        }
-        fetched = []
-        for key, items in found:
-            first, last = parse_id(items[0][0]), parse_id(items[-1][0])
-            fetched.append(Fetched(keys[key], items, first, last, size_of(items)))
-        count = sum(len(each.items) for each in fetched)
+    def _fetched(self, found: Sequence[Found]) -> list[Fetched]:
+        fetched = [Fetched(self._partitions[key], entries, size) for key, entries, size in found]
+        count = sum(len(each.entries) for each in fetched)
         if count:
             # Half of what was known, so that a few large records count soon.
             size = sum(each.size for each in fetched) / count
             self._record_bytes = max(64.0, (self._record_bytes + size) / 2)
         return fetched
+
+    def _key(self, partition: int) -> str:
+        """The key of the records of a partition; kept, since each read names all of them."""
+        key = self._keys.get(partition)
+        if key is None:
+            key = self._keys[partition] = PartitionKeys(self._stream, partition).records
+            self._partitions[key.encode()] = partition
+        return key
 
 
 def _version(event: Any) -> int:

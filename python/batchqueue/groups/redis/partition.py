@@ -9,7 +9,7 @@ from batchqueue.groups.messages import Command, Commit, Entry, Fenced, Opened
 from batchqueue.groups.offsets import format_id, parse_id
 from batchqueue.groups.redis.keys import PartitionKeys
 from batchqueue.groups.redis.library import LIBRARY, Library, ScriptCall
-from batchqueue.groups.redis.records import Item, fields_of, parts_of
+from batchqueue.groups.redis.records import fields_of, parts_of
 from batchqueue.groups.start import Start
 
 LONGEST_COMMAND = 7_000
@@ -137,7 +137,7 @@ def info_of(reply: Any) -> PartitionInfo:
     )
 
 
-def letter_of(item: Item) -> Entry:
+def letter_of(item: Sequence[Any]) -> Entry:
     """Return a dead letter under the offset that it had in the stream."""
     fields = item[1]
     return Entry(parse_id(fields[1]), *parts_of(fields[2:]))

@@ -1,10 +1,10 @@
 """`DecodingLane`: makes records of what the reader fetched."""
 
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.exceptions import BatchQueueError
+from batchqueue.groups.backend import Entries
+from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Record
 from batchqueue.groups.tracker import Chunk
 from batchqueue.groups.worker.held import HeldPartition
@@ -14,6 +14,9 @@ from batchqueue.groups.worker.turns import Lane
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
+
+_DECODED_TOGETHER = 1_024
+"""Records that are decoded before they are handed out. Those after a bad one are decoded again."""
 
 
 class DecodingLane(Lane):
@@ -26,7 +29,7 @@ class DecodingLane(Lane):
     def __init__(self, membership: "Membership", partition: int) -> None:
         super().__init__(membership, f"Decode{partition}")
         self._partition = partition
-        self._chunks: deque[tuple[HeldPartition, Chunk[Any], Sequence[Any]]] = deque()
+        self._chunks: deque[tuple[HeldPartition, Chunk, Entries]] = deque()
         self._waits_for: HeldPartition | None = None
         self._entered_ms: float | None = None
 
@@ -38,9 +41,9 @@ class DecodingLane(Lane):
         """Forget the chunks of a partition that is gone. Under the lock."""
         self._chunks = deque(each for each in self._chunks if each[0] is not held)
 
-    def put(self, held: HeldPartition, chunk: Chunk[Any]) -> None:
-        """Take a chunk. Under the lock."""
-        self._chunks.append((held, chunk, chunk.records))
+    def put(self, held: HeldPartition, chunk: Chunk, entries: Entries) -> None:
+        """Take a chunk and its entries. Under the lock."""
+        self._chunks.append((held, chunk, entries))
         self._wake()
 
     def proceed(self) -> None:
@@ -60,11 +63,11 @@ class DecodingLane(Lane):
         with member.lock:
             if not self.has_work():
                 return
-            held, chunk, items = self._chunks.popleft()
+            held, chunk, entries = self._chunks.popleft()
             if not chunk.waiting:
                 return  # dropped meanwhile
             self._entered_ms = member.now_ms()
-        parts, rest = self._parts(held, chunk, items)
+        parts, rest = self._parts(held, chunk, entries)
         with member.lock:
             self._entered_ms = None
             if chunk.waiting and not held.is_over:
@@ -73,9 +76,9 @@ class DecodingLane(Lane):
     def _hand_out(
         self,
         held: HeldPartition,
-        chunk: Chunk[Any],
-        parts: dict[Route | None, "Part"],
-        rest: Sequence[Any],
+        chunk: Chunk,
+        parts: dict[Route | None, Part],
+        rest: Entries | None,
     ) -> None:
         """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
         tracker, bad = held.tracker, parts.get(None)
@@ -87,10 +90,9 @@ class DecodingLane(Lane):
                 last = max(part.records[-1].offset for part in parts.values() if part is not bad)
                 first = bad.records[0].offset
                 bad.chunk = _checked(tracker.split(bad.chunk, good, last, first))
-            if rest:
-                first = self.membership.connection.entry(rest[0]).offset
+            if rest is not None:
                 last = bad.records[-1].offset
-                later = _checked(tracker.split(bad.chunk, len(bad.records), last, first))
+                later = _checked(tracker.split(bad.chunk, len(bad.records), last, rest.first))
                 self._chunks.appendleft((held, later, rest))
         for route, part in parts.items():
             self.membership.lanes[self._partition].lane(route).put(part)
@@ -100,38 +102,63 @@ class DecodingLane(Lane):
             self.schedule()
 
     def _parts(
-        self, held: HeldPartition, chunk: Chunk[Any], items: Sequence[Any]
-    ) -> tuple[dict[Route | None, "Part"], Sequence[Any]]:
+        self, held: HeldPartition, chunk: Chunk, entries: Entries
+    ) -> tuple[dict[Route | None, Part], Entries | None]:
         """The records of each route, None for those that cannot be handled; and what is left.
 
         It ends after the first records that cannot be handled.
         """
-        member = self.membership
-        to_record, decode, find = member.connection.record, member.decode, member.routes.find
+        codec, routes = self.membership.codec, self.membership.routes
         parts: dict[Route | None, Part] = {}
-        for place, item in enumerate(items):
-            route: Route | None
-            try:
-                record = to_record(item, decode)
-                route = find(member.stream, self._partition, record)
-            except BatchQueueError as error:
-                record, route = _bad_record(to_record(item, _as_it_is), error), None
-            if route is not None and None in parts:
-                return parts, items[place:]
-            part = parts.get(route)
-            if part is None:
-                part = parts[route] = Part(held, chunk, [], [])
-            part.records.append(record)
-            part.items.append(item)
-        return parts, ()
+        place, count = 0, len(entries)
+        while place < count:
+            # After a record that cannot be handled, the first good one ends it.
+            several = 1 if None in parts else _DECODED_TOGETHER
+            records, error = entries[place : place + several].records(codec.decoded, codec.plain)
+            if routes.only is not None and None not in parts:
+                _part(parts, routes.only, held, chunk, entries).records.extend(records)
+                place += len(records)
+            else:
+                for record in records:
+                    route, routed = self._routed(record)
+                    if route is not None and None in parts:
+                        return parts, entries[place:]
+                    _part(parts, route, held, chunk, entries).records.append(routed)
+                    place += 1
+            if error is not None:
+                [record], _ = entries[place : place + 1].records(_as_it_is)
+                bad = _bad_record(record, error)
+                _part(parts, None, held, chunk, entries).records.append(bad)
+                place += 1
+        return parts, None
+
+    def _routed(self, record: Record[Any]) -> tuple[Route | None, Record[Any]]:
+        member = self.membership
+        try:
+            return member.routes.find(member.stream, self._partition, record), record
+        except UnhandledRecordError as error:
+            return None, _bad_record(record, error)
 
 
-def _checked(chunk: Chunk[Any] | None) -> Chunk[Any]:
+def _part(
+    parts: dict[Route | None, Part],
+    route: Route | None,
+    held: HeldPartition,
+    chunk: Chunk,
+    entries: Entries,
+) -> Part:
+    part = parts.get(route)
+    if part is None:
+        part = parts[route] = Part(held, chunk, entries, [])
+    return part
+
+
+def _checked(chunk: Chunk | None) -> Chunk:
     assert chunk is not None  # its partition is not over, and none of its records was started
     return chunk
 
 
-def _bad_record(record: Record[Any], error: Exception) -> Record[Any]:
+def _bad_record(record: Record[Any], error: BaseException) -> Record[Any]:
     return record._replace(value=BadValue(error))
 
 

@@ -198,8 +198,7 @@ class HandlerLane(Lane):
             return
         if verdict is Verdict.DEAD:
             run.is_waiting = True
-            entry = member.connection.entry(run.items(piece)[0])
-            letter = dead_letter(entry, batch, error)
+            letter = dead_letter(run.entry(piece), batch, error)
             member.set_aside(held, letter, partial(self._was_set_aside, run, piece))
             return
         if verdict is Verdict.SKIPPED:

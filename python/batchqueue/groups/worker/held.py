@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from batchqueue.groups.backend import CommitRequest
 from batchqueue.groups.messages import Command
@@ -44,7 +43,7 @@ class HeldPartition:
     token: int
     session: str
     assignment: Assignment | None = None
-    tracker: PartitionTracker[Any] | None = None
+    tracker: PartitionTracker | None = None
     done_before: int = 0
     is_opening: bool = False
     is_announced: bool = False

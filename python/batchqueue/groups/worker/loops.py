@@ -254,11 +254,12 @@ def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
     if held.is_over or tracker is None:
         return
     held.is_caught_up = False
-    held.record_bytes = max(1.0, fetched.size / len(fetched.items))
+    entries = fetched.entries
+    held.record_bytes = max(1.0, fetched.size / len(entries))
     member.notes.touch()
-    chunk = tracker.add(fetched.items, fetched.first, fetched.last, fetched.size)
+    chunk = tracker.add(len(entries), entries.first, entries.last, fetched.size)
     if chunk is not None:
-        member.lanes[held.partition].decoding.put(held, chunk)
+        member.lanes[held.partition].decoding.put(held, chunk, entries)
 
 
 def _to_commit(member: Membership) -> list[tuple[HeldPartition, Any]]:

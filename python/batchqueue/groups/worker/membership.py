@@ -84,7 +84,7 @@ class Membership:
         self.control = control
         self.queue = queue
         self.now_ms = connection.now_ms
-        self.decode = codec_of(settings.codec).decoded
+        self.codec = codec_of(settings.codec)
         self.max_batch_items = settings.max_batch_items
         self.lock = threading.RLock()
         self.control_due = threading.Condition(self.lock)

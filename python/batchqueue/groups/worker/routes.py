@@ -109,6 +109,11 @@ class Routes:
         routes = [*self._by_type.values(), *([self._other] if self._other else [])]
         return list(dict.fromkeys(routes))
 
+    @property
+    def only(self) -> Route | None:
+        """The route of all records; None if it depends on the record."""
+        return None if self._by_type else self._other
+
     def find(self, stream: str, partition: int, record: Record[Any]) -> Route:
         """Return the route of a record.
 

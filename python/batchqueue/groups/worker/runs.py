@@ -1,8 +1,11 @@
 """`Part`, `Run`: the records of chunks on their way to one handler."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from batchqueue.groups.backend import Entries
+from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Record
 from batchqueue.groups.tracker import Chunk
 from batchqueue.groups.worker.attempts import Attempts, Piece
@@ -20,14 +23,14 @@ class Part:
     Attributes:
         held: The partition.
         chunk: The chunk.
+        entries: What the backend has read: these records, and perhaps others.
         records: The records.
-        items: The same as the backend has read them.
     """
 
     held: HeldPartition
-    chunk: Chunk[Any]
+    chunk: Chunk
+    entries: Entries
     records: list[Record[Any]]
-    items: list[Any]
 
 
 class BadValue:
@@ -39,7 +42,7 @@ class BadValue:
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -55,24 +58,29 @@ class Run:
 
     def batch(self, piece: Piece, member: "Membership", kind: str) -> Batch:
         """Make the batch of a piece."""
-        records = [record for part in self.parts for record in part.records]
         assignment = self.held.assignment
         assert assignment is not None
-        chosen = records[piece.begin : piece.end]
+        records: list[Record[Any]] = []
+        for part, begin, end in self._pieces(piece):
+            records += part.records[begin:end]
         group, stream = member.settings.group, member.stream
-        return Batch(group, stream, assignment, chosen, attempt=piece.tries, kind=kind)
+        return Batch(group, stream, assignment, records, attempt=piece.tries, kind=kind)
 
-    def items(self, piece: Piece) -> list[Any]:
-        """Return the records of a piece as the backend has read them."""
-        return [item for part in self.parts for item in part.items][piece.begin : piece.end]
+    def entry(self, piece: Piece) -> Entry:
+        """Return the first record of a piece as it is in the stream."""
+        part, begin, _ = next(self._pieces(piece))
+        return Entry(*part.entries.entry(part.records[begin].offset))
 
-    def counts(self, piece: Piece) -> list[tuple[Chunk[Any], int]]:
+    def counts(self, piece: Piece) -> list[tuple[Chunk, int]]:
         """Return how many records of which chunks a piece has."""
-        counts, begin = [], 0
+        return [(part.chunk, end - begin) for part, begin, end in self._pieces(piece)]
+
+    def _pieces(self, piece: Piece) -> Iterator[tuple[Part, int, int]]:
+        """Yield the parts that a piece has records of, and the places of these in the part."""
+        before = 0
         for part in self.parts:
-            end = begin + len(part.records)
-            count = min(end, piece.end) - max(begin, piece.begin)
-            if count > 0:
-                counts.append((part.chunk, count))
-            begin = end
-        return counts
+            begin, end = max(piece.begin - before, 0), piece.end - before
+            before += len(part.records)
+            end = min(end, len(part.records))
+            if begin < end:
+                yield part, begin, end

@@ -200,9 +200,9 @@ class Worker:
             return
         if entries:
             offsets = [entry.offset for entry in entries]
-            chunk = held.tracker.add(offsets, offsets[0], offsets[-1], len(offsets))
+            chunk = held.tracker.add(len(offsets), offsets[0], offsets[-1], len(offsets))
             if chunk is not None:
-                held.queue.append(chunk)
+                held.queue.append((chunk, offsets))
                 self.work(held)
                 self.later(0, self.fetch, held)
         else:
@@ -211,8 +211,7 @@ class Worker:
     def work(self, held):
         """Start the handler, unless it is inside this partition: one call at a time."""
         while held.queue and not self.inside.get(held.partition) and self.may_work(held):
-            chunk = held.queue.pop(0)
-            offsets = list(chunk.records)
+            chunk, offsets = held.queue.pop(0)
             if held.tracker.start(chunk):
                 self.inside[held.partition] = True
                 self.world.checks.handler_starts(self, held, offsets)

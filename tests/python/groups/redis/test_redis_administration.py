@@ -109,7 +109,7 @@ def test_dead_letters_are_sent_back(administration, connection, writer):
     assert administration.send_back(0, [letters[0]._replace(headers=())]) == 1
     assert administration.dead_letters(0, 100) == [letters[1]]
     [fetched] = connection.read([Fetch(0, offsets[2], 10)], 0)
-    assert [connection.entry(item)[1:] for item in fetched.items] == [(b"bad", b"k", ())]
+    assert fetched.entries.entry(fetched.entries.first)[1:] == (b"bad", b"k", ())
     info = administration.infos([0])[0]
     assert (info.added, info.dead) == (4, 1)
 

@@ -28,7 +28,7 @@ def keep(data, offset):
 
 def read_all(connection, partition=0, after=0, wait_ms=0):
     fetched = connection.read([Fetch(partition, after, 100)], wait_ms)
-    return [connection.record(item, keep) for each in fetched for item in each.items]
+    return [record for each in fetched for record in each.entries.records(keep)[0]]
 
 
 def call(control, connection, kind):
@@ -57,17 +57,14 @@ class TestRecords:
         assert [each.offset for each in records] == offsets
         assert all(each.timestamp_ms == each.offset >> 20 for each in records)
 
-    def test_items_are_entries_for_dead_letters(self, connection, writer):
+    def test_entries_are_kept_for_dead_letters(self, connection, writer):
         [offset] = writer.add([NewRecord(2, b"v", b"k", (("h", b"1"),))], None)
 
         [fetched] = connection.read([Fetch(2, 0, 10)], 0)
-        assert (fetched.partition, fetched.first, fetched.last, fetched.size) == (
-            *(2, offset, offset),
-            4,
-        )
-        assert [connection.entry(item) for item in fetched.items] == [
-            Entry(offset, b"v", b"k", (("h", b"1"),))
-        ]
+        entries = fetched.entries
+        assert (fetched.partition, len(entries), fetched.size) == (2, 1, 4)
+        assert (entries.first, entries.last) == (offset, offset)
+        assert entries.entry(offset) == Entry(offset, b"v", b"k", (("h", b"1"),))
 
     def test_entries_of_other_programs(self, connection, client):
         client.xadd("bq:{orders/0}:s", {"v": "1", "type": "order"})
@@ -95,7 +92,7 @@ class TestRecords:
         writer.add([NewRecord(number % 3, b"%d" % number) for number in range(30)], None)
 
         fetched = connection.read([Fetch(0, 0, 2), Fetch(1, 0, 5), Fetch(2, 0, 2)], 0)
-        assert sorted((each.partition, len(each.items)) for each in fetched) == [
+        assert sorted((each.partition, len(each.entries)) for each in fetched) == [
             *((0, 2), (1, 5), (2, 2))
         ]
 
@@ -105,8 +102,8 @@ class TestRecords:
 
         counts, after = [], 0
         while fetched := connection.read([Fetch(0, after, 10_000 if counts else 5)], 0):
-            counts.append(len(fetched[0].items))
-            after = fetched[0].last
+            counts.append(len(fetched[0].entries))
+            after = fetched[0].entries.last
         assert sum(counts) == 40
         assert max(counts) <= 32
 

@@ -15,6 +15,7 @@ from batchqueue.groups.memory import (
     PartitionScripts,
     PartitionState,
 )
+from batchqueue.groups.messages import Entry
 from batchqueue.groups.offsets import format_id, parse_id
 from batchqueue.groups.redis.client import Link, Server
 from batchqueue.groups.redis.group import RedisGroup, _by_partition, _member, _texts
@@ -28,7 +29,7 @@ from batchqueue.groups.redis.partition import (
     opened,
     was_set_aside,
 )
-from batchqueue.groups.redis.records import entry_of
+from batchqueue.groups.redis.records import parts_of
 from batchqueue.groups.start import Start
 
 STREAM = "orders"
@@ -184,7 +185,7 @@ class ScriptedPartition:
     def read(self, after, count):
         words = ("XRANGE", self._keys.records, f"({format_id(after)}", "+", "COUNT", count)
         [items] = self.link.run([words])
-        return [entry_of(item) for item in items]
+        return [Entry(parse_id(name), *parts_of(fields)) for name, fields in items]
 
     def open(self, group, token, session, start=Start.EARLIEST):
         return opened(self._call(group, "open", Opening(0, token, session), start))
