@@ -27,6 +27,9 @@ _log = logging.getLogger("batchqueue")
 _READ_WAIT_MS = 50
 """How long a read waits for records. A partition that comes meanwhile is read after it."""
 
+_PARTITIONS_PER_MS = 10
+"""The same with thousands of partitions, each of which costs microseconds per read."""
+
 _BUSY_WAIT_MS = 2
 """The same while another partition is full: it is read after it as well."""
 
@@ -123,7 +126,8 @@ def read_loop(member: Membership) -> None:
             chosen = _to_fetch(member)
             # A partition that is full may have room again in a moment.
             is_busy = any(held.is_full and held.is_running for held in member.held.values())
-            wait_ms = _BUSY_WAIT_MS if is_busy else _READ_WAIT_MS
+            idle_ms = max(_READ_WAIT_MS, len(chosen) // _PARTITIONS_PER_MS)
+            wait_ms = _BUSY_WAIT_MS if is_busy else idle_ms
             if not chosen:
                 member.reader_due.wait(min(0.5, member.connection.longest_wait_s))
                 continue
