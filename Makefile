@@ -13,6 +13,7 @@ PYTEST_ARGS ?=
 PYTEST_WORKERS ?= 2
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
+SOAK_RUNS ?= 10000
 NIGHTLY ?= nightly
 MIRI_TESTS ?= flow:: control::scheduler control::slow_calls control::waits observe:: sync:: \
 	--skip every_ --skip further_subjects
@@ -51,7 +52,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis soak soak-rust soak-python miri thread-sanitizer stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -108,13 +109,16 @@ spark-versions: $(VENV)/requirements $(VENV)/installed ## Spark tests with pyspa
 	@scripts/postgres.sh --if-possible
 	$(BIN)/python scripts/spark_versions.py --page docs/spark/versions.md $(SPARK_VERSIONS_ARGS)
 
-soak: soak-rust soak-python ## the two that follow
+soak: soak-rust soak-python soak-groups ## the three that follow
 
 soak-rust: require-toolchain ## ten million random actions on the core; fewer: make soak-rust SOAK_ACTIONS=1000000
 	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
 soak-python: $(VENV)/requirements $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
 	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
+
+soak-groups: $(VENV)/requirements $(VENV)/installed ## ten thousand random runs of the protocol of groups; fewer: make soak-groups SOAK_RUNS=1000
+	BATCHQUEUE_GROUPS_RUNS=$(SOAK_RUNS) $(BIN)/python -m pytest $(WORKERS) tests/python/groups/model tests/python/groups/redis/test_same_scripts.py
 
 # Both need a nightly toolchain: rustup toolchain install nightly --component miri,rust-src
 miri: ## unit tests of the core in Miri: undefined behaviour, data races; five minutes; needs nightly Rust
