@@ -3,14 +3,23 @@
 import inspect
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol
 
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Assignment, Record
-from batchqueue.handlers import SupportsConsume, blocking_methods
+from batchqueue.groups.worker.batch import Batch
+from batchqueue.handlers import blocking_methods
 
-Factory = Callable[[Assignment], SupportsConsume[Any]]
+
+class SupportsBatches(Protocol):
+    """A handler that is an object. `on_close` is optional."""
+
+    def consume(self, batch: Batch, /) -> Any:
+        """Handle one batch."""
+
+
+Factory = Callable[[Assignment], SupportsBatches | Callable[[Batch], Any]]
 
 TAG_HEADER = "type"
 """The header whose value, in UTF-8, is the tag of a record."""

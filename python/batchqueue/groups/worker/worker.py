@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from batchqueue._core import ThreadPolicy
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
@@ -26,6 +26,8 @@ from batchqueue.groups.worker.starting import open_membership, start_threads
 from batchqueue.groups.worker.summary import WorkerMetrics, WorkerSummary
 from batchqueue.policies import RetryPolicy, check_finite
 from batchqueue.stats import BatchQueueStats
+
+F = TypeVar("F", bound=Factory)
 
 _POLL_S = 0.05
 
@@ -187,7 +189,7 @@ class Worker:
         self._check_not_started()
         self._routes.add(item_type, instance(handler))
 
-    def handler_factory(self, factory: Factory) -> Factory:
+    def handler_factory(self, factory: F) -> F:
         """Let each partition have its own handler, so that partitions run in parallel.
 
         Args:
