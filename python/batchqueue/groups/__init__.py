@@ -16,6 +16,7 @@
 | `record.py`, `codecs.py`, `offsets.py` | records, and what they are made of |
 | `failure.py`, `start.py` | what a worker does with what fails, and where it starts |
 | `fence.py` | sinks that take nothing twice, and nothing from a former owner |
+| `metrics_sink.py`, `sink_owner.py` | the same for metrics in a store; whose a sink is |
 | `errors.py` | errors |
 """
 
@@ -37,6 +38,7 @@ from batchqueue.groups.errors import (
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.fence import Fence
 from batchqueue.groups.memory import ManualClock, MemoryStreams
+from batchqueue.groups.metrics_sink import MetricsSink
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.groups.producer import Producer
 from batchqueue.groups.record import Assignment, Record
@@ -57,6 +59,7 @@ __all__ = [
     "HandlerFailedError",
     "ManualClock",
     "MemoryStreams",
+    "MetricsSink",
     "OffsetError",
     "OnFailure",
     "OnGap",

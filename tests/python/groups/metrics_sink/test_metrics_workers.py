@@ -1,0 +1,231 @@
+"""Workers that write metrics into a store, while they crash, stall and are full: exact totals."""
+
+import random
+import threading
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from batchqueue import RetryPolicy
+from batchqueue.groups import Codec, MemoryStreams, MetricsSink, StaleTokenError, Worker
+from batchqueue.outputs import SqliteStore
+from core_support.waits import WAIT_S, eventually
+from groups_support.databases import batch
+from groups_support.metrics import LENGTHS, HookedStore, tallied, tally, tally_and_length
+from groups_support.workers import LEASE_MS, Blocker, committed, owns, running, send, worker_of
+
+QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=5)
+STORM_PARTITIONS, STORM_RECORDS = 4, 800
+
+
+def numbers(count, prefix=""):
+    """Returns the values that `send` sends, each once."""
+    return Counter(f"{prefix}{number}" for number in range(count))
+
+
+def all_committed(streams, count, partitions):
+    def total():
+        return sum(committed(streams, number) for number in range(partitions))
+
+    eventually(lambda: total() == count, "all records are committed")
+
+
+def test_records_that_were_stored_and_not_committed_count_once(store):
+    """The worker dies between the commit of the store and its own."""
+    streams, sink, again = MemoryStreams("orders", partitions=2), MetricsSink(store, tally), []
+    died = set()
+
+    def stores_and_dies(item):
+        sink.consume(item)
+        died.update(item.values)
+        streams.crash("first")
+
+    def stores(item):
+        again.extend(item.values)
+        sink.consume(item)
+
+    send(streams, 50)
+    with running(worker_of(streams, stores_and_dies, name="first")):
+        eventually(lambda: died, "the first worker has stored something")
+        with running(worker_of(streams, stores, name="second")):
+            send(streams, 50, prefix="later ")
+            all_committed(streams, 100, 2)
+    assert died <= set(again)
+    assert tallied(store) == numbers(50) + numbers(50, "later ")
+
+
+def test_former_owner_that_wakes_in_its_handler_stores_nothing(store):
+    streams, sink, blocker, refused = (
+        MemoryStreams("orders"),
+        MetricsSink(store, tally),
+        Blocker(),
+        [],
+    )
+
+    def stores_late(item):
+        blocker()
+        try:
+            sink.consume(item)
+        except StaleTokenError as error:
+            refused.append((error.token, error.seen))
+            raise
+
+    first = worker_of(streams, stores_late, name="first")
+    second = worker_of(streams, sink, name="second")
+    send(streams, 20)
+    with running(first):
+        assert blocker.entered.wait(WAIT_S)
+        streams.stall("first")
+        with running(second):
+            all_committed(streams, 20, 1)
+            streams.wake("first")
+            blocker.release()
+            eventually(lambda: refused, "the sink refuses the former owner")
+            assert tallied(store) == numbers(20)
+            send(streams, 20, prefix="later ")
+            all_committed(streams, 40, 1)
+            [(token, seen)] = refused
+            assert token < seen
+            assert first.metrics().lost == 1
+    assert tallied(store) == numbers(20) + numbers(20, "later ")
+
+
+def test_worker_that_is_refused_gets_a_newer_token_and_stores(store):
+    """It does not know yet that it lost the partition: only the sink has seen the newer token."""
+    streams, sink = MemoryStreams("orders"), MetricsSink(store, tally)
+    worker = worker_of(streams, sink, name="first")
+    with running(worker):
+        owns(worker, 1)
+        newer = worker.assigned()[0].token + 1
+        sink.consume(batch(-5, -1, token=newer, group="g", partition=0))
+        send(streams, 20)
+        all_committed(streams, 20, 1)
+        assert worker.assigned()[0].token > newer
+        assert worker.metrics().fenced == 1
+    assert tallied(store) == numbers(20) + Counter(f"value {number}" for number in range(-5, 0))
+
+
+def test_storm_of_crashes_stalls_and_failures(store):
+    """The totals are those of a dict, whatever happens to the workers."""
+    chance = random.Random(7)
+    streams = MemoryStreams("orders", partitions=STORM_PARTITIONS)
+    failing = random.Random(8)
+
+    def fail_at_times(*_):
+        if failing.random() < 0.1:
+            raise ConnectionError("flaky")
+
+    sink = MetricsSink(HookedStore(store, fail_at_times, fail_at_times), tally_and_length)
+    workers, expected, total = [], Counter(), 0
+
+    def join():
+        name = f"w{len(workers)}"
+        settings = {"lease_ms": 500, "retry": QUICK, "max_batch_items": 20, "name": name}
+        workers.append(worker_of(streams, sink, **settings))
+        workers[-1].start()
+
+    def fault():
+        action, name = chance.choice(["crash", "stall", "leave", "join"]), workers[-1].name
+        if action == "crash":
+            streams.crash(name)
+        elif action == "stall":
+            streams.stall(name)
+            threading.Timer(chance.random(), streams.wake, [name]).start()
+        elif action == "leave":
+            workers[-1].leave(5)
+        join()
+
+    join()
+    with streams.producer(codec="utf8") as producer:
+        for number in range(STORM_RECORDS):
+            value = f"city {chance.randrange(40)}"
+            producer.send(value, partition=chance.randrange(STORM_PARTITIONS))
+            expected[value] += 1
+            total += len(value)
+            if number % 100 == 50:
+                fault()
+    all_committed(streams, STORM_RECORDS, STORM_PARTITIONS)
+    for worker in workers:
+        worker.leave(0)
+    assert tallied(store) == expected
+    assert store.read(LENGTHS)[0].total == total
+
+
+class Sale(str):
+    """A value with its class."""
+
+
+class Refund(str):
+    """Another one."""
+
+
+def test_handlers_by_class_keep_their_own_marks(store):
+    """One is ahead of the other in the same partition, and what is behind counts as well."""
+    streams, blocker = MemoryStreams("orders"), Blocker()
+    decode = {b"s": Sale, b"r": Refund}
+    codec = Codec(str.encode, lambda data: decode[data[:1]](data.decode()))
+
+    def refunds(value):
+        blocker()
+        return tally(value)
+
+    worker = Worker("g", streams, codec=codec, name="first", lease_ms=LEASE_MS)
+    worker.add_handler(Sale, MetricsSink(store, tally))
+    worker.add_handler(Refund, MetricsSink(store, refunds))
+    with running(worker):
+        send(streams, 5, prefix="r")
+        assert blocker.entered.wait(WAIT_S)
+        send(streams, 30, prefix="s")
+        eventually(lambda: tallied(store) == numbers(30, "s"), "the sales are ahead")
+        blocker.release()
+        all_committed(streams, 35, 1)
+    assert tallied(store) == numbers(30, "s") + numbers(5, "r")
+
+
+@pytest.mark.parametrize("way", ["one for all", "one per partition", "by tag"])
+def test_each_way_to_register_it_works(open_sqlite, way):
+    store, streams = open_sqlite(), MemoryStreams("orders", partitions=3)
+    worker = Worker("g", streams, codec="utf8", lease_ms=LEASE_MS)
+    if way == "one for all":
+        worker.handler(MetricsSink(store, tally))
+    elif way == "one per partition":
+        worker.handler_factory(lambda assignment: MetricsSink(store, tally))
+    else:
+        sink = MetricsSink(store, tally)
+        worker.add_handler("sale", sink)
+        worker.add_handler("refund", sink)
+    send(streams, 60, prefix="s", type=b"sale")
+    send(streams, 60, prefix="r", type=b"refund")
+    assert worker.run(until_idle=0.05).handled == 120
+    assert tallied(store) == numbers(60, "s") + numbers(60, "r")
+
+
+class SmallDisk(SqliteStore):
+    """A file that cannot grow while `is_full`: SQLite reports a full disk."""
+
+    is_full = False
+
+    @contextmanager
+    def _connection(self):
+        with super()._connection() as connection:
+            if self.is_full:
+                connection.execute("PRAGMA max_page_count = 1")  # as many as it has
+            yield connection
+
+
+def test_partition_waits_while_the_disk_is_full_and_loses_nothing(tmp_path):
+    streams, store = MemoryStreams("orders", partitions=2), SmallDisk(tmp_path / "metrics.db")
+    long = "x" * 1_000  # so that no page has room for another value
+    worker = worker_of(streams, MetricsSink(store, tally), retry=QUICK)
+    with running(worker):
+        send(streams, 10)
+        all_committed(streams, 10, 2)
+        store.is_full = True
+        send(streams, 100, prefix=long)
+        eventually(lambda: worker.metrics().blocked_partitions == (0, 1), "both partitions wait")
+        assert tallied(store) == numbers(10)
+        store.is_full = False
+        all_committed(streams, 110, 2)
+        assert worker.metrics().blocked_partitions == ()
+    assert tallied(store) == numbers(10) + numbers(100, long)
