@@ -11,7 +11,13 @@ from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
-from batchqueue.spark.commit.conflicts import admit_job, admit_query, check_gap, check_shards
+from batchqueue.spark.commit.conflicts import (
+    admit_job,
+    admit_query,
+    check_gap,
+    check_owner,
+    check_shards,
+)
 from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
 from batchqueue.spark.commit.retries import with_retries
 from batchqueue.spark.commit.totals import latest_totals, with_totals
@@ -72,8 +78,8 @@ class Commit:
             The summary in the ledger, with `applied`: True if this call applied the epoch.
 
         Raises:
-            SinkError: The query is new to a sink that has data, epochs before this one are missing,
-                the job has changed, or an item was lost.
+            SinkError: The query is new to a sink that has data, a group of workers has written to
+                it, epochs before this one are missing, the job has changed, or an item was lost.
         """
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
@@ -98,7 +104,7 @@ class Commit:
             The summary in the ledger, with `applied`: True if this call applied the write.
 
         Raises:
-            SinkError: An item was lost.
+            SinkError: A group of workers has written to the sink, or an item was lost.
         """
 
         def prepare(transaction: StoreTransaction) -> None:
@@ -133,6 +139,7 @@ class Commit:
                     if applied or recorded is not None:
                         self._log_repetition(query_id, batch_id, recorded)
                         return {**(recorded or {}), "applied": not applied}
+                check_owner(self.options, transaction.description())
                 # Read first: the totals continue when `prepare` deletes the results.
                 before = latest_totals(transaction.summaries)
                 prepare(transaction)
@@ -167,12 +174,14 @@ class Commit:
         """Check, before any shard is written, that the store has the same number of shards.
 
         Raises:
-            SinkError: The store has another number of shards.
+            SinkError: The store has another number of shards, or results of another kind of job.
         """
 
         def check() -> None:
             with self.job.store.transaction(self.options.sink_id) as transaction:
-                check_shards(self.options, transaction.description())
+                before = transaction.description()
+                check_owner(self.options, before)
+                check_shards(self.options, before)
 
         with_retries(self.job.store_retry, f"opening {self.job.store!r}", check)
 

@@ -14,6 +14,27 @@ from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.context import EpochId
 
 
+def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
+    """Check that no other kind of job has written to the sink; no option accepts that.
+
+    Args:
+        options: With `sink_id`.
+        before: The stored description of the sink; None if it is new.
+
+    Raises:
+        SinkError: A group of workers, or a program with a ledger of its own, has written to it.
+    """
+    if before is None or "shards" in before:  # a fingerprint
+        return
+    writer = "a program that is not a Spark job"
+    if before.get("kind") == "group":
+        writer = f'group "{before["group"]}" on stream "{before["stream"]}"'
+    raise SinkError(
+        f"sink {options.sink_id!r} was written by {writer}: a Spark job would add to its results, "
+        "or delete them. Give this job another sinkId"
+    )
+
+
 def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
     """Check that the store has all earlier epochs of the query.
 

@@ -17,11 +17,13 @@ from batchqueue.aggregation import (
     Window,
     metric_type,
 )
+from batchqueue.groups import MetricsSink
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.context import EpochId
+from groups_support.databases import batch
 from spark_support.attempts import OPTIONS, departures, run_attempts
 from spark_support.flight_job import (
     ARROW,
@@ -136,6 +138,43 @@ def test_functions_and_the_way_of_l1_may_change(flights: Path, store: SqliteStor
     write(flights, replace(job, items=only_departures), 2)
     assert departures(store) == 3 * ROWS
     assert sum(item.total or 0 for item in store.read(DISTANCE, "flights")) > 0
+
+
+@pytest.mark.parametrize("on_new_query", [None, "append", "replace"])
+def test_sink_of_a_group_of_workers_is_always_refused(
+    flights: Path, store: SqliteStore, on_new_query: str | None
+) -> None:
+    """Also by an overwrite, which would delete what the group has counted."""
+    group = MetricsSink(store, lambda value: [DEPARTURES("UA", 0)], sink_id="flights")
+    group.consume(batch(0, 9))
+    job = flight_job(store, items=only_departures)
+    message = (
+        r"sink 'flights' was written by group \"billing\" on stream \"orders\": .*another sinkId"
+    )
+    with pytest.raises(SinkError, match=message):
+        write(flights, job, 0, on_new_query=on_new_query)
+    for overwrite in (True, False):
+        with pytest.raises(SinkError, match=message):
+            Commit(job, OPTIONS, run_attempts(flights, job, None)).apply_batch(overwrite=overwrite)
+    with pytest.raises(SinkError, match=message):
+        Commit(job, OPTIONS, []).check_shards()
+    group.consume(batch(5, 14))
+    assert departures(store) == 15
+
+
+def test_group_of_workers_refuses_the_sink_of_a_job(flights: Path, store: SqliteStore) -> None:
+    write(flights, flight_job(store, items=only_departures), 0)
+    group = MetricsSink(store, lambda value: [DEPARTURES("UA", 0)], sink_id="flights")
+    with pytest.raises(ConfigError, match="was written by another kind of job, such as a Spark qu"):
+        group.consume(batch(0, 9))
+    assert departures(store) == ROWS
+
+
+def test_ledger_of_a_program_is_refused(flights: Path, store: SqliteStore) -> None:
+    with store.transaction("flights") as transaction:
+        transaction.describe({"job": "nightly"})
+    with pytest.raises(SinkError, match="'flights' was written by a program that is not a Spark j"):
+        write(flights, flight_job(store, items=only_departures), 0)
 
 
 def test_overwrite_and_replace_forget_the_job(flights: Path, store: SqliteStore) -> None:
