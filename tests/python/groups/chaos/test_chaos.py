@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from core_support.waits import HANG_S, eventually
-from groups_support.chaos import LEASE_MS, Group, Proxy
+from groups_support.chaos import LEASE_MS, Group, MetricsGroup, Proxy
 
 pytestmark = pytest.mark.timeout(2 * HANG_S)
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.timeout(2 * HANG_S)
 def make_group(tmp_path, request):
     made = []
 
-    def make(server=None, **settings):
+    def make(server=None, kind=Group, **settings):
         server = server or request.getfixturevalue("redis_server")
-        group = Group(server.url, tmp_path, **settings)
+        group = kind(server.url, tmp_path, **settings)
         made.append(group)
         return group
 
@@ -48,11 +48,12 @@ def test_calm_joins_and_leaves_store_each_record_once(make_group):
     assert sum(summary["handled"] for summary in summaries) == group.sent
 
 
-def test_killed_worker(make_group):
-    group = make_group(handler_s=0.01)
+@pytest.mark.parametrize("kind", [Group, MetricsGroup])
+def test_killed_worker(make_group, kind):
+    group = make_group(kind=kind, handler_s=0.01)
     group.start("a", "b")
     group.send(5_000)
-    eventually(lambda: len(group.stored()) > 500, "both are at work")
+    eventually(lambda: group.count() > 500, "both are at work")
     group.processes.pop("a").kill()
     group.send(1_000)
     group.settles()
@@ -170,6 +171,28 @@ def test_interpreter_that_is_held_for_longer_than_the_lease(make_group):
     group.settles()
     group.processes["a"] = process
     group.settles()
+    group.check()
+
+
+@pytest.mark.parametrize("kind", [Group, MetricsGroup])
+def test_full_disk_of_the_sink_holds_up_its_records_and_loses_none(make_group, kind):
+    """A limit on the size of files: SQLite can write nothing further."""
+    group = make_group(kind=kind)
+    group.start("a", "b")
+    group.send(500)
+    group.is_done()
+    for process in group.processes.values():
+        process.order("disk 8192")
+
+    def all_wait():
+        group.send(8)
+        return group.blocked() == set(range(group.partitions))
+
+    eventually(all_wait, "all partitions wait")
+    before = group.count()
+    assert before < group.sent
+    for process in group.processes.values():
+        process.order("disk -1")
     group.check()
 
 

@@ -12,8 +12,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from batchqueue.groups import GroupMonitor, RedisStreams
+from batchqueue.outputs import SqliteStore
 from core_support.waits import WAIT_S, eventually
 from groups_support import chaos_worker
+from groups_support.metrics import tallied
 
 PROGRAM = Path(chaos_worker.__file__)
 LEASE_MS = 1_000
@@ -61,6 +63,8 @@ class Process:
 class Group:
     """The workers of a group on a Redis stream, with a producer and the sink."""
 
+    sink = "fence"
+
     def __init__(self, url, folder, *, partitions=4, handler_s=0.0, worker_url=None):
         self.source = RedisStreams(url, "orders", partitions=partitions)
         self.partitions = partitions
@@ -74,10 +78,14 @@ class Group:
             "database": str(self.database),
             "lease_ms": LEASE_MS,
             "handler_s": handler_s,
+            "sink": self.sink,
         }
-        chaos_worker.make_database(self.database)
+        self.make_database()
         self.producer = self.source.producer(codec="utf8", key=lambda value: value)
         self.monitor = GroupMonitor("g", self.source)
+
+    def make_database(self):
+        chaos_worker.make_database(self.database)
 
     def start(self, *names):
         """Starts workers, and waits until they and all others own partitions."""
@@ -92,6 +100,11 @@ class Group:
 
     def owners(self):
         return {number: each.owner for number, each in self.monitor.metrics().partitions.items()}
+
+    def blocked(self):
+        """Returns the partitions whose handlers fail, and which wait."""
+        partitions = self.monitor.metrics().partitions
+        return {number for number, each in partitions.items() if each.is_blocked}
 
     def settles(self):
         """Waits until the living workers own all partitions, and none is without any."""
@@ -110,9 +123,12 @@ class Group:
             query = "SELECT partition, offset, value, worker, at FROM stored ORDER BY rowid"
             return db.execute(query).fetchall()
 
+    def count(self):
+        return len(self.stored())
+
     def is_done(self):
         """Waits until everything that was sent is stored and committed."""
-        eventually(lambda: len(self.stored()) >= self.sent, "all records are stored")
+        eventually(lambda: self.count() >= self.sent, "all records are stored")
         eventually(lambda: self.monitor.metrics().lag == 0, "all records are committed")
 
     def check(self):
@@ -144,6 +160,28 @@ class Group:
         with suppress(Exception):
             self.producer.close()
             self.monitor.close()
+
+
+class MetricsGroup(Group):
+    """A group whose sink is a store of metrics."""
+
+    sink = "metrics"
+
+    def make_database(self):
+        self.store = SqliteStore(self.database)
+        self.store.prepare()
+
+    def stored(self):
+        """Returns how often each value was counted."""
+        return tallied(self.store)
+
+    def count(self):
+        return sum(self.stored().values())
+
+    def check(self):
+        """Each record counted once."""
+        self.is_done()
+        assert self.stored() == {str(number): 1 for number in range(self.sent)}
 
 
 class Proxy:

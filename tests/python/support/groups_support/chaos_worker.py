@@ -1,8 +1,9 @@
-"""A worker process, whose sink is an SQLite file with a fence."""
+"""A worker process, whose sink is an SQLite file with a fence, or a store of metrics in one."""
 
 import faulthandler
 import json
 import logging
+import resource
 import signal
 import sqlite3
 import sys
@@ -12,7 +13,9 @@ from contextlib import closing
 from dataclasses import asdict
 
 from batchqueue import RetryPolicy
-from batchqueue.groups import Fence, OnGap, RedisStreams, Worker
+from batchqueue.groups import Fence, MetricsSink, OnGap, RedisStreams, Worker
+from batchqueue.outputs import SqliteStore
+from groups_support.metrics import tally
 
 FENCE = Fence.sql()
 SCHEMA = ("CREATE TABLE IF NOT EXISTS stored (partition, offset, value, worker, token, at REAL)",)
@@ -21,12 +24,11 @@ SCHEMA = ("CREATE TABLE IF NOT EXISTS stored (partition, offset, value, worker, 
 def main(settings):
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-    name, database = settings["name"], settings["database"]
     worker = Worker(
         "g",
         RedisStreams(settings["url"], "orders", partitions=settings["partitions"]),
         codec="utf8",
-        name=name,
+        name=settings["name"],
         lease_ms=settings["lease_ms"],
         grace=20,
         max_batch_items=200,
@@ -34,33 +36,58 @@ def main(settings):
         on_gap=OnGap.FAIL,
     )
 
-    @worker.handler_factory
+    worker.handler_factory(STORES[settings["sink"]](settings))
+    threading.Thread(target=listen, args=(worker,), daemon=True).start()
+    print(json.dumps(asdict(worker.run())), flush=True)
+
+
+def with_fence(settings):
+    """Stores records in the table `stored`, which a fence guards."""
+
     def handler_of(assignment):
         # A connection for each partition, used by one thread at a time.
-        db = sqlite3.connect(database, check_same_thread=False, timeout=60)
+        db = sqlite3.connect(settings["database"], check_same_thread=False, timeout=60)
 
         def store(batch):
             with db:
                 new = FENCE.new(db, batch)
-                rows = [
-                    (batch.partition, each.offset, each.value, name, batch.token, time.time())
-                    for each in new
-                ]
+                about = settings["name"], batch.token, time.time()
+                rows = [(batch.partition, each.offset, each.value, *about) for each in new]
                 db.executemany("INSERT INTO stored VALUES (?, ?, ?, ?, ?, ?)", rows)
             time.sleep(settings["handler_s"])
 
         return store
 
-    threading.Thread(target=listen, args=(worker,), daemon=True).start()
-    print(json.dumps(asdict(worker.run())), flush=True)
+    return handler_of
+
+
+def with_metrics(settings):
+    """Counts how often each value comes: L1 here, L2 in the store."""
+    sink = MetricsSink(SqliteStore(settings["database"], busy_timeout_s=60), tally)
+
+    def store(batch):
+        sink.consume(batch)
+        time.sleep(settings["handler_s"])
+
+    return lambda assignment: store
+
+
+STORES = {"fence": with_fence, "metrics": with_metrics}
 
 
 def listen(worker):
-    """Obey lines of the standard input: `gil SECONDS` holds the interpreter for this long."""
+    """Obey lines of the standard input.
+
+    `gil SECONDS` holds the interpreter for this long; `disk BYTES` lets no file grow beyond them,
+    as a full disk would, and `disk -1` makes room again.
+    """
     for line in sys.stdin:
         command, value = line.split()
         if command == "gil":
             hold_interpreter(float(value))
+        elif command == "disk":
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), hard))
 
 
 def hold_interpreter(seconds):
