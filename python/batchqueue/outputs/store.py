@@ -104,7 +104,7 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query. The caller has compared it with `last_batch`, as `record` does."""
+        """Set the mark of a query, after the caller has compared it with that of `last_batch`."""
 
     @abstractmethod
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:

@@ -45,7 +45,7 @@ class Worker:
     or hangs holds up the partitions that it serves, and no others.
 
     Delivery is at least once: what a worker had in hand and had not committed when it crashed comes
-    again. With a `Fence`, or with `Batch.commit_with`, each record takes effect once.
+    again. With a `Fence`, a `MetricsSink` or `Batch.commit_with`, each record takes effect once.
 
     Example:
         >>> from batchqueue.groups import MemoryStreams, Worker

@@ -22,7 +22,7 @@ def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
         before: The stored description of the sink; None if it is new.
 
     Raises:
-        SinkError: A group of workers, or a program with a ledger of its own, has written to it.
+        SinkError: A group of workers, or another program, has written to it.
     """
     if before is None or "shards" in before:  # a fingerprint
         return
