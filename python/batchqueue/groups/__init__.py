@@ -16,7 +16,8 @@
 | `record.py`, `codecs.py`, `offsets.py` | records, and what they are made of |
 | `failure.py`, `start.py` | what a worker does with what fails, and where it starts |
 | `fence.py` | sinks that take nothing twice, and nothing from a former owner |
-| `metrics_sink.py`, `sink_owner.py` | the same for metrics in a store; whose a sink is |
+| `metrics_sink.py` | the same for metrics in a store |
+| `sink_l1.py`, `sink_owner.py` | what makes metrics of records; whose a sink is |
 | `errors.py` | errors |
 """
 

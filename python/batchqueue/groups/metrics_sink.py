@@ -5,17 +5,20 @@ wrote, and per handler another one the offset of the last record that is stored.
 and raised in the transaction that stores the metrics: all are committed, or nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import StaleTokenError, quoted_value
 from batchqueue.groups.fence import FencedBatch
 from batchqueue.groups.record import Record
+from batchqueue.groups.sink_l1 import L1, ByAggregation, ByFunction
 from batchqueue.groups.sink_owner import admit_group, admit_metrics
 
 if TYPE_CHECKING:
-    from batchqueue.aggregation import Metrics
+    import pyarrow as pa
+
+    from batchqueue.aggregation import Aggregation, Metrics
     from batchqueue.outputs import MetricsStore, StoreTransaction
 
 
@@ -76,14 +79,60 @@ class MetricsSink:
                 f"store is {quoted_value(store)}; give a store of metrics, for instance "
                 'SqliteStore("metrics.db")'
             )
-        if not callable(to_metrics):
-            raise ConfigError(
-                f"to_metrics is {quoted_value(to_metrics)}; give a function that takes a value and "
-                "returns a list of metrics"
-            )
         self._store = store
-        self._to_metrics = to_metrics
+        self._l1: L1 = ByFunction(to_metrics)
         self._sink_id = sink_id
+
+    @classmethod
+    def arrow(
+        cls,
+        store: "MetricsStore",
+        aggregation: "Aggregation",
+        metrics: "Callable[[pa.RecordBatch], Iterable[Metrics]]",
+        *,
+        sink_id: str = "default",
+    ) -> Self:
+        """Make a sink for records that are Arrow batches, as with the codec "arrow".
+
+        An `Aggregator` merges the rows of a batch of records in Rust, and only its groups become
+        Python objects.
+
+        Args:
+            store: Where to write.
+            aggregation: What to aggregate. A batch of records may have up to its `max_groups`
+                groups.
+            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. L2
+                combines those of the same key across batches, so return what can be combined: a
+                mean as its sum and count, no quantiles.
+            sink_id: The sink to write for; "default" by default.
+
+        Raises:
+            ConfigError: An argument is invalid.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
+            >>> from batchqueue.groups import MemoryStreams, MetricsSink, Worker
+            >>> from batchqueue.outputs import SqliteStore
+            >>> FLIGHTS = metric_type("flights", CountMetrics)
+            >>> by_carrier = Aggregation(keys=["carrier"], measures={"flights": Count()})
+            >>> def metrics(groups):
+            ...     for group in groups.to_pylist():
+            ...         yield FLIGHTS(group["carrier"], 0, group["flights"])
+            >>> store, flights = SqliteStore("flights.db"), MemoryStreams("flights")
+            >>> worker = Worker("statistics", flights, codec="arrow")
+            >>> _ = worker.handler(MetricsSink.arrow(store, by_carrier, metrics))
+            >>> with flights.producer(codec="arrow") as producer:
+            ...     _ = producer.send(pa.record_batch({"carrier": ["UA", "AA", "UA"]}))
+            >>> worker.run(until_idle=0.1).handled
+            1
+            >>> [(found.entity, found.count) for found in store.read(FLIGHTS)]
+            [('AA', 1), ('UA', 2)]
+        """
+        l1 = ByAggregation(aggregation, metrics)
+        sink = cls(store, metrics, sink_id=sink_id)
+        sink._l1 = l1
+        return sink
 
     def __repr__(self) -> str:
         return f"MetricsSink({self._store!r}, sink_id={self._sink_id!r})"
@@ -98,7 +147,7 @@ class MetricsSink:
             StaleTokenError: A newer owner of the partition was here. Nothing was changed.
             ConfigError: The sink id belongs to another group, stream or job, or a metric has
                 changed its columns. Nothing was changed.
-            TypeError: `to_metrics` did not return metrics.
+            TypeError: `to_metrics`, or `metrics`, did not return metrics.
             StoreError: The store cannot be written, for instance because its disk is full.
             StoreUnavailableError: It is busy or down; another attempt may succeed.
         """
@@ -111,7 +160,7 @@ class MetricsSink:
             if stored is not None and stored >= batch.last:
                 return
             if stored is not None and stored >= batch.records[0].offset:
-                partials = self._merged(each for each in batch.records if each.offset > stored)
+                partials = self._merged([each for each in batch.records if each.offset > stored])
             admit_metrics(transaction, self._name, description, partials)
             if partials:
                 transaction.merge(partials)
@@ -121,32 +170,13 @@ class MetricsSink:
     def _name(self) -> str:
         return f"sink {self._sink_id!r} of {self._store!r}"
 
-    def _merged(self, records: Iterable[Record[Any]]) -> "list[Metrics]":
+    def _merged(self, records: "Sequence[Record[Any]]") -> "list[Metrics]":
         """L1: a partial per metric type and key."""
-        # Imported here: it takes longer than all of this package.
         from batchqueue.aggregation import MergeBuffer
 
         buffer = MergeBuffer()
-        buffer.accept_all(self._metrics(records))
+        buffer.accept_all(self._l1.metrics(records))
         return buffer.drain()
-
-    def _metrics(self, records: Iterable[Record[Any]]) -> "Iterator[Metrics]":
-        from batchqueue.aggregation import Metrics
-
-        for record in records:
-            made = self._to_metrics(record.value)
-            if not isinstance(made, Iterable):
-                raise TypeError(
-                    f"to_metrics returned {quoted_value(made)} for the record at offset "
-                    f"{record.offset}; return a list of metrics, an empty one for none"
-                )
-            for item in made:
-                if not isinstance(item, Metrics):
-                    raise TypeError(
-                        f"to_metrics gave {quoted_value(item)} for the record at offset "
-                        f"{record.offset}; give metrics, which metric_type makes classes of"
-                    )
-                yield item
 
 
 class _Marks(NamedTuple):
