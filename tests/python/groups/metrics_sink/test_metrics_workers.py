@@ -106,49 +106,80 @@ def test_worker_that_is_refused_gets_a_newer_token_and_stores(store):
     assert tallied(store) == numbers(20) + Counter(f"value {number}" for number in range(-5, 0))
 
 
-def test_storm_of_crashes_stalls_and_failures(store):
-    """The totals are those of a dict, whatever happens to the workers."""
-    chance = random.Random(7)
-    streams = MemoryStreams("orders", partitions=STORM_PARTITIONS)
-    failing = random.Random(8)
+class Storm:
+    """Workers that fail at times, cut batches differently, and finish late when they stall."""
 
-    def fail_at_times(*_):
-        if failing.random() < 0.1:
+    def __init__(self, store):
+        self.chance = random.Random(7)
+        self.streams = MemoryStreams("orders", partitions=STORM_PARTITIONS)
+        self.sink = MetricsSink(HookedStore(store, self.fail, self.fail), tally_and_length)
+        self.producer = self.streams.producer(codec="utf8")
+        self.sent, self.workers = Counter(), []
+        self.gates, self.held, self.refused = {}, set(), []
+
+    def fail(self, *_):
+        if self.chance.random() < 0.1:
             raise ConnectionError("flaky")
 
-    sink = MetricsSink(HookedStore(store, fail_at_times, fail_at_times), tally_and_length)
-    workers, expected, total = [], Counter(), 0
+    def join(self):
+        name = f"w{len(self.workers)}"
+        gate = self.gates[name] = threading.Event()
+        gate.set()
 
-    def join():
-        name = f"w{len(workers)}"
-        settings = {"lease_ms": 500, "retry": QUICK, "max_batch_items": 20, "name": name}
-        workers.append(worker_of(streams, sink, **settings))
-        workers[-1].start()
+        def handler(item):
+            if not gate.is_set():
+                self.held.add(name)
+                gate.wait(WAIT_S)
+            try:
+                self.sink.consume(item)
+            except StaleTokenError:
+                self.refused.append(name)
+                raise
 
-    def fault():
-        action, name = chance.choice(["crash", "stall", "leave", "join"]), workers[-1].name
-        if action == "crash":
-            streams.crash(name)
-        elif action == "stall":
-            streams.stall(name)
-            threading.Timer(chance.random(), streams.wake, [name]).start()
-        elif action == "leave":
-            workers[-1].leave(5)
-        join()
+        cut = self.chance.randrange(3, 20)
+        settings = {"codec": "utf8", "lease_ms": 500, "retry": QUICK, "max_batch_items": cut}
+        worker = Worker("g", self.streams, name=name, **settings)
+        worker.handler_factory(lambda assignment: handler)
+        self.workers.append(worker)
+        worker.start()
+        eventually(worker.assigned, "the new worker owns something")
 
-    join()
-    with streams.producer(codec="utf8") as producer:
-        for number in range(STORM_RECORDS):
-            value = f"city {chance.randrange(40)}"
-            producer.send(value, partition=chance.randrange(STORM_PARTITIONS))
-            expected[value] += 1
-            total += len(value)
-            if number % 100 == 50:
-                fault()
-    all_committed(streams, STORM_RECORDS, STORM_PARTITIONS)
-    for worker in workers:
-        worker.leave(0)
-    assert tallied(store) == expected
+    def send(self, count):
+        for _ in range(count):
+            value = f"city {self.chance.randrange(40)}"
+            self.producer.send(value, partition=self.chance.randrange(STORM_PARTITIONS))
+            self.sent[value] += 1
+
+    def all_is_done(self):
+        all_committed(self.streams, sum(self.sent.values()), STORM_PARTITIONS)
+
+
+def test_storm_of_crashes_stalls_and_failures(open_sqlite):
+    """The totals are those of a dict, whatever happens to the workers."""
+    store = open_sqlite()
+    storm = Storm(store)
+    storm.join()
+    for fault in ("stall", "crash", "stall", "leave"):
+        victim = storm.workers[-1]
+        if fault == "stall":
+            storm.gates[victim.name].clear()
+        storm.send(STORM_RECORDS // 4)
+        if fault == "stall":
+            eventually(lambda name=victim.name: name in storm.held, "it has records in hand")
+        if fault == "leave":
+            victim.leave(5)
+        else:
+            getattr(storm.streams, fault)(victim.name)
+        storm.join()
+        storm.all_is_done()
+        if fault == "stall":
+            storm.streams.wake(victim.name)
+            storm.gates[victim.name].set()
+            eventually(lambda name=victim.name: name in storm.refused, "it finishes too late")
+    for worker in storm.workers:
+        worker.leave(5)
+    assert tallied(store) == storm.sent
+    total = sum(len(value) * count for value, count in storm.sent.items())
     assert store.read(LENGTHS)[0].total == total
 
 
