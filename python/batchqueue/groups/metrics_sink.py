@@ -101,9 +101,10 @@ class MetricsSink:
             store: Where to write.
             aggregation: What to aggregate. A batch of records may have up to its `max_groups`
                 groups.
-            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. L2
-                combines those of the same key across batches, so return what can be combined: a
-                mean as its sum and count, no quantiles.
+            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. It
+                is called once for consecutive records with the same schema. L2 combines metrics of
+                the same key across batches, so return what can be combined: a mean as its sum and
+                count, no quantiles.
             sink_id: The sink to write for; "default" by default.
 
         Raises:

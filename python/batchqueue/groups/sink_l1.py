@@ -6,6 +6,7 @@ package.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from batchqueue.exceptions import ConfigError
@@ -83,13 +84,19 @@ class ByAggregation:
         """Return the metrics of records."""
         from batchqueue.aggregation import Aggregator
 
-        aggregator = Aggregator(self.aggregation)
-        aggregator.consume([record.value for record in records])
-        groups = aggregator.result()
-        if groups is None:  # no rows
-            return
-        where = f"the groups of offsets {records[0].offset}..{records[-1].offset}"
-        yield from _checked("metrics", self.to_metrics(groups), where)
+        # An aggregator wants the same types in all rows, which those of another producer may lack.
+        for _, run in groupby(records, key=_schema):
+            same = list(run)
+            aggregator = Aggregator(self.aggregation)
+            aggregator.consume([record.value for record in same])
+            groups = aggregator.result()
+            if groups is not None:  # there were rows
+                where = f"the groups of offsets {same[0].offset}..{same[-1].offset}"
+                yield from _checked("metrics", self.to_metrics(groups), where)
+
+
+def _schema(record: Record[Any]) -> object:
+    return getattr(record.value, "schema", None)
 
 
 def _checked(function: str, made: object, where: str) -> "Iterator[Metrics]":

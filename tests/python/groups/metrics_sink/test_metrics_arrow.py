@@ -53,6 +53,15 @@ def test_rows_of_all_records_are_merged(store, sink):
     assert {each.entity: each.total for each in store.read(LENGTHS)} == {"rome": 10, "oslo": 15}
 
 
+def test_records_of_a_batch_may_differ_in_their_columns(store, sink):
+    """A producer was changed: its older records are still in the stream."""
+    floats = pa.record_batch({"city": ["rome"], "cents": pa.array([5.0], pa.float64())})
+    more = pa.record_batch({"cents": pa.array([5], pa.int64()), "shop": [1], "city": ["rome"]})
+    sink.consume(batch(floats, floats, rows("rome"), more, floats))
+    assert tallied(store) == {"rome": 5}
+    assert [each.total for each in store.read(LENGTHS)] == [25]
+
+
 def test_records_that_come_again_count_once(store, sink):
     sink.consume(batch(rows("rome"), rows("oslo")))
     pickle.loads(pickle.dumps(sink)).consume(batch(rows("oslo"), rows("bari"), first=1, token=2))
