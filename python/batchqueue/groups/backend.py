@@ -30,6 +30,12 @@ Decode = Callable[[bytes, int], Any]
 """Makes a value of the bytes of a record and its offset; raises CodecError."""
 
 
+def undecoded(data: bytes, offset: int) -> bytes:
+    """Return the bytes of a record, for those that no codec is to decode."""
+    del offset
+    return data
+
+
 class Entries(Protocol):
     """Records of one partition as the backend has read them, by ascending offset."""
 

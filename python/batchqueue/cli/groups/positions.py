@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 from batchqueue.exceptions import BatchQueueError, ConfigError
-from batchqueue.groups.backend import Administration, Connection, Fetch, PartitionInfo, Source
+from batchqueue.groups.backend import (
+    Administration,
+    Connection,
+    Fetch,
+    PartitionInfo,
+    Source,
+    undecoded,
+)
 from batchqueue.groups.offsets import parse_id
 
 _BLOCK = 1_000
@@ -140,12 +147,7 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
         if entries.last <= end:
             total += len(entries)
         else:
-            records, _ = entries.records(_as_it_is)
+            records, _ = entries.records(undecoded)
             total += sum(record.offset <= end for record in records)
         after = entries.last
     return total
-
-
-def _as_it_is(data: bytes, offset: int) -> bytes:
-    del offset
-    return data

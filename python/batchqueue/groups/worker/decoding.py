@@ -3,7 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.groups.backend import Entries
+from batchqueue.groups.backend import Entries, undecoded
 from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Record
 from batchqueue.groups.tracker import Chunk
@@ -126,7 +126,7 @@ class DecodingLane(Lane):
                     _part(parts, route, held, chunk, entries).records.append(routed)
                     place += 1
             if error is not None:
-                [record], _ = entries[place : place + 1].records(_as_it_is)
+                [record], _ = entries[place : place + 1].records(undecoded)
                 bad = _bad_record(record, error)
                 _part(parts, None, held, chunk, entries).records.append(bad)
                 place += 1
@@ -160,8 +160,3 @@ def _checked(chunk: Chunk | None) -> Chunk:
 
 def _bad_record(record: Record[Any], error: BaseException) -> Record[Any]:
     return record._replace(value=BadValue(error))
-
-
-def _as_it_is(data: bytes, offset: int) -> bytes:
-    del offset
-    return data
