@@ -17,7 +17,7 @@ from batchqueue.aggregation import (
     SumMetrics,
 )
 from batchqueue.cli.demo.data import SCHEMA_DDL, FlightFiles
-from batchqueue.cli.demo.job import MEASURES, NEW_YORK, WORST_DELAYS, Measures
+from batchqueue.cli.demo.measures import MEASURES, NEW_YORK, WORST_DELAYS, Measures
 from batchqueue.cli.demo.results import Results
 
 FLOAT_TOLERANCE = 1e-9

@@ -21,12 +21,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from batchqueue._requirements import install_command
+from batchqueue.cli.demo.measures import AIRPORTS
 from batchqueue.cli.demo.options import ALL_FLIGHTS
 from batchqueue.exceptions import ConfigError
 
 pc: Any = pyarrow.compute  # untyped: it creates its functions on import
-
-AIRPORTS = ("EWR", "JFK", "LGA")
 
 SCHEMA_DDL = (
     "flight_id STRING, time_hour TIMESTAMP, carrier STRING, origin STRING, dest STRING, "

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from batchqueue.cli.demo.check import Comparison
 from batchqueue.cli.demo.epochs import OUTCOMES, EpochTotals
-from batchqueue.cli.demo.job import MEASURES, WORST_DELAYS, Measures
+from batchqueue.cli.demo.measures import MEASURES, WORST_DELAYS, Measures
 from batchqueue.cli.demo.results import Results
 from batchqueue.cli.demo.speeds import L1Speeds
 

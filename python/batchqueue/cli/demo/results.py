@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from batchqueue.aggregation import MeanMetrics, Metrics
-from batchqueue.cli.demo.job import MEASURES, METRICS
+from batchqueue.cli.demo.measures import MEASURES, METRICS
 from batchqueue.outputs import SqliteStore
 
 M = TypeVar("M", bound=Metrics)

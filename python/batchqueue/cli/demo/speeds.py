@@ -7,7 +7,8 @@ import pyarrow.dataset
 
 from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.cli.demo.data import FlightFiles
-from batchqueue.cli.demo.job import COLUMNS, flights_job
+from batchqueue.cli.demo.job import flights_job
+from batchqueue.cli.demo.measures import COLUMNS
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import dry_run
 
