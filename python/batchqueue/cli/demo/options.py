@@ -9,6 +9,7 @@ from typing import Self
 
 from batchqueue._requirements import install_command
 from batchqueue.cli.command import FAILED, OK, Command
+from batchqueue.cli.demo.groups import options as groups
 from batchqueue.cli.numbers import whole_number
 from batchqueue.exceptions import ConfigError
 
@@ -82,15 +83,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
     parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
+    groups.add_arguments(parser)
 
 
-def require_packages() -> None:
+def require_packages(*more: str) -> None:
     """Check that the packages of the extra `demo` are installed, without importing them.
+
+    Args:
+        more: Further packages of the extra that are needed.
 
     Raises:
         ConfigError: Packages are missing; the message names them.
     """
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in (*_PACKAGES, *more) if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed: {install_command('demo')}")
 
@@ -107,8 +112,13 @@ def _spark_master(text: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Check the packages, then run the demo."""
+    # Imported after the check, because packages may be missing.
+    if groups.is_about_groups(arguments):
+        require_packages("redis")
+        from batchqueue.cli.demo.groups.command import run as run_groups
+
+        return run_groups(groups.GroupsOptions.from_arguments(arguments))
     require_packages()
-    # After the check, because it imports packages that may be missing.
     from batchqueue.cli.demo.command import run
 
     return OK if run(DemoOptions.from_arguments(arguments)) else FAILED
