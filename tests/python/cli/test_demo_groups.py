@@ -43,7 +43,7 @@ def check_report(printed: str, output: Path) -> None:
     assert stored[killed] > 0
     takeover = rf"^{killed} was killed with \d+ partitions?: all owned again after \d+\.\d\d s"
     assert re.search(takeover, printed, re.MULTILINE)
-    assert f"flights: {ROWS:,} produced in" in printed
+    assert f"flights: {ROWS:,} in " in printed
     assert (output / "groups/ownership.png").stat().st_size > 10_000
     assert re.fullmatch(r"[\d,]{5,} aggregates: equal to Spark SQL", lines[-1])
 
@@ -112,6 +112,10 @@ def runs(pid: int) -> bool:
     return stat.rpartition(") ")[2][0] != "Z"
 
 
+def holds(pid: int, file: Path) -> bool:
+    return any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_workers_and_server_end_with_the_demo_and_it_can_run_again(
     tmp_path: Path, number: signal.Signals
@@ -123,7 +127,9 @@ def test_workers_and_server_end_with_the_demo_and_it_can_run_again(
         assert process.stdout is not None
         assert any("workers share" in line for line in process.stdout)
         started = descendants(process.pid)
-        assert len(started) >= 5  # three workers, the server and its keeper
+        # Three workers, the server and its keeper; all but the server keep the folder locked.
+        assert len(started) >= 5
+        assert sum(holds(pid, tmp_path / "groups/lock") for pid in started) == 4
         process.send_signal(number)
         _, errors = process.communicate()
     if number is signal.SIGTERM:

@@ -68,7 +68,7 @@ def print_changes(console: Console, timeline: Timeline) -> None:
 def print_counts(console: Console, timeline: Timeline, produced: int) -> None:
     """Print how many flights were produced, and how many came to a handler again."""
     console.print(
-        f"flights: {produced:,} produced in {timeline.end:.1f} s "
+        f"flights: {produced:,} in {timeline.end:.1f} s "
         f"({produced / timeline.end:,.0f} per second), each stored once; "
         f"{timeline.handed_out - produced:,} came to a handler again"
     )
