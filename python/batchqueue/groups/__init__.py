@@ -25,6 +25,7 @@ from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.codecs import Codec, codec_of
 from batchqueue.groups.count import group_id, partition_count
 from batchqueue.groups.errors import (
+    CallRefusedError,
     CodecError,
     HandlerFailedError,
     OffsetError,
@@ -51,6 +52,7 @@ from batchqueue.groups.worker import Batch, OnGap, Worker, WorkerMetrics, Worker
 __all__ = [
     "Assignment",
     "Batch",
+    "CallRefusedError",
     "Codec",
     "CodecError",
     "Fence",

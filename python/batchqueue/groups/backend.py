@@ -17,6 +17,7 @@ from batchqueue.groups.messages import (
     Commit,
     Entry,
     Event,
+    Failed,
     Fenced,
     Member,
     Opened,
@@ -144,6 +145,18 @@ class Fetched(NamedTuple):
     size: int
 
 
+class Unreadable(NamedTuple):
+    """The server refused to read a partition.
+
+    Attributes:
+        partition: The partition.
+        failure: Why.
+    """
+
+    partition: int
+    failure: Failed
+
+
 class NewRecord(NamedTuple):
     """A record that a producer adds."""
 
@@ -223,7 +236,11 @@ class GroupInfo:
 
 
 class Connection(Protocol):
-    """A worker's connection to its group and the partitions of the stream."""
+    """A worker's connection to its group and the partitions of the stream.
+
+    Calls for several partitions are independent: what the server refuses for one of them is its
+    reply, `Failed`, and the others have theirs. An error is raised if it concerns all of them.
+    """
 
     @property
     def longest_wait_s(self) -> float:
@@ -260,23 +277,26 @@ class Connection(Protocol):
         """
         ...
 
-    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
+    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced | Failed]:
         """Open partitions, and return a reply for each. Committer thread."""
         ...
 
-    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
-        """Commit partitions, and return a reply for each. Committer thread."""
+    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
+        """Commit partitions, and return a reply for each. Committer thread.
+
+        A command that fails ends its commit: those before it have run, and no offset is stored.
+        """
         ...
 
-    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced | Failed]:
         """Store dead letters, none twice; return for each request how many. Committer thread."""
         ...
 
-    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
         """Return where partitions are. Listener thread."""
         ...
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
         """Read records of partitions. Reader thread.
 
         Args:
@@ -284,7 +304,7 @@ class Connection(Protocol):
             wait_ms: How long to wait for a record if no partition has one.
 
         Returns:
-            What was read, of the partitions that have records.
+            What was read, of the partitions that have records, and which cannot be read.
         """
         ...
 

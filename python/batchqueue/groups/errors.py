@@ -13,6 +13,8 @@ from batchqueue.exceptions import BatchQueueError
 
 _LONGEST_QUOTE = 200
 
+_REFUSED_REMEDY = "repair the key, or fix the command"
+
 
 class StaleTokenError(BatchQueueError, RuntimeError):
     """A newer owner of the partition was here first, so the sink refused an older token.
@@ -73,8 +75,37 @@ class ReplacedError(BatchQueueError, RuntimeError):
         )
 
 
+class CallRefusedError(BatchQueueError, RuntimeError):
+    """The server refused a call for one partition, for instance a command of `commit_with`.
+
+    A worker handles it: the partition waits, and the call is made again. Under `OnFailure.STOP` a
+    commit that is refused is the cause of a `HandlerFailedError`.
+
+    Attributes:
+        stream: The stream.
+        partition: The partition.
+        call: What was refused.
+        reason: What the server said.
+    """
+
+    def __init__(self, stream: str, partition: int, call: str, reason: str) -> None:
+        super().__init__(stream, partition, call, reason)
+        self.stream = stream
+        self.partition = partition
+        self.call = call
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}/{self.partition}: the server refused {self.call}: {self.reason}: "
+            f"{_REFUSED_REMEDY}"
+        )
+
+
 class HandlerFailedError(BatchQueueError, RuntimeError):
     """A handler raised in its last attempt, and its worker stops on a failure.
+
+    Also raised if its commit was refused in the last attempt; `cause` is a `CallRefusedError` then.
 
     Attributes:
         stream: The stream.
@@ -104,13 +135,14 @@ class HandlerFailedError(BatchQueueError, RuntimeError):
         self.last = last
         self.tries = tries
         self.cause = self.__cause__ = cause
-        self.reason = quoted_value(cause) if reason is None else reason
+        self.reason = _reason_of(cause) if reason is None else reason
 
     def __str__(self) -> str:
+        is_refused = isinstance(self.cause, CallRefusedError)
         return (
             f"{self.stream}/{self.partition}: offsets {self.first}..{self.last} failed "
             f"{self.tries} time{'' if self.tries == 1 else 's'}, last: {self.reason}: "
-            "fix the handler, or use OnFailure.DEAD_LETTER"
+            + (_REFUSED_REMEDY if is_refused else "fix the handler, or use OnFailure.DEAD_LETTER")
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -294,6 +326,12 @@ def quoted_value(value: object) -> str:
 def shortened(text: str) -> str:
     """Return a text that fits into a message."""
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
+
+
+def _reason_of(cause: BaseException | None) -> str:
+    if isinstance(cause, CallRefusedError):
+        return f"the server refused {cause.call}: {cause.reason}"
+    return quoted_value(cause)
 
 
 def _at(offset: int | None) -> str:

@@ -200,6 +200,19 @@ class Commit(enum.Enum):
     """The offset was stored before, so nothing was done."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The server refused the call for this partition. Those for other partitions are unaffected.
+
+    Attributes:
+        error: Why.
+        ran: For a commit: the number of its commands that ran, all before the one that failed.
+    """
+
+    error: Exception
+    ran: int = 0
+
+
 class EventKind(enum.Enum):
     """What happened in a group."""
 

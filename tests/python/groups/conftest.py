@@ -1,5 +1,6 @@
 """Fixtures of several folders of groups."""
 
+from groups_support.backends import backend
 from groups_support.redis_server import durable_server, redis_server, redis_server_of_session
 
-__all__ = ["durable_server", "redis_server", "redis_server_of_session"]
+__all__ = ["backend", "durable_server", "redis_server", "redis_server_of_session"]

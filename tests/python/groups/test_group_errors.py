@@ -9,6 +9,7 @@ import pytest
 from batchqueue import BatchQueueError
 from batchqueue.groups import errors
 from batchqueue.groups.errors import (
+    CallRefusedError,
     CodecError,
     HandlerFailedError,
     OffsetError,
@@ -93,6 +94,18 @@ EXAMPLES = [
         RecordTooLargeError("json", 20_000_000, 16 << 20, 42),
         "codec json: the record at offset 42 has 20,000,000 bytes, and max_record_bytes is "
         "16,777,216: send smaller records, or raise max_record_bytes",
+    ),
+    (
+        CallRefusedError("orders", 7, "to open the partition", "WRONGTYPE no stream"),
+        "orders/7: the server refused to open the partition: WRONGTYPE no stream: "
+        "repair the key, or fix the command",
+    ),
+    (
+        HandlerFailedError(
+            "orders", 7, **FAILED, cause=CallRefusedError("orders", 7, "SET", "WRONGTYPE")
+        ),
+        "orders/7: offsets 10..19 failed 5 times, last: the server refused SET: WRONGTYPE: "
+        "repair the key, or fix the command",
     ),
 ]
 IDS = [f"{type(error).__name__}-{number}" for number, (error, _) in enumerate(EXAMPLES)]

@@ -9,6 +9,7 @@ from batchqueue.groups.backend import (
     Fetch,
     PartitionInfo,
     Source,
+    Unreadable,
     undecoded,
 )
 from batchqueue.groups.offsets import parse_id
@@ -143,7 +144,10 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
         found = connection.read([Fetch(partition, after, _BLOCK)], 0)
         if not found:
             break
-        [(_, entries, _)] = found
+        [block] = found
+        if isinstance(block, Unreadable):
+            raise block.failure.error
+        entries = block.entries
         if entries.last <= end:
             total += len(entries)
         else:

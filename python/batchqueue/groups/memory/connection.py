@@ -11,11 +11,12 @@ from batchqueue.groups.backend import (
     Opening,
     PartitionInfo,
     SetAside,
+    Unreadable,
 )
 from batchqueue.groups.control import Control
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.memory.group import GroupScripts
-from batchqueue.groups.messages import Call, Commit, Fenced, Opened, Reply
+from batchqueue.groups.messages import Call, Commit, Failed, Fenced, Opened, Reply
 from batchqueue.groups.perform import perform
 from batchqueue.groups.start import Start
 
@@ -68,7 +69,7 @@ class MemoryConnection:
         self._check()
         return version
 
-    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
+    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced | Failed]:
         """Open partitions."""
         self._check()
         return [
@@ -76,7 +77,7 @@ class MemoryConnection:
             for partition, token, session in openings
         ]
 
-    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
+    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
         """Commit partitions."""
         self._check()
         return [
@@ -91,7 +92,7 @@ class MemoryConnection:
             for each in commits
         ]
 
-    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced | Failed]:
         """Store dead letters."""
         self._check()
         return [
@@ -101,17 +102,17 @@ class MemoryConnection:
             for each in requests
         ]
 
-    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
         """Return where partitions are."""
         self._check()
         return [self._streams.script(each).info(self._group) for each in partitions]
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
         """Read records of partitions."""
         self._check()
         found = self._streams.read(fetches, wait_ms, lambda: self._closed)
         self._check()
-        return found
+        return list(found)
 
     def close(self) -> None:
         """Let the calls that wait return."""

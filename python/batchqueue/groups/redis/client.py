@@ -6,7 +6,7 @@ redis-py would connect again silently.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from socket import SHUT_RDWR
@@ -34,7 +34,11 @@ _RECEIVED_BYTES = 1 << 18
 
 _UNAVAILABLE = {"ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
 _UNAVAILABLE |= {"OutOfMemoryError", "UNBLOCKED", "MISCONF", "NOREPLICAS", "BUSY"}
+_UNAVAILABLE |= {"READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"}  # in a script
 """Errors of a server that takes no commands now, and will later."""
+
+_OF_ALL = {"NoPermissionError", "MovedError", "AskError"}
+"""Errors that concern all partitions."""
 
 _HINTS = {
     "NoPermissionError": "allow the user the keys and commands that RedisStreams lists",
@@ -175,6 +179,46 @@ class Link:
             StreamUnavailableError: As `run`.
             redis.ResponseError: As `run`.
         """
+        return self._checked(self._called(calls))
+
+    def try_call(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Run scripts, and return their replies; for one that is refused, the `ResponseError`.
+
+        Raises:
+            StreamUnavailableError: As `run`.
+            redis.ResponseError: A script was refused for a reason that concerns all of them.
+        """
+        return self._tried(self._called(calls) if calls else [])
+
+    def try_run(self, commands: Sequence[Words]) -> list[Any]:
+        """Send commands, and return their replies; for one that is refused, the `ResponseError`.
+
+        Raises:
+            StreamUnavailableError: As `run`.
+            redis.ResponseError: As `try_call`.
+        """
+        return self._tried(self._run(commands, self._replies))
+
+    def try_read(self, commands: Sequence[Words]) -> list[Any]:
+        """Send XREAD commands; as `read`, and for one that is refused, the `ResponseError`.
+
+        Raises:
+            StreamUnavailableError: As `run`.
+            redis.ResponseError: As `try_call`.
+        """
+        return self._tried(self._run(commands, self._entries))
+
+    def check_available(self, reasons: Iterable[str]) -> None:
+        """Raise StreamUnavailableError if errors of a script say that no commands are taken now."""
+        from redis.exceptions import ResponseError
+
+        self._tried([ResponseError(each) for each in reasons])
+
+    def _tried(self, replies: list[Any]) -> list[Any]:
+        self._checked([each for each in replies if not is_of_one(each)])
+        return replies
+
+    def _called(self, calls: Sequence[ScriptCall]) -> list[Any]:
         from redis.exceptions import NoScriptError
 
         commands = [_words("EVALSHA", each.script.sha, each) for each in calls]
@@ -185,7 +229,7 @@ class Link:
             commands = [_words("EVAL", calls[at].script.text, calls[at]) for at in again]
             for at, reply in zip(again, self._run(commands, self._replies), strict=True):
                 replies[at] = reply
-        return self._checked(replies)
+        return replies
 
     def refresh(self) -> None:
         """Connect again, with the next command, if the server has ended the connection."""
@@ -285,8 +329,7 @@ class Link:
         for reply in replies:
             if not isinstance(reply, Exception):
                 continue
-            # redis-py makes classes of some words, and takes the word off.
-            words = {type(reply).__name__, str(reply).partition(" ")[0]}
+            words = _words_of(reply)
             if words & _UNAVAILABLE:
                 self._connection.disconnect()  # the next one may lead to another server
                 raise StreamUnavailableError(self.stream, f"Redis at {self._place}: {reply}")
@@ -294,6 +337,16 @@ class Link:
                 reply.add_note(f"Redis at {self._place}, stream {self.stream}: {_HINTS[word]}.")
             raise reply
         return replies
+
+
+def is_of_one(reply: Any) -> bool:
+    """Return whether a reply is an error that concerns its own call only."""
+    return isinstance(reply, Exception) and not _words_of(reply) & (_UNAVAILABLE | _OF_ALL)
+
+
+def _words_of(error: Exception) -> set[str]:
+    # redis-py makes classes of some words, and takes the word off.
+    return {type(error).__name__, str(error).partition(" ")[0]}
 
 
 def _words(command: str, script: str, call: ScriptCall) -> Words:

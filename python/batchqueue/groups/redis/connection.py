@@ -1,9 +1,10 @@
 """`RedisConnection`: a worker's connections to a stream on Redis, one for each of its threads."""
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import (
     CommitRequest,
     Fetch,
@@ -11,21 +12,27 @@ from batchqueue.groups.backend import (
     Opening,
     PartitionInfo,
     SetAside,
+    Unreadable,
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
-from batchqueue.groups.messages import Call, Commit, Fenced, Opened, Reply
+from batchqueue.groups.messages import Call, Commit, Failed, Fenced, Opened, Reply
 from batchqueue.groups.offsets import format_id
 from batchqueue.groups.perform import perform
 from batchqueue.groups.redis.checks import check_server
-from batchqueue.groups.redis.client import Found, Link, Server
+from batchqueue.groups.redis.client import Found, Link, Server, is_of_one
 from batchqueue.groups.redis.count import fixed_partitions
 from batchqueue.groups.redis.group import RedisGroup
 from batchqueue.groups.redis.keys import PartitionKeys, history_key, readers_key
+from batchqueue.groups.redis.library import ScriptCall
 from batchqueue.groups.redis.partition import (
     PartitionCalls,
     committed,
     info_of,
+    is_of_command,
     opened,
+    reason_of,
+    refused,
+    refused_command,
     was_set_aside,
 )
 from batchqueue.groups.start import Start
@@ -35,6 +42,8 @@ _LONGEST_BLOCK_S = 0.5
 
 _REPLY_BYTES = 32 << 20
 """What the reply to a read may have, as far as records are like those before."""
+
+T = TypeVar("T")
 
 _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -99,37 +108,64 @@ class RedisConnection:
                 return _version(events[-1])
         return version
 
-    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced]:
+    def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced | Failed]:
         """Open partitions."""
-        calls = [self._calls.open(each, start) for each in openings]
-        return [opened(reply) for reply in self._committer.call(calls)]
+        replies = self._committer.try_call([self._calls.open(each, start) for each in openings])
+        return [
+            self._reply(each.partition, "to open the partition", opened, reply)
+            for each, reply in zip(openings, replies, strict=True)
+        ]
 
-    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced]:
-        """Commit partitions.
+    def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
+        """Commit partitions."""
+        prepared = [self._prepared(each) for each in commits]
+        sent = [each for each in prepared if isinstance(each, ScriptCall)]
+        found = self._committer.try_call(sent)
+        self._committer.check_available(map(reason_of, filter(is_of_command, found)))
+        replies = iter(found)
+        return [
+            each if isinstance(each, Failed) else self._committed(request, next(replies))
+            for request, each in zip(commits, prepared, strict=True)
+        ]
 
-        Raises:
-            redis.ResponseError: A command of `commit_with` failed. Those before it ran, and its
-                offset is not stored; the other partitions are committed.
-        """
-        calls = [self._calls.commit(each) for each in commits]
-        return [committed(reply) for reply in self._committer.call(calls)]
-
-    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced]:
+    def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced | Failed]:
         """Store dead letters."""
-        calls = [self._calls.set_aside(each) for each in requests]
-        return [was_set_aside(reply) for reply in self._committer.call(calls)]
+        replies = self._committer.try_call([self._calls.set_aside(each) for each in requests])
+        return [
+            self._reply(each.partition, "to store a dead letter", was_set_aside, reply)
+            for each, reply in zip(requests, replies, strict=True)
+        ]
 
-    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
         """Return where partitions are."""
-        calls = [self._calls.info(each) for each in partitions]
-        return [info_of(reply) for reply in self._listener.call(calls)]
+        replies = self._listener.try_call([self._calls.info(each) for each in partitions])
+        return [
+            self._reply(partition, "to say where the partition is", info_of, reply)
+            for partition, reply in zip(partitions, replies, strict=True)
+        ]
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
         """Read records of partitions."""
+        from redis.exceptions import ResponseError
+
+        try:
+            return list(self._read_together(fetches, wait_ms))
+        except ResponseError as error:
+            if not is_of_one(error):
+                raise
+        return self._read_apart(fetches)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for link in (self._control, self._listener, self._committer, self._reader):
+            link.close()
+
+    def _read_together(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
+        """Read records with a command for all partitions of one limit."""
         if not fetches:
             return []
         by_limit: dict[int, list[Fetch]] = {}
-        most = max(1, int(_REPLY_BYTES / self._record_bytes) // len(fetches))
+        most = self._most_records(fetches)
         for fetch in fetches:
             by_limit.setdefault(min(fetch.limit, most), []).append(fetch)
         end = time.monotonic() + wait_ms / 1_000
@@ -144,10 +180,22 @@ class RedisConnection:
             if found or block_ms == 0:
                 return self._fetched(found)
 
-    def close(self) -> None:
-        """Close the connections."""
-        for link in (self._control, self._listener, self._committer, self._reader):
-            link.close()
+    def _read_apart(self, fetches: Sequence[Fetch]) -> list[Fetched | Unreadable]:
+        """Read records with a command for each partition: the server refuses one of them."""
+        most = self._most_records(fetches)
+        words = [self._read_words(min(each.limit, most), [each]) for each in fetches]
+        found: list[Fetched | Unreadable] = []
+        for fetch, reply in zip(fetches, self._reader.try_read(words), strict=True):
+            if isinstance(reply, Exception):
+                failure = refused(self._stream, fetch.partition, "to read the partition", reply)
+                found.append(Unreadable(fetch.partition, failure))
+            else:
+                found += self._fetched(reply)
+        return found
+
+    def _most_records(self, fetches: Sequence[Fetch]) -> int:
+        """What a reply may have of each partition."""
+        return max(1, int(_REPLY_BYTES / self._record_bytes) // len(fetches))
 
     def _read_words(
         self, limit: int, fetches: Sequence[Fetch], block_ms: int = 0
@@ -173,6 +221,24 @@ class RedisConnection:
             key = self._keys[partition] = PartitionKeys(self._stream, partition).records
             self._partitions[key.encode()] = partition
         return key
+
+    def _prepared(self, request: CommitRequest) -> ScriptCall | Failed:
+        try:
+            return self._calls.commit(request)
+        except ConfigError as error:
+            return Failed(error)
+
+    def _committed(self, request: CommitRequest, reply: Any) -> Commit | Fenced | Failed:
+        if is_of_command(reply):
+            return refused_command(self._stream, request, reply)
+        return self._reply(request.partition, "to commit", committed, reply)
+
+    def _reply(
+        self, partition: int, call: str, parse: Callable[[Any], T], reply: Any
+    ) -> T | Failed:
+        if isinstance(reply, Exception):
+            return refused(self._stream, partition, call, reply)
+        return parse(reply)
 
 
 def _version(event: Any) -> int:

@@ -5,7 +5,8 @@ from typing import Any
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import CommitRequest, NewRecord, Opening, PartitionInfo, SetAside
-from batchqueue.groups.messages import Command, Commit, Entry, Fenced, Opened
+from batchqueue.groups.errors import CallRefusedError, quoted_value, shortened
+from batchqueue.groups.messages import Command, Commit, Entry, Failed, Fenced, Opened
 from batchqueue.groups.offsets import format_id, parse_id
 from batchqueue.groups.redis.keys import PartitionKeys
 from batchqueue.groups.redis.library import LIBRARY, Library, ScriptCall
@@ -40,10 +41,10 @@ class PartitionCalls:
         """Return the call that stores an offset and runs commands.
 
         Raises:
-            ConfigError: A command has too many words.
+            ConfigError: A command has too many words, or one that UTF-8 cannot hold.
         """
         keys = PartitionKeys(self._stream, request.partition)
-        words = [word for command in request.commands for word in _counted(command)]
+        words = [word for command in request.commands for word in _counted(_encoded(command))]
         call = self._call(
             "commit",
             request.partition,
@@ -141,6 +142,46 @@ def letter_of(item: Sequence[Any]) -> Entry:
     """Return a dead letter under the offset that it had in the stream."""
     fields = item[1]
     return Entry(parse_id(fields[1]), *parts_of(fields[2:]))
+
+
+def refused(stream: str, partition: int, call: str, error: Exception) -> Failed:
+    """Return the reply to a call that the server refused."""
+    reason = str(error).partition(" script: ")[0]  # and not which of our lines it was
+    return Failed(CallRefusedError(stream, partition, call, shortened(reason)))
+
+
+def is_of_command(reply: Any) -> bool:
+    """Return whether a commit replied that a command failed."""
+    return isinstance(reply, list) and reply[0] == b"failed"
+
+
+def reason_of(reply: Any) -> str:
+    """Return what the server said about the command that failed."""
+    return str(reply[2].decode("utf8", "replace"))
+
+
+def refused_command(stream: str, request: CommitRequest, reply: Any) -> Failed:
+    """Return the reply to a commit one of whose commands failed."""
+    ran = int(reply[1])
+    call = f"the command {quoted_value(tuple(request.commands[ran]))} of commit_with"
+    error = CallRefusedError(stream, request.partition, call, shortened(reason_of(reply)))
+    return Failed(error, ran)
+
+
+def _encoded(command: Command) -> list[bytes]:
+    try:
+        return [_word(word) for word in command]
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the command {quoted_value(tuple(command))} of commit_with has a word that UTF-8 "
+            f"cannot hold ({error.reason}); give bytes"
+        ) from None
+
+
+def _word(word: bytes | str | int) -> bytes:
+    if isinstance(word, bytes):
+        return word
+    return word.encode() if isinstance(word, str) else b"%d" % word  # True is 1
 
 
 def _letter(letter: Entry) -> list[Any]:

@@ -89,7 +89,8 @@ class Batch:
 
         They run if this attempt returns, in order, and not at all if the partition was lost. On
         Redis their keys must be in the slot of the partition: make them with `key`. A command that
-        fails there ends the script after those before it.
+        fails there ends the script after those before it, and the partition waits until the rest
+        has run; under `OnFailure.STOP` the worker stops after the last attempt.
 
         Args:
             commands: Each a sequence of its name and its arguments.

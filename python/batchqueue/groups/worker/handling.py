@@ -104,7 +104,7 @@ class HandlerLane(Lane):
             self.is_inside = True
             started = self._entered_ms = member.now_ms()
         batch = run.batch(piece, member, self._kind)
-        last = batch.last  # the handler may change its list
+        first, last = batch.first, batch.last  # the handler may change its list
         failure: BaseException | None = None
         try:
             with member.user_code():
@@ -119,7 +119,7 @@ class HandlerLane(Lane):
                 member.left(run.held)
             elif failure is None:
                 if batch.commands:
-                    run.held.run_with_commit(last, batch.commands)
+                    run.held.run_with_commit(first, last, batch.commands)
                 self._succeeded(run, piece)
             else:
                 self._failed(run, piece, batch, failure)
@@ -199,7 +199,8 @@ class HandlerLane(Lane):
         if verdict is Verdict.DEAD:
             run.is_waiting = True
             letter = dead_letter(run.entry(piece), batch, error)
-            member.set_aside(held, letter, partial(self._was_set_aside, run, piece))
+            then, give_up = self._was_set_aside, self._cannot_set_aside
+            member.set_aside(held, letter, partial(then, run, piece), partial(give_up, run, piece))
             return
         if verdict is Verdict.SKIPPED:
             self._settle(run, piece, "skipped")
@@ -210,6 +211,12 @@ class HandlerLane(Lane):
         self._settle(run, piece, "dead")
         self._continue(run)
         self.resume()
+
+    def _cannot_set_aside(self, run: Run, piece: Piece) -> None:
+        """Leave a record that the server does not take to the next owner."""
+        run.is_waiting = False
+        run.attempts.pieces.appendleft(piece)
+        self._give_back(run)
 
     def _continue(self, run: Run) -> None:
         self._due_ms = 0.0
@@ -249,7 +256,7 @@ class HandlerLane(Lane):
 
     @staticmethod
     def _is_paused(held: HeldPartition) -> bool:
-        return held.is_paused and not held.is_draining
+        return held.is_held_up and not held.is_draining
 
     def resume(self) -> None:
         """Have a turn if there is work. Under the lock."""

@@ -1,13 +1,29 @@
 """`HeldPartition`: a partition from its grant until it is released or lost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from batchqueue.groups.backend import CommitRequest
 from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.tracker import PartitionTracker
+from batchqueue.groups.worker.attempts import Attempts
 from batchqueue.handlers import HandlerMethods
+
+
+class Effect(NamedTuple):
+    """A command that runs with the commit of its batch.
+
+    Attributes:
+        first: The offset of the first record of the batch.
+        last: The offset of the last one.
+        command: The command.
+    """
+
+    first: int
+    last: int
+    command: Command
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +53,11 @@ class HeldPartition:
         handler: The handler that a factory made for it, or None.
         committed: The records of this assignment whose commit was acknowledged.
         commit: The commit that was sent and has no reply yet.
+        refused: The attempts at a call that the server refused, or None: the partition waits.
+        again: Makes the calls that were refused again, each once.
+        waits_to_commit: Whether a commit is among these.
+        is_given_up: Whether its last commit was refused while it was drained: it is released, and
+            what was not committed comes again.
     """
 
     partition: int
@@ -61,19 +82,23 @@ class HeldPartition:
     handler: HandlerMethods | None = None
     committed: int = 0
     commit: CommitRequest | None = None
+    refused: Attempts | None = None
+    again: list[Callable[[], None]] = field(default_factory=list)
+    waits_to_commit: bool = False
+    is_given_up: bool = False
     _sent: int = 0
-    _commands: list[tuple[int, Command]] = field(default_factory=list)
+    _effects: list[Effect] = field(default_factory=list)
 
-    def run_with_commit(self, offset: int, commands: Sequence[Command]) -> None:
-        """Run commands with the commit that covers an offset."""
-        self._commands += [(offset, command) for command in commands]
+    def run_with_commit(self, first: int, last: int, commands: Sequence[Command]) -> None:
+        """Run commands of a batch with the commit that covers it."""
+        self._effects += [Effect(first, last, command) for command in commands]
 
     def next_commit(self) -> CommitRequest | None:
-        """Return what to commit now; None if everything that is done is committed.
+        """Return what to commit now; None if that waits, or everything that is done is committed.
 
         A commit without a reply is returned unchanged until `acknowledge` (R17).
         """
-        if self.commit is None and self.tracker is not None:
+        if self.commit is None and self.tracker is not None and not self.waits_to_commit:
             mark = self.tracker.to_commit()
             if mark is not None:
                 self._sent = mark.records
@@ -83,7 +108,7 @@ class HeldPartition:
                     self.session,
                     mark.offset,
                     self.done_before + mark.records,
-                    tuple(command for offset, command in self._commands if offset <= mark.offset),
+                    tuple(each.command for each in self._effects if each.last <= mark.offset),
                 )
         return self.commit
 
@@ -94,8 +119,30 @@ class HeldPartition:
         offset = self.commit.offset
         self.committed = self._sent
         self.tracker.acknowledge(offset)
-        self._commands = [(at, command) for at, command in self._commands if at > offset]
+        self._effects = [each for each in self._effects if each.last > offset]
         self.commit = None
+
+    def refuse(self, ran: int) -> tuple[int, int]:
+        """Take the reply of a commit that was refused: the next one may have more records.
+
+        Args:
+            ran: How many of its commands ran. They are not sent again.
+
+        Returns:
+            The offsets of the batch whose command failed; without a command, the one that was to be
+            committed.
+        """
+        assert self.commit is not None
+        offset, self.commit = self.commit.offset, None
+        sent = [each for each in self._effects if each.last <= offset]
+        later = [each for each in self._effects if each.last > offset]
+        self._effects = sent[ran:] + later
+        return (sent[ran].first, sent[ran].last) if ran < len(sent) else (offset, offset)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether nothing of it is read or handled: it is paused, or a call was refused."""
+        return self.is_paused or self.refused is not None
 
     @property
     def unfinished(self) -> int:
@@ -112,4 +159,6 @@ class HeldPartition:
     @property
     def is_drained(self) -> bool:
         """Whether it can be released."""
-        return self.tracker is None or (self.commit is None and self.tracker.drained)
+        if self.tracker is None or self.commit is not None:
+            return self.tracker is None
+        return self.tracker.drained or (self.is_given_up and self.is_idle)

@@ -131,4 +131,5 @@ def is_idle(member: Membership, seconds: float) -> bool:
             return False  # the first plan may still come
         waiting = any(not (held.is_caught_up or held.is_paused) for held in member.held.values())
         busy = waiting or member.counts.in_hand > 0 or bool(member.dirty)
+        busy = busy or any(held.refused is not None for held in member.held.values())
         return not busy and notes.idle_s >= seconds

@@ -13,14 +13,17 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from batchqueue.groups.backend import Fetch, Fetched, SetAside
+from batchqueue.groups.backend import Fetch, Fetched, SetAside, Unreadable
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
-from batchqueue.groups.messages import CallKind, Entry, Fenced
+from batchqueue.groups.messages import CallKind, Failed, Fenced
 from batchqueue.groups.worker.gaps import check_gap
 from batchqueue.groups.worker.held import HeldPartition
-from batchqueue.groups.worker.membership import Membership
+from batchqueue.groups.worker.membership import Aside, Membership
+from batchqueue.groups.worker.opening import opened, to_open
+from batchqueue.groups.worker.refused import accepted, commit_refused, wait_after
 
 _log = logging.getLogger("batchqueue")
 
@@ -144,7 +147,10 @@ def read_loop(member: Membership) -> None:
             for each in held.values():
                 each.is_caught_up = True
             for found in fetched:
-                _take(member, held[found.partition], found)
+                if isinstance(found, Unreadable):
+                    _cannot_read(member, held[found.partition], found.failure)
+                else:
+                    _take(member, held[found.partition], found)
 
 
 def commit_loop(member: Membership) -> None:
@@ -155,7 +161,7 @@ def commit_loop(member: Membership) -> None:
                 member.commits_due.wait()
             if member.is_stopping:
                 return
-            openings = member.openings()
+            openings = to_open(member)
             letters, member.to_set_aside = member.to_set_aside, []
             commits = _to_commit(member)
         try:
@@ -178,8 +184,12 @@ def _read_lags(member: Membership) -> None:
     partitions = [held.partition for held in holdings]
     infos = member.connection.infos(partitions) if partitions else []
     with member.lock:
-        member.lags = {each: info.lag for each, info in zip(partitions, infos, strict=True)}
+        member.lags = {}
         for held, info in zip(holdings, infos, strict=True):
+            if isinstance(info, Failed):  # opening or reading it fails as well, and says so
+                member.lags[held.partition] = None
+                continue
+            member.lags[held.partition] = info.lag
             check_gap(member, held, info)
         _note_stuck(member)
         member.skew.watch(member)
@@ -234,7 +244,7 @@ def _to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
     found = []
     for held in member.held.values():
         tracker = held.tracker
-        if not held.is_running or held.is_paused or held.is_full or tracker is None:
+        if not held.is_running or held.is_held_up or held.is_full or tracker is None:
             continue
         room = tracker.room.records
         if room == 0:
@@ -266,6 +276,17 @@ def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
         member.lanes[held.partition].decoding.put(held, chunk, entries)
 
 
+def _cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
+    if not (held.is_over or held.is_draining):
+        # It begins anew: when it can be opened, it can be read as well.
+        wait_after(member, held, failure, partial(_begin_anew, member, held))
+
+
+def _begin_anew(member: Membership, held: HeldPartition) -> None:
+    if not held.is_draining:
+        member.fenced(held, 0)
+
+
 def _to_commit(member: Membership) -> list[tuple[HeldPartition, Any]]:
     commits = []
     for held in list(member.dirty):
@@ -280,24 +301,29 @@ def _open(member: Membership, openings: list[tuple[HeldPartition, Any]]) -> None
     replies = member.connection.open([each for _, each in openings], member.settings.start)
     with member.lock:
         for (held, _), reply in zip(openings, replies, strict=True):
-            member.opened(held, reply)
+            opened(member, held, reply)
 
 
-def _set_aside(
-    member: Membership, letters: list[tuple[HeldPartition, Entry, Callable[[], None]]]
-) -> None:
+def _set_aside(member: Membership, letters: list[Aside]) -> None:
     requests = [
-        SetAside(held.partition, held.token, held.session, (letter,)) for held, letter, _ in letters
+        SetAside(held.partition, held.token, held.session, (letter,))
+        for held, letter, _, _ in letters
     ]
     replies = member.connection.set_aside(requests)
     with member.lock:
-        for (held, _, then), reply in zip(letters, replies, strict=True):
+        for each, reply in zip(letters, replies, strict=True):
+            held, _, then, give_up = each
             if held.is_over:
                 continue
             if isinstance(reply, Fenced):
                 member.fenced(held, reply.token)
-            else:
+            elif isinstance(reply, int):
+                accepted(member, held)
                 then()
+            elif held.is_draining:
+                give_up()
+            else:
+                wait_after(member, held, reply, partial(member.set_aside, *each))
 
 
 def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> None:
@@ -306,5 +332,7 @@ def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> Non
         for (held, _), reply in zip(commits, replies, strict=True):
             if isinstance(reply, Fenced):
                 member.fenced(held, reply.token)
-            else:
+            elif not isinstance(reply, Failed):
                 member.committed(held)
+            elif not held.is_over:
+                commit_refused(member, held, reply)

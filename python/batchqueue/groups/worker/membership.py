@@ -12,20 +12,19 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from batchqueue.groups.backend import Connection, Opening
+from batchqueue.groups.backend import Connection
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
-from batchqueue.groups.messages import Entry, Fenced, Opened
+from batchqueue.groups.messages import Entry
 from batchqueue.groups.orders import Loss, Order, OrderKind
-from batchqueue.groups.record import Assignment
-from batchqueue.groups.tracker import PartitionTracker, RecordCounts
-from batchqueue.groups.worker.gaps import skips
+from batchqueue.groups.tracker import RecordCounts
 from batchqueue.groups.worker.handover import Handover, Task
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
 from batchqueue.groups.worker.letters import described
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.notes import Notes
+from batchqueue.groups.worker.refused import accepted, call_again
 from batchqueue.groups.worker.routes import Routes
 from batchqueue.groups.worker.settings import WorkerSettings
 from batchqueue.groups.worker.skew import SkewWatch
@@ -34,6 +33,9 @@ from batchqueue.queue import BatchQueue
 _log = logging.getLogger("batchqueue")
 
 _REPEATED_LOG_S = 60.0
+
+Aside = tuple[HeldPartition, Entry, Callable[[], None], Callable[[], None]]
+"""A dead letter to be stored, and what to call then, or if it is given up."""
 
 
 class Membership:
@@ -95,7 +97,7 @@ class Membership:
         self.lanes: dict[int, PartitionLanes] = {}
         self.dirty: dict[HeldPartition, None] = {}
         self.to_open: list[HeldPartition] = []
-        self.to_set_aside: list[tuple[HeldPartition, Entry, Callable[[], None]]] = []
+        self.to_set_aside: list[Aside] = []
         self.lags: dict[int, int | None] = {}
         self.error: BaseException | None = None
         self.is_stopping = False
@@ -134,8 +136,7 @@ class Membership:
                 held = HeldPartition(order.partition, order.token, order.session)
                 held.is_paused = order.partition in self.paused
                 self.held[order.partition] = held
-                self.to_open.append(held)
-                self.commits_due.notify()
+                self.open(held)
                 continue
             known = self.held.get(order.partition)
             if known is None or known.token != order.token:
@@ -169,41 +170,11 @@ class Membership:
 
     # What the committer reports.
 
-    def openings(self) -> list[tuple[HeldPartition, Opening]]:
-        """Return the partitions to open now."""
-        found = [(each, Opening(each.partition, each.token, each.session)) for each in self.to_open]
-        self.to_open = []
-        for held, _ in found:
-            held.is_opening = True
-        return [(held, opening) for held, opening in found if not held.is_over]
-
-    def opened(self, held: HeldPartition, reply: Opened | Fenced) -> None:
-        """Take the reply to an opening."""
-        held.is_opening = False
-        if held.is_over:
-            return
-        if isinstance(reply, Fenced):
-            self.fenced(held, reply.token)
-            return
-        if held.is_draining:
-            self._release(held)
-            return
-        held.done_before = reply.done
-        lost = max(0, reply.added - reply.length - reply.done)
-        if lost and not skips(self, held, reply.offset, lost):
-            return
-        position, settings = reply.offset, self.settings
-        held.tracker = PartitionTracker(
-            position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
-        )
-        since = self.now_ms() - self.notes.started_ms + self.notes.started_at * 1_000
-        held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
-        self.handover.put(Task.ASSIGN, held)
-
     def committed(self, held: HeldPartition) -> None:
         """Take the reply to a commit."""
         if not held.is_over:
             held.acknowledge()
+            accepted(self, held)
             if held.next_commit() is not None:
                 self.dirty[held] = None
             self.check_drained(held)
@@ -251,7 +222,7 @@ class Membership:
     def release_untaken(self, held: HeldPartition) -> None:
         """Release a partition that is to be given up, and whose records were never read."""
         if held.is_draining and not held.is_over:
-            self._release(held)
+            self.release(held)
 
     def handed_over(self, held: HeldPartition) -> None:
         """`on_revoke` has returned."""
@@ -309,11 +280,22 @@ class Membership:
             held.is_told = True
             self.handover.put(Task.REVOKE, held)
         elif held.is_handed_over and held.is_drained:
-            self._release(held)
+            if held.is_given_up and self.control.is_leaving:
+                self.notes.unfinished[held.partition] = held.unfinished
+            self.release(held)
 
-    def set_aside(self, held: HeldPartition, letter: Entry, then: Callable[[], None]) -> None:
-        """Store a dead letter, and then call a function, unless the partition is gone."""
-        self.to_set_aside.append((held, letter, then))
+    def set_aside(
+        self,
+        held: HeldPartition,
+        letter: Entry,
+        then: Callable[[], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """Store a dead letter, and then call a function, unless the partition is gone.
+
+        Call the other one if the server refuses it and the partition is to be given up.
+        """
+        self.to_set_aside.append((held, letter, then, give_up))
         self.commits_due.notify()
 
     def fail(self, error: BaseException) -> None:
@@ -340,11 +322,21 @@ class Membership:
             return False
         held.is_paused = is_paused
         (self.paused.add if is_paused else self.paused.discard)(partition)
-        if not is_paused and partition in self.lanes:
-            for lane in self.lanes[partition].all:
+        if not is_paused:
+            self.resume(held)
+        return True
+
+    def resume(self, held: HeldPartition) -> None:
+        """Continue a partition that was held up."""
+        if held.partition in self.lanes:
+            for lane in self.lanes[held.partition].all:
                 lane.resume()
             self.reader_due.notify()
-        return True
+
+    def open(self, held: HeldPartition) -> None:
+        """Open a partition that was granted."""
+        self.to_open.append(held)
+        self.commits_due.notify()
 
     def _drain(self, held: HeldPartition) -> None:
         held.is_draining = True
@@ -355,11 +347,13 @@ class Membership:
                 lane.interrupt(held)
                 lane.resume()
         if held.is_postponed or (held.assignment is None and not held.is_opening):
-            self._release(held)
+            self.release(held)
         else:
+            call_again(held)
             self.check_drained(held)
 
-    def _release(self, held: HeldPartition) -> None:
+    def release(self, held: HeldPartition) -> None:
+        """Give up a partition of which nothing is left to do."""
         self.control.drained(held.partition, held.token)
         self.paused.discard(held.partition)
         self.handover.put(Task.CLOSE, held)

@@ -90,6 +90,8 @@ def stats_of(member: Membership) -> str:
 
 
 def _is_blocked(member: Membership, held: HeldPartition) -> bool:
+    if held.refused is not None and held.refused.is_blocked:
+        return True
     lanes = member.lanes.get(held.partition)
     return lanes is not None and any(lane.is_blocked(held) for lane in lanes.all)
 

@@ -18,7 +18,8 @@ class WorkerSummary:
         lost_records: Records that were trimmed from the stream before they were read.
         assigned: Partitions that were assigned, each time counted.
         lost: Partitions that another worker took over because this one was too late.
-        unfinished: Records in hand when the grace was over, by partition: they come again.
+        unfinished: Records that come again, by partition: in hand when the grace was over, or
+            handled, and their commit was refused.
         seconds: The time from start to end.
     """
 
@@ -52,7 +53,8 @@ class PartitionMetrics:
             first.
         rate: Records per second that are handled, likewise.
         is_paused: Whether the user has paused it.
-        is_blocked: Whether it waits for another attempt at records whose attempts are used up.
+        is_blocked: Whether it waits for another attempt at records, or at a call that the server
+            refuses, and the attempts are used up.
         stuck_s: For how long a handler, or the codec, has been in its call.
     """
 
@@ -94,8 +96,7 @@ class WorkerMetrics:
         lost: As in `WorkerSummary`.
         fenced: Tokens that a partition or a sink refused.
         late_heartbeats: Heartbeats that were sent after half of the lease.
-        blocked_partitions: Partitions that wait for another attempt at records whose attempts are
-            used up.
+        blocked_partitions: Partitions that are blocked, see `PartitionMetrics`.
         stuck_handlers: For how many seconds a handler has been in its call, by partition, from one
             second up.
     """

@@ -219,7 +219,7 @@ class Worker:
         Raises:
             ConfigError: A setting is invalid, the stream has another number of partitions, or the
                 worker has no handler.
-            HandlerFailedError: A handler failed for good under `OnFailure.STOP`.
+            HandlerFailedError: A handler, or its commit, failed for good under `OnFailure.STOP`.
             ReplacedError: Another process joined under the name.
             StreamUnavailableError: The server cannot be reached at the start. Later the worker
                 waits until it is back.

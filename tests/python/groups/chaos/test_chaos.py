@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from core_support.waits import HANG_S, eventually
-from groups_support.chaos import LEASE_MS, Group, MetricsGroup, Proxy
+from groups_support.chaos import LEASE_MS, Group, MetricsGroup
+from groups_support.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(2 * HANG_S)
 

@@ -137,21 +137,6 @@ class TestCommits:
         assert client.get("bq:{orders/0}:total") == b"5"
         assert client.get("bq:{orders/0}:raw") == b"\xff"
 
-    def test_command_that_fails_stores_no_offset(self, connection, writer):
-        [offset] = writer.add([NewRecord(0, b"x")], None)
-        connection.open([Opening(0, 1, "s"), Opening(1, 1, "s")], Start.EARLIEST)
-        wrong = CommitRequest(0, 1, "s", offset, 1, (("INCR", "bq:{orders/0}:s"),))
-
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            connection.commit([wrong, CommitRequest(1, 1, "s", offset, 1)])
-        assert [each.offset for each in connection.infos([0, 1])] == [0, offset]
-
-    def test_command_with_too_many_words_is_refused(self, connection):
-        request = CommitRequest(0, 1, "s", 1, 1, (("RPUSH", "k", *range(8_000)),))
-
-        with pytest.raises(ConfigError, match=r"8,002 words; give at most 7,000"):
-            connection.commit([request])
-
     def test_pipelines_reply_for_each_partition(self, connection, writer):
         offsets = writer.add([NewRecord(number, b"x") for number in range(4)], None)
         opened = connection.open([Opening(n, 5, "s") for n in range(4)], Start.LATEST)
@@ -289,10 +274,11 @@ class TestServers:
             connection.partitions(1)
 
     def test_key_of_something_else_is_named(self, connection, client):
-        client.set("bq:{orders/0}:s", "text")
+        client.delete("bq:{orders}:meta")
+        client.set("bq:{orders}:meta", "text")
 
         with pytest.raises(redis.ResponseError, match="WRONGTYPE") as raised:
-            connection.open([Opening(0, 1, "s")], Start.EARLIEST)
+            connection.partitions(4)
         assert "holds a value of another type" in raised.value.__notes__[0]
 
     def test_read_only_server_is_unavailable(self, durable_server):

@@ -10,14 +10,15 @@ from batchqueue.groups import (
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.workers import Collected, committed, running, send, worker_of
+from groups_support.backends import committed
+from groups_support.workers import Collected, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
 
 
 @pytest.fixture
-def streams():
-    return MemoryStreams("orders", partitions=2)
+def streams(backend):
+    return backend.streams(2)
 
 
 class TestCallbacks:
@@ -62,7 +63,8 @@ class TestCallbacks:
         worker = worker_of(streams, Collected(), on_revoke=on_revoke)
         assert worker.run(until_idle=0.05).handled == 10
         assert committed(streams, 0) + committed(streams, 1) == 10
-        assert "on_revoke of orders raised: ValueError: cannot flush" in caplog.text
+        expected = f"on_revoke of {streams.stream} raised: ValueError: cannot flush"
+        assert expected in caplog.text
 
     def test_callbacks_come_before_the_first_record_and_after_the_last(self, streams):
         seen = []
@@ -154,12 +156,11 @@ class TestCallsFromInside:
         with pytest.raises(SystemExit, match="enough"):
             worker_of(streams, Collected(), on_assign=on_assign).run()
 
-    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
-        self, streams, monkeypatch
-    ):
+    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(self, monkeypatch):
         def refuse(*arguments, **settings):
             raise PermissionError("no permission for this command")
 
+        streams = MemoryStreams("orders")
         monkeypatch.setattr("batchqueue.groups.memory.group.GroupScripts.join", refuse)
         with pytest.raises(PermissionError, match="no permission"):
             worker_of(streams, Collected()).run()

@@ -9,21 +9,21 @@ from batchqueue import BatchFailed, RetryPolicy, ThreadPolicy
 from batchqueue.groups import (
     Codec,
     HandlerFailedError,
-    MemoryStreams,
     OnFailure,
     StaleTokenError,
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.workers import Blocker, Collected, committed, owns, running, send, worker_of
+from groups_support.backends import committed, dead_letters
+from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
 NEVER = RetryPolicy(attempts=1_000, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
 
 
 @pytest.fixture
-def streams():
-    return MemoryStreams("orders", partitions=2)
+def streams(backend):
+    return backend.streams(2)
 
 
 class TestBlock:
@@ -110,7 +110,7 @@ class TestDeadLetters:
         assert (summary.handled, summary.dead) == (96, 4)
         assert Counter(got.values) == Counter(set(map(str, range(100))) - bad)
         assert got.is_in_order()
-        letters = streams.dead_letters("g")[0]
+        letters = dead_letters(streams, 0)
         assert [letter.value.decode() for letter in letters] == ["3", "7", "8", "40"]
         about = dict(letters[0].headers)
         assert about["dead-error"] == b"ValueError: bad cents"
@@ -126,7 +126,7 @@ class TestDeadLetters:
         worker = worker_of(streams, got, retry=QUICK, on_failure=OnFailure.DEAD_LETTER)
         assert worker.run(until_idle=0.05).dead == 1
         assert got.values == ["a", "c"]
-        assert [letter.value for letter in streams.dead_letters("g")[0]] == [b"\xff\xfe"]
+        assert [letter.value for letter in dead_letters(streams, 0)] == [b"\xff\xfe"]
 
     def test_headers_of_an_earlier_failure_are_replaced(self, streams):
         with streams.producer(codec="utf8") as producer:
@@ -138,7 +138,7 @@ class TestDeadLetters:
         worker_of(streams, handler, retry=QUICK, on_failure=OnFailure.DEAD_LETTER).run(
             until_idle=0.05
         )
-        [letter] = streams.dead_letters("g")[0]
+        [letter] = dead_letters(streams, 0)
         headers = [name for name, _ in letter.headers]
         assert headers.count("dead-error") == 1
         assert dict(letter.headers)["mine"] == b"1"
@@ -170,7 +170,7 @@ class TestDeadLetters:
         worker = worker_of(streams, got, retry=QUICK, on_failure=OnFailure.DEAD_LETTER)
         summary = worker.run(until_idle=0.05)
         assert (summary.handled, summary.dead) == (20, 20)
-        offsets = [letter.offset for letter in streams.dead_letters("g")[0]]
+        offsets = [letter.offset for letter in dead_letters(streams, 0)]
         assert offsets == sorted(offsets)
 
 
@@ -271,8 +271,8 @@ class TestSlowAndHung:
         blocker.release()
         assert committed(streams, 0) == 5
 
-    def test_more_handlers_hang_than_there_are_threads(self):
-        streams = MemoryStreams("orders", partitions=12)
+    def test_more_handlers_hang_than_there_are_threads(self, backend):
+        streams = backend.streams(12)
         blocker, got = Blocker(), Collected()
         worker = Worker("g", streams, codec="utf8", threads=ThreadPolicy.fixed(1))
         worker.handler_factory(lambda given: got if given.partition == 11 else blocker.of())
@@ -283,8 +283,8 @@ class TestSlowAndHung:
             eventually(lambda: got.count == 100, "the last partition is handled")
             blocker.release()
 
-    def test_a_move_waits_for_the_handler_and_the_other_partition_moves(self):
-        streams = MemoryStreams("orders", partitions=4)
+    def test_a_move_waits_for_the_handler_and_the_other_partition_moves(self, backend):
+        streams = backend.streams(4)
         blocker, got = Blocker(), Collected()
         first = Worker("g", streams, codec="utf8", lease_ms=1_000, name="first")
         first.handler_factory(lambda assignment: blocker if assignment.partition < 2 else got)

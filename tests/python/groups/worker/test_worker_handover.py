@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from batchqueue.groups import MemoryStreams, ReplacedError, Worker
+from batchqueue.groups import ReplacedError, Worker
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import LEASE_MS, Blocker, Collected, owns, running, send, worker_of
 
 
 @pytest.fixture
-def streams():
-    return MemoryStreams("orders", partitions=8)
+def streams(backend):
+    return backend.streams(8)
 
 
 def test_first_worker_owns_all_partitions_and_the_second_takes_half(streams):
@@ -147,8 +147,8 @@ def test_worker_with_the_name_of_another_one_replaces_it_immediately(streams):
             first.run()
 
 
-def test_more_workers_than_partitions_stand_by_and_take_over():
-    streams = MemoryStreams("orders", partitions=2)
+def test_more_workers_than_partitions_stand_by_and_take_over(backend):
+    streams = backend.streams(2)
     workers = [worker_of(streams, Collected(), name=f"w{number}") for number in range(3)]
     with running(*workers):
         eventually(
@@ -175,8 +175,8 @@ def test_all_workers_leave_together(streams):
     assert [worker.metrics().partitions for worker in workers] == [{}] * 4
 
 
-def test_sixteen_workers_share_sixteen_partitions():
-    streams = MemoryStreams("orders", partitions=16)
+def test_sixteen_workers_share_sixteen_partitions(backend):
+    streams = backend.streams(16)
     got = Collected()
     workers = [worker_of(streams, got, name=f"w{number}", lease_ms=10_000) for number in range(16)]
     with running(*workers):

@@ -11,21 +11,21 @@ from batchqueue.groups import (
     Assignment,
     Codec,
     Fence,
-    MemoryStreams,
     OnFailure,
     Start,
     TruncatedError,
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
+from groups_support.backends import committed
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=2)
 
 
 @pytest.fixture
-def streams():
-    return MemoryStreams("orders", partitions=2)
+def streams(backend):
+    return backend.streams(2)
 
 
 class Order:
@@ -58,7 +58,7 @@ class TestBatch:
         worker.run(until_idle=0.05)
 
         [batch] = seen
-        assert (batch.group, batch.stream, batch.partition) == ("billing", "orders", 1)
+        assert (batch.group, batch.stream, batch.partition) == ("billing", streams.stream, 1)
         assert (batch.first, batch.last, len(batch)) == (offsets[0], offsets[2], 3)
         assert isinstance(batch.assignment, Assignment)
         assert batch.token == batch.assignment.token
@@ -267,18 +267,17 @@ class TestCredits:
 
 
 class TestCommands:
-    def test_commands_run_with_the_commit_of_their_batch(self, streams):
+    def test_commands_run_with_the_commit_of_their_batch(self, streams, backend):
         def handler(batch):
-            batch.commit_with(("INCRBY", batch.key("n"), len(batch)))
+            batch.commit_with(("RPUSH", batch.key("got"), *batch.values))
 
         send(streams, 10, partition=1)
         worker_of(streams, handler).run(until_idle=0.05)
-        assert sum(amount for _, _, amount in streams.commands[1]) == 10
-        assert {key for _, key, _ in streams.commands[1]} == {"bq:{orders/1}:n"}
+        assert backend.pushed(streams, 1, "got") == [str(number) for number in range(10)]
 
-    def test_commands_of_an_attempt_that_raises_are_forgotten(self, streams):
+    def test_commands_of_an_attempt_that_raises_are_forgotten(self, streams, backend):
         def handler(batch):
-            batch.commit_with(("SET", batch.key("n"), batch.attempt))
+            batch.commit_with(("RPUSH", batch.key("attempts"), str(batch.attempt)))
             if batch.attempt == 1:
                 raise ValueError("once")
 
@@ -286,7 +285,7 @@ class TestCommands:
         worker_of(streams, handler, retry=RetryPolicy(attempts=2, backoff_ms=1)).run(
             until_idle=0.05
         )
-        assert streams.commands[0] == [("SET", "bq:{orders/0}:n", 2)]
+        assert backend.pushed(streams, 0, "attempts") == ["2"]
 
     @pytest.mark.parametrize("command", ["SET a 1", (), (None,), ("SET", 1.5)])
     def test_a_command_is_a_sequence_of_words(self, streams, command):
@@ -313,42 +312,41 @@ class TestStart:
             eventually(lambda: got.count == 4, "the new ones are handled")
         assert all(value.startswith("new ") for value in got.values)
 
-    def test_records_that_were_trimmed_before_they_were_read(self, streams):
+    def test_records_that_were_trimmed_before_they_were_read(self, streams, backend):
         send(streams, 10, partition=0)
         worker_of(streams, Collected()).run(until_idle=0.05)
         send(streams, 10, partition=0)
         other = Worker("other", streams)
         other.handler(Collected())
         other.run(until_idle=0.05)
-        script = streams.script(0)
-        del script.state.entries[:15]  # as a server does that bounds the length
+        backend.remove_oldest(streams, 0, 15)
 
-        with pytest.raises(TruncatedError, match="orders/0: 5 records after offset"):
+        with pytest.raises(TruncatedError, match=f"{streams.stream}/0: 5 records after offset"):
             worker_of(streams, Collected()).run()
         summary = worker_of(streams, Collected(), on_gap="skip").run(until_idle=0.05)
         assert (summary.handled, summary.lost_records) == (5, 5)
-        assert script.state.fences["g"].done == 20
+        assert committed(streams, 0) == 20
 
     @pytest.mark.parametrize("is_later", [False, True], ids=["with records left", "and no more"])
-    def test_records_that_are_trimmed_while_a_worker_is_behind(self, streams, is_later):
+    def test_records_that_are_trimmed_while_a_worker_is_behind(self, streams, backend, is_later):
         blocker = Blocker()
         worker = worker_of(streams, blocker, prefetch=5, on_gap="skip", max_batch_items=5)
         send(streams, 20, partition=0)
         with running(worker):
             assert blocker.entered.wait(WAIT_S)
-            del streams.script(0).state.entries[: 12 if is_later else 20]
+            backend.remove_oldest(streams, 0, 12 if is_later else 20)
             blocker.release()
             lost = 7 if is_later else 15
             eventually(lambda: worker.metrics().lost_records == lost, "the gap is noticed")
             eventually(lambda: worker.metrics().handled == 20 - lost, "the rest is handled")
 
-    def test_a_gap_while_a_worker_is_behind_stops_it(self, streams):
+    def test_a_gap_while_a_worker_is_behind_stops_it(self, streams, backend):
         blocker = Blocker()
         worker = worker_of(streams, blocker, prefetch=5, max_batch_items=5)
         send(streams, 20, partition=0)
         worker.start()
         assert blocker.entered.wait(WAIT_S)
-        del streams.script(0).state.entries[:12]
+        backend.remove_oldest(streams, 0, 12)
         blocker.release()
         with pytest.raises(TruncatedError, match="7 records after offset"):
             worker.run()

@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -182,59 +180,3 @@ class MetricsGroup(Group):
         """Each record counted once."""
         self.is_done()
         assert self.stored() == {str(number): 1 for number in range(self.sent)}
-
-
-class Proxy:
-    """A TCP proxy on loopback whose network can be cut."""
-
-    def __init__(self, port):
-        self._target = port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self._is_cut = False
-        self._sockets = []
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self):
-        """Ends all connections and refuses new ones."""
-        with self._lock:
-            self._is_cut = True
-            for each in self._sockets:
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                each.close()
-            self._sockets.clear()
-
-    def restore(self):
-        self._is_cut = False
-
-    def close(self):
-        self.cut()
-        self._server.close()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                with self._lock:
-                    if self._is_cut:
-                        client.close()
-                        continue
-                    try:
-                        server = socket.create_connection(("127.0.0.1", self._target))
-                    except OSError:
-                        client.close()
-                        continue
-                    self._sockets += [client, server]
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
-
-    @staticmethod
-    def _copy(source, target):
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                target.sendall(data)
-        for each in (source, target):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)

@@ -91,9 +91,3 @@ def send(streams, count, *, partition=None, prefix="", **headers):
 def owns(worker, count):
     """Waits until a worker handles so many partitions."""
     eventually(lambda: len(worker.assigned()) == count, f"{worker} owns {count} partitions")
-
-
-def committed(streams, partition, group="g"):
-    """Returns how many records of a partition in memory a group has committed."""
-    fence = streams.script(partition).state.fences.get(group)
-    return 0 if fence is None else fence.done

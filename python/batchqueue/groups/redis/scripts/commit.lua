@@ -9,11 +9,15 @@ end
 if not is_above(id, there.offset) then  -- R12
   return 'old'
 end
-local index = 6
+local index, ran = 6, 0
 while index <= #ARGV do
   local command
   command, index = fields_at(index)
-  redis.call(unpack(command))
+  local reply = redis.pcall(unpack(command))
+  if type(reply) == 'table' and reply.err then
+    return {'failed', ran, reply.err}
+  end
+  ran = ran + 1
 end
 redis.call('HSET', FENCE, 'o', id, 'n', done, 'at', text(now))
 redis.call('ZADD', GROUPS, done, ARGV[1])

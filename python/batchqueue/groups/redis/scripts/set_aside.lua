@@ -10,7 +10,11 @@ while index <= #ARGV do
   local id, fields = ARGV[index], nil
   fields, index = fields_at(index + 1)
   if is_above(id, there.offset) and redis.call('SADD', ASIDE, id) == 1 then  -- R18
-    redis.call('XADD', DEAD, '*', 'id', id, unpack(fields))
+    local reply = redis.pcall('XADD', DEAD, '*', 'id', id, unpack(fields))
+    if type(reply) == 'table' and reply.err then
+      redis.call('SREM', ASIDE, id)  -- else the next try would take it for stored
+      return reply
+    end
     count = count + 1
   end
 end
