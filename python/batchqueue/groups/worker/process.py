@@ -27,12 +27,13 @@ def signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         name = signal.Signals(number).name
+        # Another signal may interrupt the log: it must find that it is the second one.
         if stop.is_set():
-            _log.warning("%s again: giving up what is in hand", name)
             give_up.set()
+            _log.warning("%s again: giving up what is in hand", name)
         else:
-            _log.info("%s: leaving the group", name)
             stop.set()
+            _log.info("%s: leaving the group", name)
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}

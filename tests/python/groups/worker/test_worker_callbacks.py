@@ -6,11 +6,10 @@ import pytest
 
 from batchqueue import ConfigError, RetryPolicy
 from batchqueue.groups import (
-    MemoryStreams,
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.backends import committed
+from groups_support.backends import committed, on_memory
 from groups_support.workers import Collected, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
@@ -22,6 +21,7 @@ def streams(backend):
 
 
 class TestCallbacks:
+    @on_memory
     def test_on_assign_that_raises_is_called_again(self, streams):
         calls = []
 
@@ -37,6 +37,7 @@ class TestCallbacks:
             eventually(lambda: got.count == 4, "the records are handled in the end")
         assert {each for call in calls[1:] for each in call} == {0, 1}
 
+    @on_memory
     def test_a_factory_that_returns_no_handler_stops_the_worker(self, streams):
         worker = Worker("g", streams)
         worker.handler_factory(lambda assignment: None)
@@ -55,6 +56,7 @@ class TestCallbacks:
         assert called.wait(WAIT_S)
         assert worker.leave(WAIT_S).unfinished == {}
 
+    @on_memory
     def test_on_revoke_that_raises_changes_nothing(self, streams, caplog):
         def on_revoke(assignments):
             raise ValueError("cannot flush")
@@ -101,6 +103,7 @@ class TestCallbacks:
         worker.run(until_idle=0.05)
         assert [made[number].events for number in range(2)] == [["made", "batch", "closed"]] * 2
 
+    @on_memory
     def test_a_shared_handler_is_closed_once_at_the_end(self, streams):
         class Handler:
             def __init__(self):
@@ -118,6 +121,7 @@ class TestCallbacks:
         assert handler.closed == 1
 
 
+@on_memory
 class TestCallsFromInside:
     def test_a_handler_that_leaves_does_not_wait_for_its_own_end(self, streams):
         summaries = []
@@ -156,11 +160,12 @@ class TestCallsFromInside:
         with pytest.raises(SystemExit, match="enough"):
             worker_of(streams, Collected(), on_assign=on_assign).run()
 
-    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(self, monkeypatch):
+    def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
+        self, streams, monkeypatch
+    ):
         def refuse(*arguments, **settings):
             raise PermissionError("no permission for this command")
 
-        streams = MemoryStreams("orders")
         monkeypatch.setattr("batchqueue.groups.memory.group.GroupScripts.join", refuse)
         with pytest.raises(PermissionError, match="no permission"):
             worker_of(streams, Collected()).run()

@@ -14,7 +14,7 @@ from batchqueue.groups import (
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.backends import committed, dead_letters
+from groups_support.backends import committed, dead_letters, on_memory
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
@@ -128,6 +128,7 @@ class TestDeadLetters:
         assert got.values == ["a", "c"]
         assert [letter.value for letter in dead_letters(streams, 0)] == [b"\xff\xfe"]
 
+    @on_memory
     def test_headers_of_an_earlier_failure_are_replaced(self, streams):
         with streams.producer(codec="utf8") as producer:
             producer.send("x", partition=0, headers={"dead-error": b"old", "mine": b"1"})
@@ -143,6 +144,7 @@ class TestDeadLetters:
         assert headers.count("dead-error") == 1
         assert dict(letter.headers)["mine"] == b"1"
 
+    @on_memory
     def test_later_records_wait_for_one_that_does_not_decode(self, streams):
         """Else a sink that checks offsets would be past it when the codec is right."""
         got = Collected()
@@ -162,6 +164,7 @@ class TestDeadLetters:
         latin.run(until_idle=0.05)
         assert [record.value for record in got.records[0]] == ["a", "b", "\xff", "\xfe", "c"]
 
+    @on_memory
     def test_records_after_several_bad_ones_are_handled(self, streams):
         got = Collected()
         with streams.producer() as producer:
@@ -189,6 +192,7 @@ class TestSkipAndStop:
         summary = worker.run(until_idle=0.05)
         assert (summary.handled, summary.skipped) == (9, 1)
 
+    @on_memory
     @pytest.mark.parametrize("kind", ["failure", "coroutine"])
     def test_what_a_handler_returns_may_be_a_failure(self, streams, kind):
         async def coroutine(batch):
@@ -230,6 +234,7 @@ class TestSkipAndStop:
         got = Collected()
         assert worker_of(streams, got).run(until_idle=0.05).handled == 10
 
+    @on_memory
     def test_a_system_exit_stops_the_worker(self, streams):
         def handler(batch):
             raise SystemExit(3)
@@ -237,6 +242,10 @@ class TestSkipAndStop:
         send(streams, 1)
         with pytest.raises(SystemExit):
             worker_of(streams, handler).run()
+
+
+def stuck_s(worker, partition):
+    return worker.metrics().partitions[partition].stuck_s
 
 
 class TestSlowAndHung:
@@ -259,6 +268,25 @@ class TestSlowAndHung:
             assert set(worker.assigned()) == {0, 1}
             blocker.release()
 
+    def test_a_slow_handler_keeps_its_partition_and_holds_up_no_other(self, streams):
+        """A batch of it takes longer than three leases; the neighbour is quick meanwhile."""
+        blocker, got = Blocker(), Collected()
+        worker = Worker("g", streams, codec="utf8", lease_ms=500)
+        worker.handler_factory(lambda given: blocker if given.partition == 0 else got)
+        with running(worker):
+            owns(worker, 2)
+            before = worker.assigned()
+            send(streams, 1, partition=0)
+            assert blocker.entered.wait(WAIT_S)
+            for number in range(1, 17):  # a tenth of a second each
+                send(streams, 10, partition=1, prefix=f"{number}-")
+                eventually(lambda: got.count == 10 * number, "its neighbour")  # noqa: B023
+                eventually(lambda: stuck_s(worker, 0) >= number / 10, "it is slow")  # noqa: B023
+            blocker.release()
+            eventually(lambda: committed(streams, 0) == 1, "it is committed")
+            assert worker.assigned() == before
+            assert worker.metrics().lost == 0
+
     def test_leave_gives_up_a_handler_that_hangs_and_its_records_come_again(self, streams):
         blocker, got = Blocker(), Collected()
         send(streams, 5, partition=0)
@@ -271,6 +299,7 @@ class TestSlowAndHung:
         blocker.release()
         assert committed(streams, 0) == 5
 
+    @on_memory
     def test_more_handlers_hang_than_there_are_threads(self, backend):
         streams = backend.streams(12)
         blocker, got = Blocker(), Collected()

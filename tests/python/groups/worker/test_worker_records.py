@@ -17,7 +17,7 @@ from batchqueue.groups import (
     Worker,
 )
 from core_support.waits import WAIT_S, eventually
-from groups_support.backends import committed
+from groups_support.backends import committed, on_memory
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=2)
@@ -68,6 +68,7 @@ class TestBatch:
         assert record.timestamp_ms == offsets[1] >> 20
         assert batch.values == [{"id": 0}, {"id": 1}, {"id": 2}]
 
+    @on_memory
     @pytest.mark.parametrize("limit", [1, 7, 1_000])
     def test_no_call_gets_more_than_the_most_items_of_a_batch(self, streams, limit):
         sizes, got = [], Collected()
@@ -82,6 +83,7 @@ class TestBatch:
         assert max(sizes) <= limit
         assert got.is_in_order()
 
+    @on_memory
     def test_neighbouring_chunks_are_handled_together(self, streams):
         sizes, blocker = [], Blocker()
 
@@ -103,6 +105,7 @@ class TestBatch:
         assert len(sizes) < 21
 
 
+@on_memory
 class TestKinds:
     def test_values_go_to_the_handler_of_their_exact_class(self, streams):
         orders, refunds, others = Collected(), Collected(), Collected()
@@ -207,6 +210,7 @@ class TestKinds:
             blocker.release()
 
 
+@on_memory
 class TestPause:
     def test_a_paused_partition_stays_assigned_and_gets_no_records(self, streams):
         got = Collected()
@@ -240,6 +244,7 @@ class TestPause:
                 worker.pause(7)
 
 
+@on_memory
 class TestCredits:
     def test_no_more_records_are_fetched_than_the_credits_allow(self, streams):
         blocker = Blocker()
@@ -287,6 +292,7 @@ class TestCommands:
         )
         assert backend.pushed(streams, 0, "attempts") == ["2"]
 
+    @on_memory
     @pytest.mark.parametrize("command", ["SET a 1", (), (None,), ("SET", 1.5)])
     def test_a_command_is_a_sequence_of_words(self, streams, command):
         seen = []
@@ -327,6 +333,7 @@ class TestStart:
         assert (summary.handled, summary.lost_records) == (5, 5)
         assert committed(streams, 0) == 20
 
+    @on_memory
     @pytest.mark.parametrize("is_later", [False, True], ids=["with records left", "and no more"])
     def test_records_that_are_trimmed_while_a_worker_is_behind(self, streams, backend, is_later):
         blocker = Blocker()
@@ -340,6 +347,7 @@ class TestStart:
             eventually(lambda: worker.metrics().lost_records == lost, "the gap is noticed")
             eventually(lambda: worker.metrics().handled == 20 - lost, "the rest is handled")
 
+    @on_memory
     def test_a_gap_while_a_worker_is_behind_stops_it(self, streams, backend):
         blocker = Blocker()
         worker = worker_of(streams, blocker, prefetch=5, max_batch_items=5)

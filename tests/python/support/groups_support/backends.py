@@ -142,6 +142,10 @@ def backend(request):
     backend.close()
 
 
+on_memory = pytest.mark.parametrize("backend", ["memory"], indirect=True)
+"""For tests of what no backend takes part in: on Redis they would only take longer."""
+
+
 def committed(streams, partition, group="g"):
     """Returns how many records of a partition a group has committed."""
     return _asked(streams, group, lambda asked: asked.infos([partition])[0].done)
