@@ -161,6 +161,7 @@ class GroupMonitor:
 
         Raises:
             StreamUnavailableError: The server cannot be reached.
+            CallRefusedError: A key of a partition holds a value of another type.
         """
         administration = self._administration
         group = administration.group()

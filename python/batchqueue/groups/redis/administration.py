@@ -9,7 +9,7 @@ from batchqueue.groups.redis.client import Link, Server
 from batchqueue.groups.redis.count import enlarged_partitions, known_partitions
 from batchqueue.groups.redis.group import RedisGroup
 from batchqueue.groups.redis.keys import PartitionKeys, readers_key
-from batchqueue.groups.redis.partition import PartitionCalls, info_of, letter_of
+from batchqueue.groups.redis.partition import PartitionCalls, info_of, letter_of, refused
 
 _TIMEOUT_S = 10.0
 """How long connecting may take, and waiting for a reply."""
@@ -37,10 +37,18 @@ class RedisAdministration:
         return self._group.info()
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """Return where partitions are."""
+        """Return where partitions are.
+
+        Raises:
+            CallRefusedError: A key of a partition holds a value of another type.
+        """
         self._link.refresh()
-        calls = [self._calls.info(each) for each in partitions]
-        return [info_of(reply) for reply in self._link.call(calls)]
+        replies = self._link.try_call([self._calls.info(each) for each in partitions])
+        for partition, reply in zip(partitions, replies, strict=True):
+            if isinstance(reply, Exception):
+                call = "to say where the partition is"
+                raise refused(self._stream, partition, call, reply).error from reply
+        return [info_of(reply) for reply in replies]
 
     def history(self, after: int) -> list[Event]:
         """Return the last events."""

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from batchqueue import ConfigError
-from batchqueue.groups import RedisStreams, StreamUnavailableError
+from batchqueue.groups import CallRefusedError, GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import (
     CommitRequest,
     Fetch,
@@ -107,6 +107,17 @@ def test_partition_whose_records_are_of_another_type_fails_alone(connection, wri
     assert [isinstance(each, Failed) for each in (*opened, *infos)] == [True, False] * 2
     assert [type(each) for each in read] == [Unreadable, Fetched, Fetched]
     assert "orders/0: the server refused to read the partition" in str(read[0].failure.error)
+
+
+def test_monitor_names_the_partition_whose_records_are_of_another_type(connection, client):
+    client.set("bq:{orders/3}:s", "of another type")
+    server = f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
+
+    with (
+        GroupMonitor("g", RedisStreams(server, "orders")) as monitor,
+        pytest.raises(CallRefusedError, match=r"^orders/3: the server refused .*WRONGTYPE"),
+    ):
+        monitor.metrics()
 
 
 def test_missing_permission_is_raised(redis_server, client):

@@ -1,5 +1,6 @@
 """Signals, forks and the end of the interpreter."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from batchqueue import QueueForkedError
 from batchqueue.groups import MemoryStreams
+from batchqueue.groups.worker.process import signals
 from core_support.waits import HANG_S, WAIT_S
 from groups_support.workers import Collected, owns, running, worker_of
 
@@ -83,6 +85,26 @@ def test_a_second_signal_gives_up_what_is_in_hand(program):
     out, _ = process.communicate(timeout=HANG_S)
     assert out.startswith("{0: 1} 0\n")
     assert process.returncode == 0
+
+
+def test_second_signal_counts_although_the_first_is_being_logged(caplog):
+    stop, give_up = threading.Event(), threading.Event()
+
+    class Again(logging.Handler):
+        def emit(self, record):
+            if "leaving the group" in record.getMessage() and not give_up.is_set():
+                signal.raise_signal(signal.SIGTERM)
+
+    logger, again = logging.getLogger("batchqueue"), Again()
+    caplog.set_level(logging.INFO, "batchqueue")
+    logger.addHandler(again)
+    try:
+        with signals(stop, give_up):
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.is_set()
+            assert give_up.is_set()
+    finally:
+        logger.removeHandler(again)
 
 
 def test_the_exit_of_the_interpreter_leaves_the_group(program):
