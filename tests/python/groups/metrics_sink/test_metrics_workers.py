@@ -11,9 +11,10 @@ from batchqueue import RetryPolicy
 from batchqueue.groups import Codec, MemoryStreams, MetricsSink, StaleTokenError, Worker
 from batchqueue.outputs import SqliteStore
 from core_support.waits import WAIT_S, eventually
+from groups_support.backends import committed
 from groups_support.databases import batch
 from groups_support.metrics import LENGTHS, HookedStore, tallied, tally, tally_and_length
-from groups_support.workers import LEASE_MS, Blocker, committed, owns, running, send, worker_of
+from groups_support.workers import LEASE_MS, Blocker, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=5)
 STORM_PARTITIONS, STORM_RECORDS = 4, 800

@@ -133,12 +133,12 @@ class TestReplies:
         client.xadd("bq:{orders/0}:s", {"v": "x"})
         assert len(connection.read([Fetch(0, 0, 10)], 0)) == 1  # on a new connection
 
-    def test_error_of_the_server_names_the_key_and_the_connection_stays(self, connection, client):
+    def test_refused_partition_holds_up_no_other(self, connection, client):
         client.set("bq:{orders/0}:s", "no stream")
         client.xadd("bq:{orders/1}:s", {"v": "x"})
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            connection.read([Fetch(0, 0, 10)], 0)
-        assert len(connection.read([Fetch(1, 0, 10)], 0)) == 1
+        refused, read = connection.read([Fetch(0, 0, 10), Fetch(1, 0, 10)], 0)
+        assert (refused.partition, read.partition, len(read.entries)) == (0, 1, 1)
+        assert "WRONGTYPE" in str(refused.failure.error)
 
     @pytest.mark.parametrize(
         ("reply", "message"),

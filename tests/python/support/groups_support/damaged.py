@@ -15,15 +15,15 @@ class DamagedStreams(MemoryStreams):
         self.damaged = set()
 
     def connect(self, group, *, lease_ms, name):
-        return _Connection(self, super().connect(group, lease_ms=lease_ms, name=name))
+        return _Connection(self, group, super().connect(group, lease_ms=lease_ms, name=name))
 
     def key(self, partition, name):
         return f"bq:{{{self.stream}/{partition}}}:{name}"
 
 
 class _Connection:
-    def __init__(self, streams, connection):
-        self._streams, self._connection = streams, connection
+    def __init__(self, streams, group, connection):
+        self._streams, self._group, self._connection = streams, group, connection
 
     def __getattr__(self, name):
         return getattr(self._connection, name)
@@ -58,7 +58,7 @@ class _Connection:
             (at for at, each in enumerate(request.commands) if damaged & set(each)),
             None,
         )
-        fence = self._streams.script(request.partition).state.fences["g"]
+        fence = self._streams.script(request.partition).state.fences[self._group]
         if ran is None or (fence.token, fence.session) != (request.token, request.session):
             return self._connection.commit([request])[0]
         self._streams.script(request.partition).state.effects.extend(request.commands[:ran])
