@@ -232,12 +232,14 @@ class StreamUnavailableError(BatchQueueError, ConnectionError):
     Attributes:
         stream: The stream.
         reason: What failed.
+        partitions: Those of the call that it concerns, if the others can be reached; None for all.
     """
 
-    def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(stream, reason)
+    def __init__(self, stream: str, reason: str, partitions: tuple[int, ...] | None = None) -> None:
+        super().__init__(stream, reason, partitions)
         self.stream = stream
         self.reason = reason
+        self.partitions = partitions
 
     def __str__(self) -> str:
         return f"stream {self.stream}: {self.reason}: check whether its server runs"

@@ -1,6 +1,14 @@
 """Fixtures of several folders of groups."""
 
 from groups_support.backends import backend
+from groups_support.redis_cluster import redis_cluster, redis_cluster_of_session
 from groups_support.redis_server import durable_server, redis_server, redis_server_of_session
 
-__all__ = ["backend", "durable_server", "redis_server", "redis_server_of_session"]
+__all__ = [
+    "backend",
+    "durable_server",
+    "redis_cluster",
+    "redis_cluster_of_session",
+    "redis_server",
+    "redis_server_of_session",
+]

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from batchqueue.groups.backend import GroupInfo, PartitionInfo
 from batchqueue.groups.count import partition_count
+from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Entry, Event, Refusal
-from batchqueue.groups.redis.client import Link, Server
+from batchqueue.groups.redis.client import Link
 from batchqueue.groups.redis.count import enlarged_partitions, known_partitions
 from batchqueue.groups.redis.group import RedisGroup
 from batchqueue.groups.redis.keys import PartitionKeys, readers_key
 from batchqueue.groups.redis.partition import PartitionCalls, info_of, letter_of, refused
+from batchqueue.groups.redis.server import Server
 
 _TIMEOUT_S = 10.0
 """How long connecting may take, and waiting for a reply."""
@@ -45,6 +47,8 @@ class RedisAdministration:
         self._link.refresh()
         replies = self._link.try_call([self._calls.info(each) for each in partitions])
         for partition, reply in zip(partitions, replies, strict=True):
+            if isinstance(reply, StreamUnavailableError):
+                raise reply
             if isinstance(reply, Exception):
                 call = "to say where the partition is"
                 raise refused(self._stream, partition, call, reply).error from reply

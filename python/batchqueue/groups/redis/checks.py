@@ -1,4 +1,4 @@
-"""What a Redis server must be like for groups, and what it had better be."""
+"""What Redis servers must be like for groups, and what it had better be."""
 
 import logging
 
@@ -12,7 +12,7 @@ OLDEST = (6, 2)
 
 
 def check_server(link: Link) -> None:
-    """Check the version of a server, and warn if it may lose what groups store.
+    """Check the version of each server, and warn if one may lose what groups store.
 
     Raises:
         ConfigError: The server is too old.
@@ -20,12 +20,15 @@ def check_server(link: Link) -> None:
     """
     from redis.exceptions import ResponseError
 
-    try:
-        [text] = link.run([("INFO",)])
-    except ResponseError:
-        return  # this user may not ask
-    for warning in warnings_of(_fields(text)):
-        _log.warning("%s", warning)
+    found: dict[str, list[str]] = {}
+    for place, reply in link.everywhere(("INFO",)).items():
+        if isinstance(reply, ResponseError):
+            return  # this user may not ask
+        for warning in warnings_of(_fields(reply)):
+            found.setdefault(warning, []).append(place)
+    for warning, places in found.items():
+        where = f" (at {', '.join(places)})" if link.is_cluster else ""
+        _log.warning("%s%s", warning, where)
 
 
 def warnings_of(info: dict[str, str]) -> list[str]:

@@ -15,15 +15,17 @@ from batchqueue.groups.backend import (
     Unreadable,
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
+from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Call, Commit, Failed, Fenced, Opened, Reply
 from batchqueue.groups.offsets import format_id
 from batchqueue.groups.perform import perform
 from batchqueue.groups.redis.checks import check_server
-from batchqueue.groups.redis.client import Found, Link, Server, is_of_one
+from batchqueue.groups.redis.client import Link, is_of_one
 from batchqueue.groups.redis.count import fixed_partitions
 from batchqueue.groups.redis.group import RedisGroup
 from batchqueue.groups.redis.keys import PartitionKeys, history_key, readers_key
 from batchqueue.groups.redis.library import ScriptCall
+from batchqueue.groups.redis.node import Found
 from batchqueue.groups.redis.partition import (
     PartitionCalls,
     committed,
@@ -35,6 +37,9 @@ from batchqueue.groups.redis.partition import (
     refused_command,
     was_set_aside,
 )
+from batchqueue.groups.redis.replicas import replicas_of
+from batchqueue.groups.redis.server import Server
+from batchqueue.groups.redis.unreached import Unreached, check_reached
 from batchqueue.groups.start import Start
 
 _LONGEST_BLOCK_S = 0.5
@@ -42,6 +47,9 @@ _LONGEST_BLOCK_S = 0.5
 
 _REPLY_BYTES = 32 << 20
 """What the reply to a read may have, as far as records are like those before."""
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+"""Between two polls of a cluster. The pauses grow while nothing comes."""
 
 T = TypeVar("T")
 
@@ -53,7 +61,9 @@ class RedisConnection:
 
     longest_wait_s = float("inf")
 
-    def __init__(self, server: Server, stream: str, group: str, *, lease_ms: int) -> None:
+    def __init__(
+        self, server: Server, stream: str, group: str, *, lease_ms: int, wait_replicas: int = 0
+    ) -> None:
         """Connect with the first call of each thread.
 
         Args:
@@ -61,20 +71,24 @@ class RedisConnection:
             stream: The stream.
             group: The group.
             lease_ms: Control calls take a quarter of it at most, all others the whole.
+            wait_replicas: How many replicas are to confirm commits and dead letters. Default: 0.
         """
         self._stream = stream
         self._name = group
         lease_s = lease_ms / 1_000
         self._control = Link(server, stream, lease_s / BEATS_PER_LEASE)
         self._listener = Link(server, stream, lease_s + _LONGEST_BLOCK_S)
-        self._committer = Link(server, stream, lease_s)
-        self._reader = Link(server, stream, lease_s + _LONGEST_BLOCK_S)
+        replicas = replicas_of(stream, wait_replicas, lease_ms)
+        self._committer = Link(server, stream, lease_s, is_pinned=True, replicas=replicas)
+        self._reader = Link(server, stream, lease_s + _LONGEST_BLOCK_S, is_pinned=True)
         self._group = RedisGroup(self._control, stream, group)
         self._calls = PartitionCalls(stream, group)
         self._history = history_key(stream, group)
         self._record_bytes = 65_536.0  # until the first were read
         self._keys: dict[int, str] = {}
         self._partitions: dict[bytes, int] = {}
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._unreached = Unreached()
 
     def now_ms(self) -> float:
         """Return the time of this machine since it was started, including suspends."""
@@ -110,19 +124,20 @@ class RedisConnection:
 
     def open(self, openings: Sequence[Opening], start: Start) -> list[Opened | Fenced | Failed]:
         """Open partitions."""
-        replies = self._committer.try_call([self._calls.open(each, start) for each in openings])
-        return [
+        found = self._committer.try_call([self._calls.open(each, start) for each in openings])
+        replies = [
             self._reply(each.partition, "to open the partition", opened, reply)
-            for each, reply in zip(openings, replies, strict=True)
+            for each, reply in zip(openings, found, strict=True)
         ]
+        self._unreached.pause(replies)
+        return replies
 
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
         """Commit partitions."""
         prepared = [self._prepared(each) for each in commits]
         sent = [each for each in prepared if isinstance(each, ScriptCall)]
-        found = self._committer.try_call(sent)
-        self._committer.check_available(map(reason_of, filter(is_of_command, found)))
-        replies = iter(found)
+        found = self._committer.try_call(sent, replicated=True)
+        replies = map(self._judged, found)
         return [
             each if isinstance(each, Failed) else self._committed(request, next(replies))
             for request, each in zip(commits, prepared, strict=True)
@@ -130,7 +145,8 @@ class RedisConnection:
 
     def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced | Failed]:
         """Store dead letters."""
-        replies = self._committer.try_call([self._calls.set_aside(each) for each in requests])
+        calls = [self._calls.set_aside(each) for each in requests]
+        replies = self._committer.try_call(calls, replicated=True)
         return [
             self._reply(each.partition, "to store a dead letter", was_set_aside, reply)
             for each, reply in zip(requests, replies, strict=True)
@@ -139,8 +155,11 @@ class RedisConnection:
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
         """Return where partitions are."""
         replies = self._listener.try_call([self._calls.info(each) for each in partitions])
+        call = "to say where the partition is"
         return [
-            self._reply(partition, "to say where the partition is", info_of, reply)
+            Failed(reply)
+            if isinstance(reply, StreamUnavailableError)
+            else self._parsed(partition, call, info_of, reply)
             for partition, reply in zip(partitions, replies, strict=True)
         ]
 
@@ -148,6 +167,10 @@ class RedisConnection:
         """Read records of partitions."""
         from redis.exceptions import ResponseError
 
+        if not fetches:
+            return []
+        if self._reader.is_cluster:
+            return self._poll(fetches, wait_ms)
         try:
             return list(self._read_together(fetches, wait_ms))
         except ResponseError as error:
@@ -162,8 +185,6 @@ class RedisConnection:
 
     def _read_together(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
         """Read records with a command for all partitions of one limit."""
-        if not fetches:
-            return []
         by_limit: dict[int, list[Fetch]] = {}
         most = self._most_records(fetches)
         for fetch in fetches:
@@ -180,12 +201,27 @@ class RedisConnection:
             if found or block_ms == 0:
                 return self._fetched(found)
 
+    def _poll(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
+        """Read from a cluster: a command reads one slot, and must not hold up others by waiting."""
+        end = time.monotonic() + wait_ms / 1_000
+        while True:
+            found = self._read_apart(fetches)
+            if found:
+                self._pause_s = _SHORTEST_PAUSE_S
+                return found
+            time.sleep(max(0.0, min(self._pause_s, end - time.monotonic())))
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            if time.monotonic() >= end:
+                return []  # the next call begins with a poll
+
     def _read_apart(self, fetches: Sequence[Fetch]) -> list[Fetched | Unreadable]:
-        """Read records with a command for each partition: the server refuses one of them."""
+        """Read records with a command for each partition, which fail one by one."""
         most = self._most_records(fetches)
         words = [self._read_words(min(each.limit, most), [each]) for each in fetches]
+        replies = self._reader.try_read(words)
+        check_reached(self._stream, fetches, replies)
         found: list[Fetched | Unreadable] = []
-        for fetch, reply in zip(fetches, self._reader.try_read(words), strict=True):
+        for fetch, reply in zip(fetches, replies, strict=True):
             if isinstance(reply, Exception):
                 failure = refused(self._stream, fetch.partition, "to read the partition", reply)
                 found.append(Unreadable(fetch.partition, failure))
@@ -228,12 +264,25 @@ class RedisConnection:
         except ConfigError as error:
             return Failed(error)
 
+    def _judged(self, reply: Any) -> Any:
+        """Return the reply to a commit; an error if the server takes no commands now."""
+        if is_of_command(reply):
+            return self._committer.unavailable(reason_of(reply)) or reply
+        return reply
+
     def _committed(self, request: CommitRequest, reply: Any) -> Commit | Fenced | Failed:
         if is_of_command(reply):
             return refused_command(self._stream, request, reply)
         return self._reply(request.partition, "to commit", committed, reply)
 
     def _reply(
+        self, partition: int, call: str, parse: Callable[[Any], T], reply: Any
+    ) -> T | Fenced | Failed:
+        if isinstance(reply, StreamUnavailableError):
+            return self._unreached.fenced(reply)
+        return self._parsed(partition, call, parse, reply)
+
+    def _parsed(
         self, partition: int, call: str, parse: Callable[[Any], T], reply: Any
     ) -> T | Failed:
         if isinstance(reply, Exception):

@@ -41,9 +41,11 @@ class RedisGroup:
         self._library = library
 
     def time(self) -> int:
-        """Return the time of the server in microseconds: the incarnation of a process."""
-        [(seconds, microseconds)] = self._link.run([("TIME",)])
-        return int(seconds) * 1_000_000 + int(microseconds)
+        """Return the time of the server in microseconds: the incarnation of a process.
+
+        It is that of the node that has the group, as join compares it with its clock.
+        """
+        return int(self._call("time"))
 
     def join(
         self, session: str, lease_ms: int, member: Member, partitions: int, *, asked_us: int

@@ -5,7 +5,18 @@ from functools import cached_property
 from importlib.resources import files
 from typing import NamedTuple
 
-_CONTROL = ["join", "beat", "plan", "sync", "release", "resize", "leaving", "leave", "members"]
+_CONTROL = [
+    "time",
+    "join",
+    "beat",
+    "plan",
+    "sync",
+    "release",
+    "resize",
+    "leaving",
+    "leave",
+    "members",
+]
 _PARTITION = [
     "open",
     "commit",

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.offsets import parse_id
 from batchqueue.groups.redis.checks import check_server
-from batchqueue.groups.redis.client import Link, Server
+from batchqueue.groups.redis.client import Link
 from batchqueue.groups.redis.count import fixed_partitions
 from batchqueue.groups.redis.keys import PartitionKeys
 from batchqueue.groups.redis.partition import PartitionCalls
 from batchqueue.groups.redis.records import fields_of
+from batchqueue.groups.redis.replicas import LONGEST_WAIT_MS, replicas_of
+from batchqueue.groups.redis.server import Server
 
 _TIMEOUT_S = 10.0
 """How long connecting may take, and waiting for a reply."""
@@ -19,10 +21,17 @@ _TIMEOUT_S = 10.0
 class RedisWriter:
     """A producer's connection; see `backend.Writer`."""
 
-    def __init__(self, server: Server, stream: str) -> None:
-        """Connect with the first call."""
+    def __init__(self, server: Server, stream: str, *, wait_replicas: int = 0) -> None:
+        """Connect with the first call.
+
+        Args:
+            server: Where Redis is.
+            stream: The stream.
+            wait_replicas: How many replicas are to confirm records. Default: 0.
+        """
         self._stream = stream
-        self._link = Link(server, stream, _TIMEOUT_S)
+        replicas = replicas_of(stream, wait_replicas, 10 * LONGEST_WAIT_MS)
+        self._link = Link(server, stream, _TIMEOUT_S, replicas=replicas)
         self._calls = PartitionCalls(stream, "")
         self._lock = threading.Lock()
 
@@ -37,7 +46,7 @@ class RedisWriter:
         with self._lock:
             self._link.refresh()
             if max_len is None:
-                ids = self._link.run([self._words(each) for each in records])
+                ids = self._link.run([self._words(each) for each in records], replicated=True)
                 return [parse_id(each) for each in ids]
             return self._add_bounded(records, max_len)
 
@@ -61,7 +70,8 @@ class RedisWriter:
             for partition, chosen in places.items()
         ]
         offsets: list[int | None] = [None] * len(records)
-        for chosen, ids in zip(places.values(), self._link.call(calls), strict=True):
+        replies = self._link.call(calls, replicated=True)
+        for chosen, ids in zip(places.values(), replies, strict=True):
             for place, each in zip(chosen, ids, strict=False):
                 offsets[place] = parse_id(each)
         return offsets

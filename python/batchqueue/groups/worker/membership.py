@@ -15,6 +15,7 @@ from typing import Any
 from batchqueue.groups.backend import Connection
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
+from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.orders import Loss, Order, OrderKind
 from batchqueue.groups.tracker import RecordCounts
@@ -186,12 +187,14 @@ class Membership:
         self.obey(self.control.orders())
         self.control_due.notify()
 
-    def disconnected(self, error: Exception) -> None:
-        """The connection to the partitions ended, so everything comes with fresh tokens (R14)."""
+    def disconnected(self, error: StreamUnavailableError) -> None:
+        """The connection to partitions ended, so they come with fresh tokens (R14)."""
         if self.notes.may_log("disconnected", self.now_ms(), _REPEATED_LOG_S) is not None:
-            _log.warning("%s: the partitions of this worker begin anew", error)
+            which = "of this worker" if error.partitions is None else "of that node"
+            _log.warning("%s: the partitions %s begin anew", error, which)
         for held in list(self.held.values()):
-            self.fenced(held, 0)
+            if error.partitions is None or held.partition in error.partitions:
+                self.fenced(held, 0)
 
     # What the handover reports.
 

@@ -145,7 +145,7 @@ class TestReplies:
         [
             (b"*1\r\n*2\r\n$1\r\n", "closed"),
             (b"-LOADING Redis is loading the dataset in memory\r\n", "loading"),
-            (b"+OK\r\n", "another type"),
+            (b":1\r\n", "another type"),
             (b"*-1\r\n*-1\r\n", "more follows"),
         ],
     )

@@ -104,7 +104,8 @@ class TestConnecting:
         assert streams.open_writer().partitions(3) == 3
 
     def test_retries_of_the_client_are_off(self, redis_server):
-        _, connection = RedisStreams(redis_server.client, "s")._server.connection(2.5)
+        node = RedisStreams(redis_server.client, "s")._server.connector(2.5).node()
+        connection = node._connection
 
         assert connection.retry._retries == 0
         assert connection.retry_on_error == []

@@ -23,7 +23,9 @@ _NO_SERVER = (
 
 
 def find_program():
-    """Returns the path of redis-server, or None."""
+    """Returns the path of redis-server, or None. BATCHQUEUE_REDIS_SERVER names another one."""
+    if given := os.environ.get("BATCHQUEUE_REDIS_SERVER"):
+        return given
     unpacked = _TARGET.resolve() / "redis/usr/bin/redis-server"
     return shutil.which("redis-server") or (str(unpacked) if unpacked.exists() else None)
 
@@ -35,7 +37,7 @@ class RedisServer:
     a file of settings for it, it is a sentinel.
     """
 
-    def __init__(self, folder, *options, durable=False, sentinel=None):
+    def __init__(self, folder, *options, durable=False, sentinel=None, port=None):
         self._program = find_program()
         self._folder = Path(folder)
         self._process = None
@@ -43,7 +45,7 @@ class RedisServer:
         self._first = [] if sentinel is None else [str(sentinel)]
         if durable:
             self._options += ["--appendonly", "yes", "--appendfsync", "always"]
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
 
     def start(self):

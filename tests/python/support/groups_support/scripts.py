@@ -17,7 +17,7 @@ from batchqueue.groups.memory import (
 )
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.offsets import format_id, parse_id
-from batchqueue.groups.redis.client import Link, Server
+from batchqueue.groups.redis.client import Link
 from batchqueue.groups.redis.group import RedisGroup, _by_partition, _member, _texts
 from batchqueue.groups.redis.keys import PartitionKeys, control_keys
 from batchqueue.groups.redis.library import Library, _script
@@ -30,6 +30,7 @@ from batchqueue.groups.redis.partition import (
     was_set_aside,
 )
 from batchqueue.groups.redis.records import parts_of
+from batchqueue.groups.redis.server import Server
 from batchqueue.groups.start import Start
 
 STREAM = "orders"

@@ -1,0 +1,229 @@
+"""`Node`: one connection of redis-py to one server, without retries; and what its errors mean."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from socket import SHUT_RDWR
+from typing import Any
+
+from batchqueue._core import ReplyReader
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.backend import Entries
+from batchqueue.groups.offsets import parse_id
+
+Words = Sequence[bytes | str | int | float]
+"""A command."""
+
+Found = tuple[bytes, Entries, int]
+"""A stream that has entries: its key, the entries, and their bytes."""
+
+Address = tuple[str, int]
+"""Host and port."""
+
+LONGEST_CONNECT_S = 1.0
+"""How long connecting to a node of a cluster may take: commands for other nodes wait meanwhile."""
+
+_RECEIVED_BYTES = 1 << 18
+"""What is taken from a socket in one piece."""
+
+_UNAVAILABLE = {"ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
+_UNAVAILABLE |= {"OutOfMemoryError", "UNBLOCKED", "MISCONF", "NOREPLICAS", "BUSY"}
+_UNAVAILABLE |= {"READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"}  # in a script
+"""Errors of a server that takes no commands now, and will later."""
+
+_IN_SCRIPT = re.compile(r"@user_script: ?\d+: -?([A-Z]{3,}) ")
+
+_epochs = itertools.count(1)
+
+
+class Node:
+    """A connection. It connects when `connect` is called, and then stays as it is until it ends."""
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        """Do not connect yet.
+
+        Args:
+            pool: A pool of redis-py. A connection of a sentinel asks it for the address, and does
+                not keep it alive.
+            connection: A connection of redis-py.
+        """
+        self._pool = pool
+        self._connection = connection
+        self.epoch = 0
+        """Another number each time it has connected; none has it twice."""
+
+    @property
+    def address(self) -> Address:
+        """Host and port."""
+        # A socket of this machine has neither.
+        host = getattr(self._connection, "host", "localhost")
+        return host, int(getattr(self._connection, "port", 0))
+
+    def connect(self) -> None:
+        """Connect, unless it is connected; sending would not ask a sentinel."""
+        before = self._connection._sock
+        self._connection.connect()
+        if self._connection._sock is not before:
+            self.epoch = next(_epochs)
+
+    def send(self, commands: Sequence[Words]) -> None:
+        """Send commands."""
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
+
+    def receive(self, count: int) -> list[Any]:
+        """Return replies; for a command that was refused, the `ResponseError`."""
+        return [self._read() for _ in range(count)]
+
+    def receive_entries(self, count: int) -> list[Any]:
+        """Return replies to XREAD, each a list of `Found`; or the `ResponseError`.
+
+        Raises:
+            OffsetError: An entry has an id that is not an offset.
+        """
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import InvalidResponse
+
+        reader, connection = ReplyReader(count), self._connection
+        try:
+            while True:
+                received = connection._sock.recv(_RECEIVED_BYTES)
+                if not received:
+                    raise OSError("the server has closed the connection")
+                if reader.feed(received):
+                    break
+        except OverflowError as error:
+            parse_id(str(error))  # which raises
+            raise
+        except ValueError as error:
+            raise InvalidResponse(str(error)) from None
+        replies: list[Any] = reader.take()
+        for at, reply in enumerate(replies):
+            if isinstance(reply, str):
+                replies[at] = refusal = connection._parser.parse_error(reply)
+                if isinstance(refusal, Lost):  # such as one that says that the server is loading
+                    raise refusal
+        return replies
+
+    def ask(self, commands: Sequence[Words], receive: "Receive | None" = None) -> list[Any]:
+        """Connect, send commands, and return their replies, by default those of `receive`."""
+        try:
+            self.connect()
+            self.send(commands)
+            return (receive or Node.receive)(self, len(commands))
+        except BaseException:
+            self.disconnect()  # replies may be left in it
+            raise
+
+    def refresh(self) -> None:
+        """Disconnect if the server has ended the connection."""
+        from redis.exceptions import RedisError
+
+        try:
+            if self._connection.can_read(0):
+                self.disconnect()
+        except (RedisError, OSError):
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """End the connection."""
+        self._connection.disconnect()
+
+    def interrupt(self) -> None:
+        """Let another thread that waits for a reply get an error; it disconnects then.
+
+        redis-py must not disconnect in the middle of a reply.
+        """
+        if (socket := self._connection._sock) is not None:
+            with suppress(OSError):
+                socket.shutdown(SHUT_RDWR)
+
+    def _read(self) -> Any:
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import ResponseError
+
+        try:
+            return self._connection.read_response()
+        except Lost:  # also one that says that the server is loading
+            raise
+        except ResponseError as error:
+            return error
+
+
+Receive = Callable[[Node, int], list[Any]]
+"""A way to receive replies: `Node.receive` or `Node.receive_entries`."""
+
+
+@dataclass(frozen=True)
+class Connector:
+    """Makes connections to a server, and to the other nodes of its cluster.
+
+    Attributes:
+        pool: A pool of redis-py.
+        settings: What its connections get.
+    """
+
+    pool: Any
+    settings: Mapping[str, Any]
+
+    def node(self) -> Node:
+        """Return a connection to the server.
+
+        Raises:
+            ConfigError: An option is invalid.
+        """
+        return self._node(self.settings)
+
+    def node_at(self, address: Address) -> Node:
+        """Return a connection to another node, with the same user, password and options.
+
+        Raises:
+            ConfigError: The server is reached in a way that leads to no other node.
+        """
+        if "host" not in self.settings:
+            raise ConfigError(
+                "RedisStreams: Redis is a node of a cluster, and was reached by a socket of this "
+                "machine or by a sentinel; give host and port of a node"
+            )
+        connect_s = min(LONGEST_CONNECT_S, self.settings["socket_timeout"])
+        host, port = address
+        there = {"host": host, "port": port, "socket_connect_timeout": connect_s}
+        return self._node({**self.settings, **there})
+
+    def _node(self, settings: Mapping[str, Any]) -> Node:
+        try:
+            return Node(self.pool, self.pool.connection_class(**settings))
+        except TypeError as error:
+            raise ConfigError(f"RedisStreams: {error}; give options of redis.Redis") from None
+
+
+def is_lost(error: Exception) -> bool:
+    """Return whether a server could not be reached, or did not answer in time.
+
+    Otherwise it refused the login or a command, or a command cannot be sent.
+    """
+    from redis.exceptions import (
+        AuthenticationError,
+        AuthorizationError,
+        DataError,
+        ResponseError,
+    )
+
+    refused = (AuthenticationError, AuthorizationError, DataError, ResponseError)
+    return not isinstance(error, refused)
+
+
+def words_of(error: Exception) -> set[str]:
+    """Return the words that say what an error is about.
+
+    redis-py makes classes of some, and takes the word off. Redis 6.2 puts the one of a script
+    behind its line.
+    """
+    text = str(error)
+    return {type(error).__name__, text.partition(" ")[0], *_IN_SCRIPT.findall(text)}
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Return whether an error says that the server takes no commands now, and will later."""
+    return not words_of(error).isdisjoint(_UNAVAILABLE)

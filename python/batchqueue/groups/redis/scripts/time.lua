@@ -1,0 +1,2 @@
+-- ARGV: none
+return text(now_us)
