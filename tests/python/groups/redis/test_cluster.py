@@ -143,7 +143,7 @@ class TestMovedSlots:
 
         [second] = writer.add([NewRecord(3, b"2")], None)  # ASK
         [fetched] = connection.read([Fetch(3, 0, 10)], 0)
-        assert (fetched.first, fetched.last) == (first, second)
+        assert (fetched.entries.first, fetched.entries.last) == (first, second)
         migration.end()
         [third] = writer.add([NewRecord(3, b"3")], None)  # MOVED
         assert first < second < third
