@@ -7,3 +7,5 @@
 
 pub(crate) mod block;
 pub(crate) mod reader;
+#[cfg(all(test, not(loom)))]
+mod tests;

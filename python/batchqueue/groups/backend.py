@@ -6,11 +6,12 @@ given can. A worker connects to it once; the threads of a worker use their own m
 the server raises `StreamUnavailableError`: whether a script ran is not known then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from batchqueue.groups.control import Control
+from batchqueue.groups.entries import Entries
 from batchqueue.groups.messages import (
     Call,
     Command,
@@ -23,58 +24,8 @@ from batchqueue.groups.messages import (
     Opened,
     Reply,
 )
-from batchqueue.groups.record import Record
 from batchqueue.groups.skew import partition_lag
 from batchqueue.groups.start import Start
-
-Decode = Callable[[bytes, int], Any]
-"""Makes a value of the bytes of a record and its offset; raises CodecError."""
-
-
-def undecoded(data: bytes, offset: int) -> bytes:
-    """Return the bytes of a record, for those that no codec is to decode."""
-    del offset
-    return data
-
-
-class Entries(Protocol):
-    """Records of one partition as the backend has read them, by ascending offset."""
-
-    @property
-    def first(self) -> int:
-        """The offset of the first one."""
-        ...
-
-    @property
-    def last(self) -> int:
-        """The offset of the last one."""
-        ...
-
-    def records(
-        self, decode: Decode, plain: int | None = None
-    ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode them, up to the first one that cannot be decoded.
-
-        Args:
-            decode: Makes a value of the bytes.
-            plain: Values of at most so many bytes stay bytes. Default: None, all are decoded.
-
-        Returns:
-            The records before that one, and its error, a BatchQueueError; None if there is none.
-        """
-        ...
-
-    def entry(self, offset: int) -> tuple[int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]:
-        """Return the fields of the `Entry` with this offset, as it is in the stream."""
-        ...
-
-    def __getitem__(self, places: slice, /) -> "Entries":
-        """Return some of them."""
-        ...
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        ...
 
 
 class Opening(NamedTuple):

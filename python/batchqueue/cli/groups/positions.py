@@ -10,8 +10,8 @@ from batchqueue.groups.backend import (
     PartitionInfo,
     Source,
     Unreadable,
-    undecoded,
 )
+from batchqueue.groups.entries import undecoded
 from batchqueue.groups.offsets import parse_id
 
 _BLOCK = 1_000

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchqueue.exceptions import BatchQueueError
-from batchqueue.groups.backend import Decode
+from batchqueue.groups.entries import Decode
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.offsets import SEQUENCE_BITS
 from batchqueue.groups.record import Record
 
 
 class MemoryEntries:
-    """Records of one partition; see `backend.Entries`."""
+    """Records of one partition; see `entries.Entries`."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries

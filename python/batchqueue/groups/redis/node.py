@@ -10,7 +10,7 @@ from typing import Any
 
 from batchqueue._core import ReplyReader
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import Entries
+from batchqueue.groups.entries import Entries
 from batchqueue.groups.offsets import parse_id
 
 Words = Sequence[bytes | str | int | float]

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.groups.backend import Entries, undecoded
+from batchqueue.groups.entries import Entries, undecoded
 from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Record
 from batchqueue.groups.tracker import Chunk

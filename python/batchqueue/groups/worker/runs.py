@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.groups.backend import Entries
+from batchqueue.groups.entries import Entries
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Record
 from batchqueue.groups.tracker import Chunk
