@@ -102,7 +102,8 @@ class HandlerLane(Lane):
                 return
             piece = run.attempts.begin()
             self.is_inside = True
-            started = self._entered_ms = member.now_ms()
+            self._entered_ms = member.now_ms()
+            member.load.begin(self, run.held.partition, self._entered_ms)
         batch = run.batch(piece, member, self._kind)
         first, last = batch.first, batch.last  # the handler may change its list
         failure: BaseException | None = None
@@ -113,7 +114,7 @@ class HandlerLane(Lane):
             failure = error
         with member.lock:
             self.is_inside = False
-            member.load.add(run.held.partition, len(piece), member.now_ms() - started)
+            member.load.end(self, len(piece), member.now_ms())
             if run.held.is_over:  # lost meanwhile: whatever it returned is ignored
                 self._run = None
                 member.left(run.held)

@@ -17,6 +17,9 @@ _MEMORY_S = 30.0
 
 _SHORTEST_S = 0.1
 
+_KNOWN_AFTER_S = 5.0
+"""Before, the last plan knows better: a partition that has just moved has been idle for a while."""
+
 _CATCH_UP_S = 60.0
 
 _LEAST = 0.01
@@ -29,70 +32,123 @@ class Load(NamedTuple):
     Attributes:
         busy: Seconds per second that its handlers are busy.
         rate: Records per second.
+        seconds: For how long it was measured.
     """
 
     busy: float
     rate: float
+    seconds: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was measured for long enough to be planned with."""
+        return self.seconds >= _KNOWN_AFTER_S
 
     def weight(self, lag: int | None) -> float:
         """Return the weight of a partition that lags by so many records."""
         seconds_per_record = self.busy / self.rate if self.rate > 0 else 0.0
         return _LEAST + self.busy + (lag or 0) * seconds_per_record / _CATCH_UP_S
 
+    def averaged(self, busy_s: float, records: int, seconds: float) -> "Load":
+        """Return the average after another measurement.
+
+        At first it is the mean of all that was measured.
+
+        Args:
+            busy_s: For how long handlers were busy.
+            records: The records that they have had.
+            seconds: The time that was measured.
+        """
+        total = self.seconds + seconds
+        share = max(1 - math.exp(-seconds / _MEMORY_S), seconds / total)
+        return Load(
+            self.busy + share * (busy_s / seconds - self.busy),
+            self.rate + share * (records / seconds - self.rate),
+            total,
+        )
+
+
+class _Sum:
+    """What was counted of a partition since the last measurement."""
+
+    __slots__ = ("busy_ms", "records")
+
+    def __init__(self) -> None:
+        self.busy_ms = 0.0
+        self.records = 0
+
 
 class LoadMeter:
     """The load per partition: a moving average with exponential weights.
 
-    All of it is used under the lock of the membership.
+    A call counts while it runs, so that a slow handler weighs something before its first call has
+    returned. All of it is used under the lock of the membership.
     """
 
     def __init__(self) -> None:
-        self._new: dict[int, tuple[float, int]] = {}
+        self._calls: dict[object, tuple[int, float]] = {}
+        self._new: dict[int, _Sum] = {}
         self._loads: dict[int, Load] = {}
-        self._since_ms: float | None = None
+        self._since_ms = -math.inf
 
-    def add(self, partition: int, records: int, busy_ms: float) -> None:
-        """Note that a handler was busy with a partition.
+    def begin(self, call: object, partition: int, now_ms: float) -> None:
+        """Note that a handler is called.
 
         Args:
-            partition: The partition.
-            records: The records that it got.
-            busy_ms: For how long.
+            call: Which call: no other one that runs is equal to it.
+            partition: The partition whose records it gets.
+            now_ms: The time.
         """
-        busy, count = self._new.get(partition, (0.0, 0))
-        self._new[partition] = (busy + busy_ms, count + records)
+        self._calls[call] = partition, now_ms
+
+    def end(self, call: object, records: int, now_ms: float) -> None:
+        """Note that a call has returned.
+
+        Args:
+            call: Which call.
+            records: The records that it got.
+            now_ms: The time.
+        """
+        partition, since_ms = self._calls.pop(call)
+        new = self._new.setdefault(partition, _Sum())
+        new.busy_ms += now_ms - since_ms
+        new.records += records
 
     def measure(self, partitions: Iterable[int], now_ms: float) -> Mapping[int, Load]:
-        """Return the load of partitions; empty until there is something to compare with.
+        """Return the load of partitions, without those that are new since the last measurement.
 
         Args:
             partitions: Those that the worker holds; it forgets the others.
             now_ms: The time.
         """
-        if self._since_ms is None:
-            self._since_ms = now_ms
-            return {}
         seconds = (now_ms - self._since_ms) / 1_000
         if seconds >= _SHORTEST_S:
             self._since_ms = now_ms
-            share = 1 - math.exp(-seconds / _MEMORY_S)
+            self._count_running(now_ms)
             new, self._new = self._new, {}
             before, self._loads = self._loads, {}
             for partition in partitions:
-                busy_ms, records = new.get(partition, (0.0, 0))
-                latest = Load(busy_ms / 1_000 / seconds, records / seconds)
-                old = before.get(partition, latest)
-                self._loads[partition] = Load(
-                    *(was + share * (now - was) for was, now in zip(old, latest, strict=True))
-                )
-        return self._loads
+                load = before.get(partition)
+                if load is None:
+                    self._loads[partition] = Load(0.0, 0.0, 0.0)
+                else:
+                    counted = new.get(partition, _Sum())
+                    self._loads[partition] = load.averaged(
+                        counted.busy_ms / 1_000, counted.records, seconds
+                    )
+        return {each: load for each, load in self._loads.items() if load.seconds > 0}
+
+    def _count_running(self, now_ms: float) -> None:
+        for call, (partition, since_ms) in self._calls.items():
+            self._new.setdefault(partition, _Sum()).busy_ms += now_ms - since_ms
+            self._calls[call] = partition, now_ms
 
 
 def weigh(ticket: Ticket) -> dict[int, float | None]:
     """Return the weights of partitions, from what the members have reported.
 
-    A partition that no member reports keeps the weight of the last plan. What cannot be read is
-    left out: a worker of another version may have written it.
+    A partition that no member reports, or has measured for long enough, keeps the weight of the
+    last plan. What cannot be read is left out: a worker of another version may have written it.
     """
     weights: dict[int, float | None] = dict(ticket.weights)
     for stats in ticket.stats.values():

@@ -74,6 +74,7 @@ def stats_of(member: Membership) -> str:
                 "weights": {
                     each: round(load.weight(member.lags.get(each)), 6)
                     for each, load in loads.items()
+                    if load.is_known
                 },
                 "rates": {each: round(load.rate, 3) for each, load in loads.items()},
                 "busy": {each: round(load.busy, 6) for each, load in loads.items()},
