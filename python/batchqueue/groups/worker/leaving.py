@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import summary_of
+from batchqueue.groups.worker.process import Flag
 from batchqueue.groups.worker.summary import WorkerSummary
 
 _log = logging.getLogger("batchqueue")
@@ -46,7 +47,7 @@ class Leaving:
         """Whether it is done."""
         return self._done.is_set()
 
-    def leave(self, grace: float, give_up: threading.Event) -> WorkerSummary:
+    def leave(self, grace: float, give_up: Flag) -> WorkerSummary:
         """Leave the group, and return what the worker has done; raise why it stopped, if it did.
 
         Args:
@@ -76,7 +77,7 @@ class Leaving:
             raise error
         return self._summary or summary_of(member)
 
-    def _do(self, give_up: threading.Event) -> None:
+    def _do(self, give_up: Flag) -> None:
         member = self._member
         with member.lock:
             member.control.leave()
@@ -88,7 +89,7 @@ class Leaving:
                 member.obey(member.control.orders())
                 member.control_due.notify()
         end = time.monotonic() + member.control.timeout_ms / 1_000
-        self._wait(lambda: end, threading.Event())
+        self._wait(lambda: end, Flag())
         with member.lock:
             self._summary = summary_of(member)
             member.stop_threads()
@@ -109,12 +110,12 @@ class Leaving:
                 thread.join(1.0)
         atexit.unregister(self._at_exit)
 
-    def _wait(self, end: Callable[[], float], give_up: threading.Event) -> None:
+    def _wait(self, end: Callable[[], float], give_up: Flag) -> None:
         """Wait until the control side has ended, the time is over, or `give_up` is set."""
         member = self._member
         while not (member.control.ended or member.is_stopping):
             left = end() - time.monotonic()
-            if left <= 0 or give_up.is_set():
+            if left <= 0 or give_up.is_set:
                 return
             with member.lock:
                 if not member.control.ended:

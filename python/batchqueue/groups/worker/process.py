@@ -17,8 +17,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("batchqueue")
 
 
+class Flag:
+    """What a signal handler sets, and another place polls.
+
+    Not a `threading.Event`: its `set` takes the lock that its `wait` holds now and then, and a
+    handler that interrupts `wait` there would wait for its own thread for ever.
+
+    Attributes:
+        is_set: Whether it is set.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
 @contextmanager
-def signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
+def signals(stop: Flag, give_up: Flag) -> Iterator[None]:
     """Set `stop` on the first SIGTERM or SIGINT, `give_up` on the next; in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -28,11 +42,11 @@ def signals(stop: threading.Event, give_up: threading.Event) -> Iterator[None]:
         del frame
         name = signal.Signals(number).name
         # Another signal may interrupt the log: it must find that it is the second one.
-        if stop.is_set():
-            give_up.set()
+        if stop.is_set:
+            give_up.is_set = True
             _log.warning("%s again: giving up what is in hand", name)
         else:
-            stop.set()
+            stop.is_set = True
             _log.info("%s: leaving the group", name)
 
     numbers = (signal.SIGTERM, signal.SIGINT)

@@ -19,7 +19,7 @@ from batchqueue.groups.start import Start
 from batchqueue.groups.worker.leaving import Leaving, is_idle
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import metrics_of
-from batchqueue.groups.worker.process import leave_at_exit, signals
+from batchqueue.groups.worker.process import Flag, leave_at_exit, signals
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnGap, WorkerSettings
 from batchqueue.groups.worker.starting import open_membership, start_threads
@@ -230,13 +230,13 @@ class Worker:
                 check_finite(setting, value, 0, ", or leave it out")
         if self._member is not None and self._member.is_called_by_handler:
             raise ConfigError("run was called by a handler of the worker, which runs already")
-        stop, give_up = threading.Event(), threading.Event()
+        stop, give_up = Flag(), Flag()
         with signals(stop, give_up):
             self.start()
             end = None if max_seconds is None else time.monotonic() + max_seconds
             try:
-                while not (stop.wait(_POLL_S) or self._is_to_leave(end, until_idle)):
-                    pass
+                while not (stop.is_set or self._is_to_leave(end, until_idle)):
+                    time.sleep(_POLL_S)
                 return self.leave(_give_up=give_up)
             except KeyboardInterrupt:
                 self.leave(0)
@@ -275,9 +275,7 @@ class Worker:
         self._member = member
         self._leaving = Leaving(member, start_threads(member), leave_at_exit(self))
 
-    def leave(
-        self, grace: float | None = None, *, _give_up: threading.Event | None = None
-    ) -> WorkerSummary:
+    def leave(self, grace: float | None = None, *, _give_up: Flag | None = None) -> WorkerSummary:
         """Give the partitions back and end: what is in hand is handled and committed before.
 
         Called by a handler or a callback of this worker it does not wait: the worker leaves when
@@ -298,7 +296,7 @@ class Worker:
         check_finite("grace", grace, 0, ", for instance 30")
         if self._leaving is None:
             return WorkerSummary()
-        return self._leaving.leave(grace, _give_up or threading.Event())
+        return self._leaving.leave(grace, _give_up or Flag())
 
     def assigned(self) -> dict[int, Assignment]:
         """Return the partitions that it handles now."""

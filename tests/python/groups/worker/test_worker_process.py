@@ -12,7 +12,7 @@ import pytest
 
 from batchqueue import QueueForkedError
 from batchqueue.groups import MemoryStreams
-from batchqueue.groups.worker.process import signals
+from batchqueue.groups.worker.process import Flag, signals
 from core_support.waits import HANG_S, WAIT_S
 from groups_support.workers import Collected, owns, running, worker_of
 
@@ -88,11 +88,11 @@ def test_a_second_signal_gives_up_what_is_in_hand(program):
 
 
 def test_second_signal_counts_although_the_first_is_being_logged(caplog):
-    stop, give_up = threading.Event(), threading.Event()
+    stop, give_up = Flag(), Flag()
 
     class Again(logging.Handler):
         def emit(self, record):
-            if "leaving the group" in record.getMessage() and not give_up.is_set():
+            if "leaving the group" in record.getMessage() and not give_up.is_set:
                 signal.raise_signal(signal.SIGTERM)
 
     logger, again = logging.getLogger("batchqueue"), Again()
@@ -101,8 +101,8 @@ def test_second_signal_counts_although_the_first_is_being_logged(caplog):
     try:
         with signals(stop, give_up):
             signal.raise_signal(signal.SIGTERM)
-            assert stop.is_set()
-            assert give_up.is_set()
+            assert stop.is_set
+            assert give_up.is_set
     finally:
         logger.removeHandler(again)
 
