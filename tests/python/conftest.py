@@ -1,6 +1,7 @@
 """Settings of all tests: the slice of each matrix that a run takes; the order for workers."""
 
 import os
+import signal
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 import java_machines
 
 os.environ.update(java_machines.short_lived())
+
+# A background job of a shell ignores SIGINT, and so would the processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[2]
 MATRIX = "BATCHQUEUE_TEST_MATRIX"
