@@ -160,6 +160,7 @@ fn a_partition_between_two_of_the_other_kind_is_served() {
             wait_until("the item in between to be handled", || between.seen.items().len() > number);
         }
         stop.store(true, SeqCst);
+        wait_until("the last items", || queue.stats().total_used() == 0);
         shut_down(&queue);
     }
 }

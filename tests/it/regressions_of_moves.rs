@@ -67,6 +67,8 @@ fn r02_a_handoff_under_load_completes_and_drops_nothing() {
     wait_until("both to have moved", || owners(&queue) == [1, 0]);
     wait_for_progress("both to continue");
     stop.store(true, SeqCst);
+    // A call that began before the stop produces one item more, which a shutdown would refuse.
+    wait_until("the last items", || queue.stats().total_used() == 0);
     shut_down(&queue);
     assert_eq!((queue.stats().refused, queue.stats().failed), (0, 0));
     assert_conserved(&queue.stats());
