@@ -1,0 +1,256 @@
+"""What a source, an operator and a sink are: the protocols that a pipeline is made of.
+
+The unit of data is a *chunk*, a `pyarrow.RecordBatch` of at most `StageConfig.chunk_rows` rows.
+Sources and operators may return record batches of any size; the pipeline cuts them and joins small
+ones.
+
+A source is asked in two steps. `plan` says which pieces of input, the *splits*, come next and what
+the position behind them is; `read` reads one of them. To pause is not to plan, so a pause cannot
+skip anything, and nothing is read ahead.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from batchqueue.pipeline.errors import PositionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Position = dict[str, Any]
+"""Where to continue in a source: JSON, less than 64 kB. Its fields are the source's own."""
+
+MAX_POSITION_BYTES = 64 * 1024
+
+
+class Limit(NamedTuple):
+    """How much a plan may comprise. A single split may exceed it, two together may not."""
+
+    rows: int
+    """Rows, at least 1."""
+    bytes: int
+    """Bytes in memory, at least 1."""
+
+
+class Split(NamedTuple):
+    """A piece of input that is read as a whole. It pickles, and any process can read it."""
+
+    partition: str
+    """The name of the part of the source that it belongs to; the order is kept in each."""
+    start: Position
+    """Where it begins."""
+    end: Position
+    """Where the next split of the source begins."""
+    rows: int | None
+    """Its rows; None if not known before it is read."""
+    bytes: int | None
+    """Its size in memory, at least roughly; None if not known before it is read."""
+    what: Any
+    """What `Source.read` needs to find it; the source's own."""
+
+
+class Plan(NamedTuple):
+    """The next splits of a source, and the position behind them."""
+
+    splits: tuple[Split, ...]
+    """In the order of reading. Empty: there is nothing to read now."""
+    end: Position
+    """Where the next plan begins."""
+
+
+class Lag(NamedTuple):
+    """How far a source is behind. What is not known is None, never 0."""
+
+    records: int | None
+    seconds: float | None
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A description of input that can be read from any position.
+
+    It pickles: whatever has to be opened is opened in the process that reads, and dropped by
+    `__getstate__`. A run calls its methods from one thread at a time.
+
+    `plan` and `between` are pure: the same arguments give the same splits, now and after a restart,
+    whatever else was planned before. `batchqueue.pipeline.testing.check_source` checks that.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in statistics and errors."""
+        ...
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends: an empty plan means "the end" if so, and else "nothing new yet"."""
+        ...
+
+    def schema(self) -> "pa.Schema":
+        """Return the schema of all batches."""
+        ...
+
+    def initial(self) -> Position:
+        """Return the position of the first run, which is the first of all input by default."""
+        ...
+
+    def plan(self, start: Position, limit: Limit) -> Plan:
+        """Return the next splits.
+
+        Args:
+            start: The position to begin at.
+            limit: How much to plan: splits up to the first that would exceed it, and at least one
+                if there is any input. A split of unknown size ends the plan.
+
+        Raises:
+            PositionError: `start` is not a position of this source.
+            SourceChangedError: The input at `start` has changed or is gone.
+        """
+        ...
+
+    def between(self, start: Position, end: Position) -> Sequence[Split]:
+        """Return the splits from one position to a later one, as `plan` returned them.
+
+        They are the same whatever the limits were, so that an epoch can be replayed.
+
+        Raises:
+            PositionError: One of them is not a position of this source.
+            SourceChangedError: The input in between has changed or is gone.
+        """
+        ...
+
+    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+        """Read one split, and nothing ahead of it.
+
+        Each call gives the same rows in the same order.
+
+        Raises:
+            SourceChangedError: The input has changed since it was planned.
+        """
+        ...
+
+    def lag(self, at: Position) -> dict[str, Lag]:
+        """Return how much input follows a position, by partition; empty if nothing is known."""
+        ...
+
+    def commit(self, end: Position) -> None:
+        """Take note that all input before a position has been stored and is not read again."""
+        ...
+
+
+class Operator(Protocol):
+    """A step between source and sink. A function of a record batch will do as well.
+
+    All methods but `process` are optional. One instance serves one worker: its methods are never
+    called concurrently, and see each other's effects.
+    """
+
+    def process(
+        self, chunk: "pa.RecordBatch"
+    ) -> "pa.RecordBatch | Iterable[pa.RecordBatch] | None":
+        """Take a chunk, and return what follows from it: a batch, several, or None for nothing."""
+        ...
+
+
+class FlushingOperator(Operator, Protocol):
+    """An operator that keeps rows back."""
+
+    def flush(self) -> "Iterable[pa.RecordBatch]":
+        """Emit what should not wait any longer, before a cut and at the end.
+
+        What has to stay, stays, and is part of the snapshot.
+        """
+        ...
+
+
+class StatefulOperator(Operator, Protocol):
+    """An operator whose state belongs to a cut."""
+
+    def snapshot(self) -> bytes:
+        """Return the state, at a cut, while no `process` runs."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Take the state of a former `snapshot`, before the first chunk."""
+        ...
+
+
+class PausableOperator(Operator, Protocol):
+    """An operator that wants to know when its input pauses, for instance to stand its timers."""
+
+    def on_pause(self, reason: str) -> None:
+        """Take note of a pause, between two calls of `process`. The state stays."""
+        ...
+
+    def on_resume(self) -> None:
+        """Take note that the pause has ended."""
+        ...
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where chunks end. Calls are never concurrent."""
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows that a write should have, if they are there; at least 1."""
+        ...
+
+    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+        """Write chunks, in order. What it raises ends the run.
+
+        `chunk_origin` says where a chunk came from. After a crash chunks may come again.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionalSink(Sink, Protocol):
+    """A sink that stores its effects and the cut in one transaction: exactly once.
+
+    What `write` was given since the last `commit` becomes visible with the next `commit`, or not at
+    all.
+    """
+
+    def commit(self, cut: int, positions: Mapping[str, Position]) -> None:
+        """Store all that was written since the last cut, together with the cut.
+
+        Args:
+            cut: Its number, one above that of the last.
+            positions: The position of each source, by name, behind what was written.
+        """
+        ...
+
+    def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
+        """Return the newest cut that is stored, with its positions; None if there is none."""
+        ...
+
+
+def checked_position(position: Position, source: str) -> str:
+    """Return a position as JSON with sorted keys; equal positions give equal texts.
+
+    Args:
+        position: A position of the source.
+        source: The name of the source, for the error.
+
+    Raises:
+        PositionError: It is not a dict of JSON, or has 64 kB or more.
+    """
+    remedy = "its source must return a dict of str, int, float, bool, None, lists and dicts"
+    if not isinstance(position, dict):
+        raise PositionError(f"source {source!r}: the position is {position!r}; {remedy}")
+    try:
+        text = json.dumps(position, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PositionError(
+            f"source {source!r}: the position {position!r} is not JSON ({error}); {remedy}"
+        ) from error
+    size = len(text.encode())
+    if size >= MAX_POSITION_BYTES:
+        raise PositionError(
+            f"source {source!r}: a position has {size} bytes and the limit is "
+            f"{MAX_POSITION_BYTES}; keep the list of pieces in the source, and in the position "
+            "only the place in it"
+        )
+    return text
