@@ -81,7 +81,7 @@ impl World {
                 self.recall_type(state, kind, step("recalls jobs of type", change.kind()), each);
             }
             RemoverAt::Pend => {
-                self.pend(next, change, step("retires a handler of", change.kind()), each)
+                Self::pend(next, change, step("retires a handler of", change.kind()), each);
             }
             RemoverAt::Wait => {
                 let desk = 1 << state.before.expect("a handler that is retired");
@@ -120,7 +120,7 @@ impl World {
             self.place_type(state, kind);
             state.remover = RemoverAt::PublishNew;
         } else if self.lingers && removes {
-            state.remover = RemoverAt::Owe(self.first_partition(state, change.kind()));
+            state.remover = RemoverAt::Owe(Self::first_partition(state, change.kind()));
         } else {
             self.publish(state, change);
         }
@@ -142,7 +142,7 @@ impl World {
             state.handlers[kind] = desk;
         }
         if state.before.is_some() {
-            state.remover = RemoverAt::Recall(self.first_partition(state, change.kind()));
+            state.remover = RemoverAt::Recall(Self::first_partition(state, change.kind()));
         } else {
             Self::end_change(state, true);
         }
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// The partitions in which jobs of a type may wait for its handler: its home, if it has one.
-    fn first_partition(&self, state: &State, kind: Index) -> Index {
+    fn first_partition(state: &State, kind: Index) -> Index {
         let known = state.registry.as_ref().and_then(|it| it.known[usize::from(kind)]);
         known.map_or(0, |known| known.home)
     }
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// The handler is retired; its type is leaving, if it has no other.
-    fn pend(&self, mut next: State, change: Change, step: Step, each: Each<'_>) {
+    fn pend(mut next: State, change: Change, step: Step, each: Each<'_>) {
         let kind = usize::from(change.kind());
         let desk = 1 << next.before.expect("a handler that is retired");
         next.retires |= desk;
@@ -216,7 +216,7 @@ impl World {
             known.goal = Some(Index::try_from(put).expect("few items"));
         }
         let mut at_once = next.clone();
-        if self.quiet_handlers(&mut at_once) & desk != 0 {
+        if Self::quiet_handlers(&mut at_once) & desk != 0 {
             // Without an `on_close`.
             at_once.retires &= !desk;
             at_once.retired |= desk;

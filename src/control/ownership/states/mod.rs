@@ -15,7 +15,7 @@
 //! | `registry.rs` | which types there are, and where; places and partitions that change hands |
 //! | `world.rs` | what a queue is asked to do |
 //! | `promises.rs` | the promises, and what a good end is |
-//! | `drain.rs`, `calls.rs`, `linger.rs`, `letters.rs`, `leave.rs` | the steps of a drain thread |
+//! | `drain.rs`, `submit.rs`, `calls.rs`, `linger.rs`, `letters.rs`, `leave.rs` | the steps of a drain thread |
 //! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
@@ -36,6 +36,7 @@ mod producers;
 mod promises;
 mod registry;
 mod state;
+mod submit;
 mod world;
 mod worlds;
 mod worlds_of_batches;

@@ -21,7 +21,7 @@ impl World {
         let mut next = state.clone();
         match producer.at {
             ProducerAt::LookUp => {
-                next.producers[number].route = Some(self.look_up(state, number, kind, planned));
+                next.producers[number].route = Some(Self::look_up(state, number, kind, planned));
                 next.producers[number].at = ProducerAt::Put;
                 each(step("looks its type up, before"), next);
             }

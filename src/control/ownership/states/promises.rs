@@ -89,7 +89,7 @@ impl World {
         let rests = if ends { At::Ended } else { At::Asleep };
         let at_rest = state.threads.iter().all(|it| it.at == rests || self.is_hung(it));
         let counts = !ends || Self::is_conserved(state);
-        let is_handled = state.is_expired || self.is_handled(state) && self.has_let_go(state);
+        let is_handled = state.is_expired || self.is_handled(state) && Self::has_let_go(state);
         at_rest && counts && self.is_done(state) && is_handled
     }
 
@@ -137,7 +137,7 @@ impl World {
     }
 
     /// Whether no type is left that could have gone, and all that went are forgotten.
-    fn has_let_go(&self, state: &State) -> bool {
+    fn has_let_go(state: &State) -> bool {
         let waits = |of: usize| {
             let its = &state.partitions[of];
             usize::from(its.completed()) < its.put.len()

@@ -208,7 +208,7 @@ impl Registry {
 
 impl World {
     /// A producer's look-up: the home of the type, or where items of unknown types go.
-    pub fn look_up(&self, state: &State, number: usize, kind: Index, unknown: Index) -> Found {
+    pub fn look_up(state: &State, number: usize, kind: Index, unknown: Index) -> Found {
         let registry = state.registry.as_ref().expect("types come and go");
         let kind = usize::from(kind);
         let entry = registry.table[kind];

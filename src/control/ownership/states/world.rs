@@ -174,7 +174,7 @@ impl World {
 
     /// One bit for each handler that is retired, and that no thread is inside; the others are
     /// watched.
-    pub fn quiet_handlers(&self, state: &mut State) -> u8 {
+    pub fn quiet_handlers(state: &mut State) -> u8 {
         let mut quiet = 0;
         for (at, desk) in (0..).zip(&mut state.desks).filter(|(at, _)| state.retires & 1 << at != 0)
         {

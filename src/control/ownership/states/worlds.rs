@@ -3,7 +3,7 @@
 use super::changes::Change;
 use super::world::{Hang, World};
 use super::worlds_of_batches::{dead_letters, lingering};
-use super::worlds_of_types::types_that_return;
+use super::worlds_of_types::{types_that_return, types_that_return_meanwhile};
 
 /// Two threads, and a partition for each.
 fn two(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
@@ -25,6 +25,7 @@ pub fn worlds() -> Vec<World> {
     worlds.extend(lingering());
     worlds.extend(dead_letters());
     worlds.extend(types_that_return());
+    worlds.extend(types_that_return_meanwhile());
     worlds
 }
 

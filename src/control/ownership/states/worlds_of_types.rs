@@ -83,6 +83,11 @@ pub fn types_that_return() -> Vec<World> {
             changes: &[RemoveSoon(0), Add(0, 2)],
             ..alone("a type that comes back while a part is tried again", &[&[(0, 0), (0, 0)]])
         },
+    ]
+}
+
+pub fn types_that_return_meanwhile() -> Vec<World> {
+    vec![
         World {
             flushes: true,
             changes: &[RemoveSoon(0), Add(0, 2)],
