@@ -6,7 +6,9 @@
 //! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
 //! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
 //! missing; there is one queue, whose desks are reserved for no other. Waits for each other are
-//! missing as well: they all change under one lock (`control/waits.rs`).
+//! missing as well: they all change under one lock (`control/waits.rs`). Types that come and go have
+//! one partition each, and no versions of their table, which are left to loom
+//! (`flow/route/type_table.rs`).
 //!
 //! | file | holds |
 //! |---|---|
@@ -15,7 +17,8 @@
 //! | `registry.rs` | which types there are, and where; places and partitions that change hands |
 //! | `world.rs` | what a queue is asked to do |
 //! | `promises.rs` | the promises, and what a good end is |
-//! | `drain.rs`, `submit.rs`, `calls.rs`, `linger.rs`, `letters.rs`, `leave.rs` | the steps of a drain thread |
+//! | `drain.rs`, `submit.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
+//! | `linger.rs`, `letters.rs` | those where batches wait, and where items fail for good |
 //! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
