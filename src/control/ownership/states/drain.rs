@@ -284,7 +284,7 @@ impl World {
         }
         let run = partition.taken;
         let items: Vec<Item> = partition.queue.drain(..count).collect();
-        // In a partition of one type, the items of a segment are not told apart.
+        // In a partition of one type, all items count as of the first one's type.
         let only = items.first().filter(|_| !has_several).map(|item| item.kind);
         for item in items {
             let kind = usize::from(only.unwrap_or(item.kind));

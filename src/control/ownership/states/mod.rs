@@ -6,8 +6,8 @@
 //! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
 //! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
 //! missing; there is one queue, whose desks are reserved for no other. Waits for each other are
-//! missing as well: they all change under one lock (`control/waits.rs`). Types that come and go have
-//! one partition each, and no versions of their table, which are left to loom
+//! missing as well: they all change under one lock (`control/waits.rs`). A type that comes or goes
+//! has one partition. The versions of the table of types are left to loom
 //! (`flow/route/type_table.rs`).
 //!
 //! | file | holds |
