@@ -101,6 +101,18 @@ pub(crate) enum Rule {
     MarkMixed,
     /// P2: a lookup in the type table is repeated if the table was exchanged meanwhile.
     TableVersion,
+    /// P2: a place answers only for the type that it was given to.
+    KeyOfPlace,
+    /// P3: a type that comes back soon gets its former partitions.
+    ReturnHome,
+    /// P3: a type is remembered for a whole round over all partitions.
+    WholeRound,
+    /// P3: a partition delivers only to types that are routed to it.
+    OnlyAtHome,
+    /// P2: a type that was leaving and has a handler again does not go.
+    StayAfterReturn,
+    /// P3: a type goes only when what was put before its removal is settled.
+    GoWhenSettled,
     /// P4: a flush is notified when a thread leaves a partition.
     NotifyFlush,
     /// P4: a producer of many items only tries further gates while it holds one.

@@ -77,6 +77,27 @@ RULES: dict[str, list[str]] = {
     "TableVersion": [
         "loom:flow::route::type_table::loom_tests::loom_look_up_while_the_twins_follow_each_other"
     ],
+    "KeyOfPlace": ["loom:flow::route::loom_tests::loom_look_up_while_the_place_changes_hands"],
+    "ReturnHome": [
+        "unit:control::departure::tests::"
+        "a_type_that_has_gone_comes_back_to_its_partition_while_items_of_others_wait",
+    ],
+    "WholeRound": [
+        "unit:control::whereabouts::tests::"
+        "a_type_is_forgotten_when_all_that_was_put_before_it_went_is_settled",
+    ],
+    "OnlyAtHome": [
+        "unit:control::departure::tests::"
+        "an_item_that_was_put_before_its_type_came_is_not_delivered_from_another_partition",
+    ],
+    "StayAfterReturn": [
+        "unit:control::known_types::tests::a_type_with_a_handler_again_does_not_go"
+    ],
+    "GoWhenSettled": [
+        "unit:control::known_types::tests::"
+        "a_type_goes_when_its_partition_is_settled_up_to_its_removal",
+        "unit:control::departure::tests::a_type_stays_while_its_items_wait",
+    ],
     "NotifyFlush": [
         "loom:flow::loom_tests::loom_flush_while_the_cycle_ends",
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",

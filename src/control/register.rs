@@ -145,7 +145,7 @@ impl<T: Item> Shared<T> {
         count: usize,
     ) -> (Partitions, Option<usize>) {
         let (route, growth, types) = (&self.route, &mut control.growth, &mut control.types);
-        let former = types.whereabouts.get(key);
+        let former = types.whereabouts.get(key).filter(|_| !rule_off(Rule::ReturnHome));
         // Several handlers keep the order per partition only, whatever partitions they get.
         let former = former.filter(|former| count == 1 || count == former.len()).cloned();
         let free = || {

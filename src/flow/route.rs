@@ -61,7 +61,8 @@ impl<T> TypeRoute<T> {
 
     /// The handlers of the type with this key, if the place is still its own.
     fn registered_for(&self, key: TypeKey) -> Option<Arc<TypeHandlers<T>>> {
-        self.registered().filter(|registered| registered.key == key)
+        let is_its = |it: &Arc<TypeHandlers<T>>| it.key == key || rule_off(Rule::KeyOfPlace);
+        self.registered().filter(is_its)
     }
 
     /// Under the control lock.
@@ -225,7 +226,8 @@ impl<T> Route<T> {
         if selector != Selector::ByType || rule_off(Rule::TypesKeepPartitions) {
             return Some(Target::only(registered));
         }
-        let position = registered.partitions.iter().position(|&home| home == partition)?;
+        let home = registered.partitions.iter().position(|&home| home == partition);
+        let position = home.or_else(|| rule_off(Rule::OnlyAtHome).then_some(0))?;
         let instance = if registered.handlers.len() == 1 { 0 } else { position };
         Some(Target { registered, instance })
     }
@@ -307,3 +309,6 @@ impl<T> fmt::Debug for Route<T> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

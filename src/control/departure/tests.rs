@@ -293,3 +293,27 @@ fn an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition
     assert_eq!(queue.stats().unhandled, 1);
     assert_conserved(&queue);
 }
+
+/// It waits where items of unknown types go. From there it could reach the handler behind a newer
+/// one that was put into the partition of the type.
+#[test]
+fn an_item_that_was_put_before_its_type_came_is_not_delivered_from_another_partition() {
+    let config = Config {
+        threads: ThreadPolicy::fixed(1).unwrap(),
+        partitions: PartitionPolicy::fixed(2).unwrap(),
+        ..Config::default()
+    };
+    let queue = BatchQueue::builder("q", config).start().unwrap();
+    let (handler, entered, release) = held();
+    queue.add_handler(A, handler).unwrap();
+    queue.produce(Sent(A)).unwrap();
+    entered.wait();
+    queue.produce(Sent(B)).unwrap();
+    queue.add_handler(B, noop()).unwrap();
+    assert_eq!((partition_of(&queue, A), partition_of(&queue, B)), (Some(0), Some(1)));
+    release.open();
+    queue.produce(Sent(B)).unwrap();
+    queue.shutdown(None);
+    let stats = queue.stats();
+    assert_eq!((stats.consumed, stats.unhandled), (2, 1));
+}

@@ -20,7 +20,7 @@ impl World {
                 if me.is_cut_off {
                     next.threads[at].at = At::EndJob;
                 } else {
-                    self.check_order(&mut next, of, kind);
+                    self.check_order(&mut next, thread, of, kind);
                     next.threads[at].at = At::Call;
                 }
                 each(step("calls for"), next);
@@ -94,7 +94,10 @@ impl World {
     }
 
     /// Each item of a type comes after all earlier ones of its partition.
-    fn check_order(&self, state: &mut State, of: usize, kind: usize) {
+    fn check_order(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
+        if self.homes.is_some() {
+            self.check_types(state, thread, of, kind);
+        }
         let partition = &state.partitions[of];
         let lane = partition.lanes[kind].as_ref().expect("its job runs");
         let same = |&(_, put): &(u8, &Index)| self.has_consumers || usize::from(*put) == kind;
@@ -103,6 +106,27 @@ impl World {
         let mut unsettled = unsettled.by_ref().filter(|&at| !is_over(at));
         if lane.job.iter().any(|item| unsettled.next() != Some(item.position)) {
             state.break_promise("a handler got items out of order, or again");
+        }
+    }
+
+    /// Where types come and go: each item is of the handler's type, and newer than those of its
+    /// producer and type in the batches before.
+    fn check_types(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
+        let desk = state.threads[usize::from(thread)].in_hand.and_then(|in_hand| in_hand.desk);
+        let is_its = desk.is_some_and(|desk| self.is_desk_of(kind, desk));
+        let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
+        let (items, is_first) = (lane.job.clone(), lane.tries == 0);
+        let registry = state.registry.as_mut().expect("types come and go");
+        let mut broken = None;
+        for item in items {
+            if usize::from(item.kind) != kind || !is_its {
+                broken = Some("a handler got an item of another type");
+            } else if is_first && !registry.note_call(kind, item.origin) {
+                broken = Some("a handler got an item behind a newer one");
+            }
+        }
+        if let Some(promise) = broken {
+            state.break_promise(promise);
         }
     }
 
@@ -132,15 +156,15 @@ impl World {
         let at = usize::from(thread);
         let in_hand = state.threads[at].in_hand.expect("a job ends");
         let is_expired = state.is_expired;
+        let is_current = self.has_consumers || self.handler_of(state, kind, of) == in_hand.desk;
         let partition = &mut state.partitions[of];
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
-        lane.is_debt &= retries;
+        lane.debt_to = lane.debt_to.filter(|_| retries);
         if retries {
             if in_hand.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
                 lane.job.truncate(1);
             }
-            let is_current = self.has_consumers || state.handlers[kind] == in_hand.desk;
             lane.is_dead = in_hand.is_dead;
             lane.state = if !is_current && !self.is_off(Rule::RecallFailed) {
                 LaneState::Ready
@@ -307,7 +331,7 @@ impl World {
                 let target = posted.map(|lane| {
                     // A job that no consumer has tried goes to the one of this desk.
                     let mine = if self.has_consumers { desk } else { thread };
-                    self.target(&next, usize::from(kind), lane, mine)
+                    self.target(&next, (of, usize::from(kind)), lane, mine)
                 });
                 let lane = next.partitions[of].lanes[usize::from(kind)].as_mut();
                 if target == Some(Some(desk)) {

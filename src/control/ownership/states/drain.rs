@@ -15,9 +15,13 @@ impl World {
             At::Quiet | At::Prepare | At::SecondCheck | At::Asleep => {
                 self.sleep_steps(state, thread, each);
             }
-            At::Enter | At::CheckOwner | At::Take | At::Submit | At::Desk(_) | At::BeforeLeave => {
-                self.turn_steps(state, thread, each);
-            }
+            At::Enter
+            | At::CheckOwner
+            | At::Take
+            | At::Submit
+            | At::ReadPlace { .. }
+            | At::Desk(_)
+            | At::BeforeLeave => self.turn_steps(state, thread, each),
             At::CountDown
             | At::WakeAll
             | At::Leave
@@ -49,9 +53,9 @@ impl World {
                 if state.is_controlled {
                     return;
                 }
-                if self.watch_retired(&mut next) {
-                    (next.retires, next.has_retired) = (false, true);
-                }
+                let quiet = Self::quiet_handlers(&mut next);
+                next.retires &= !quiet;
+                next.retired |= quiet;
                 next.threads[at].at = At::Prepare;
                 each(step("reaches its quiescent point, last in"), next);
             }
@@ -128,6 +132,12 @@ impl World {
                 each(step("takes from"), next);
             }
             At::Submit => self.submit(next, thread, step("submits from"), each),
+            At::ReadPlace { kind, number } => {
+                let registry = next.registry.as_ref().expect("types come and go");
+                let desk = self.read_place(registry, number, usize::from(kind), of);
+                self.submit_to(&mut next, thread, usize::from(kind), desk);
+                each(step("reads the place of a type in"), next);
+            }
             At::Desk(kind) => {
                 self.enter_desk(next, thread, usize::from(kind), step("is at a desk for"), each);
             }
@@ -177,8 +187,8 @@ impl World {
                 At::Ended
             };
             next.threads[at].partition = 0;
-            if !state.is_expired && state.retires {
-                (next.retires, next.has_retired) = (false, true);
+            if !state.is_expired {
+                next.retired |= std::mem::take(&mut next.retires);
             }
             return each(step("ends, last in", state.threads[at].partition), next);
         }
@@ -199,7 +209,7 @@ impl World {
             }
         }
         if !self.visits(&next, thread, each) {
-            let quiet = if next.retires { At::Quiet } else { At::Prepare };
+            let quiet = if next.retires != 0 { At::Quiet } else { At::Prepare };
             next.threads[at].at = if next.letters.is_listed { At::Letters } else { quiet };
             each(step("finds nothing, last in", state.threads[at].partition), next);
         }
@@ -234,12 +244,13 @@ impl World {
         };
         (0..self.partitions).any(is_reason)
             || state.is_over()
-            || self.watch_retired(state)
+            || Self::quiet_handlers(state) != 0
             || self.watch_letters(state)
     }
 
     /// Under the lock of the lanes.
     fn take(&self, state: &mut State, thread: Index, of: usize) {
+        let has_several = self.has_several_types(&state.partitions[of]);
         let me = &mut state.threads[usize::from(thread)];
         let partition = &mut state.partitions[of];
         for lane in partition.lanes.iter_mut().flatten() {
@@ -254,7 +265,7 @@ impl World {
             }
         }
         let mut budget = self.batch;
-        if partition.has_lanes() && !self.is_mixed {
+        if partition.has_lanes() && !has_several {
             // What the last batch had no room for is filled up.
             budget = partition.lanes().map(|lane| self.room_in(lane)).sum();
             if budget == 0 {
@@ -273,8 +284,11 @@ impl World {
         }
         let run = partition.taken;
         let items: Vec<Item> = partition.queue.drain(..count).collect();
+        // In a partition of one type, all items count as of the first one's type.
+        let only = items.first().filter(|_| !has_several).map(|item| item.kind);
         for item in items {
-            let kind = if self.has_consumers { 0 } else { usize::from(item.kind) };
+            let kind = usize::from(only.unwrap_or(item.kind));
+            let kind = if self.has_consumers { 0 } else { kind };
             let lane = partition.lanes[kind].get_or_insert_with(Lane::new);
             lane.tail.push(Item { run, ..item });
             partition.taken += 1;
@@ -282,65 +296,6 @@ impl World {
                 lane.state = LaneState::Ready;
             }
         }
-    }
-
-    /// Under the lock of the lanes: the handler of the first ready lane is looked up.
-    fn submit(&self, mut next: State, thread: Index, step: Step, each: Each<'_>) {
-        let of = usize::from(next.threads[usize::from(thread)].partition);
-        let Some(kind) = next.partitions[of].first_ready() else {
-            next.threads[usize::from(thread)].at = At::BeforeLeave;
-            return each(step, next);
-        };
-        let lane = next.partitions[of].lanes[kind].as_ref().expect("it is ready");
-        if lane.is_dead {
-            self.post_again(&mut next, of, kind);
-            return each(step, next);
-        }
-        let number = Index::try_from(kind).expect("few types");
-        if let Some(desk) = self.target(&next, kind, lane, thread) {
-            if self.leave_to_linger(&mut next, thread, of, kind) {
-                return each(step, next);
-            }
-            next.threads[usize::from(thread)].desk = desk;
-            next.threads[usize::from(thread)].at = At::Desk(number);
-        } else {
-            self.take_in_hand(&mut next, thread, of, kind, None);
-        }
-        each(step, next);
-    }
-
-    /// Under the locks of the lanes and of the desk.
-    fn enter_desk(&self, mut next: State, thread: Index, kind: usize, step: Step, each: Each<'_>) {
-        let me = &mut next.threads[usize::from(thread)];
-        let (of, number) = (usize::from(me.partition), me.desk);
-        let desk = &mut next.desks[usize::from(number)];
-        if desk.is_held && !self.is_off(Rule::HoldDesk) {
-            desk.tickets.push((me.partition, Index::try_from(kind).expect("few types")));
-            me.at = At::Submit;
-            let lane = next.partitions[of].lanes[kind].as_mut().expect("it is ready");
-            lane.state = LaneState::Posted(number);
-        } else {
-            desk.is_held = true;
-            self.take_in_hand(&mut next, thread, of, kind, Some(number));
-        }
-        each(step, next);
-    }
-
-    fn take_in_hand(
-        &self,
-        state: &mut State,
-        thread: Index,
-        of: usize,
-        kind: usize,
-        desk: Option<Index>,
-    ) {
-        let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
-        self.take_job(lane);
-        let me = &mut state.threads[usize::from(thread)];
-        let kind = Index::try_from(kind).expect("few types");
-        let partition = me.partition;
-        me.in_hand = Some(InHand::new(partition, kind, desk));
-        me.at = At::BeforeLeave;
     }
 
     /// Under the lock of the lanes, which ends here.

@@ -30,6 +30,12 @@ pub struct Letters {
     settled: u8,
 }
 
+impl Letters {
+    pub fn items(&self) -> &[(Index, u8)] {
+        &self.items
+    }
+}
+
 impl World {
     pub fn letter_steps(&self, state: &State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
@@ -40,7 +46,7 @@ impl World {
         let mut next = state.clone();
         match me.at {
             At::Letters => {
-                let quiet = if state.retires { At::Quiet } else { At::Prepare };
+                let quiet = if state.retires != 0 { At::Quiet } else { At::Prepare };
                 if is_held {
                     next.threads[at].at = quiet;
                 } else {

@@ -1,6 +1,6 @@
 //! Batches that wait to become full.
 
-use super::state::{Index, Lane, LaneState, Partition, State};
+use super::state::{Index, Item, Lane, LaneState, Partition, State};
 use super::world::World;
 use crate::rules::Rule;
 
@@ -23,7 +23,7 @@ impl World {
 
     /// Whether a partition has no room for lanes that linger.
     fn holds_much(&self, its: &Partition) -> bool {
-        its.held() >= if self.is_mixed { self.bound.div_ceil(2) } else { self.bound }
+        its.held() >= if self.has_several_types(its) { self.bound.div_ceil(2) } else { self.bound }
     }
 
     /// After a take: ends the wait of what lingers, if there is no room or no time for it.
@@ -63,7 +63,7 @@ impl World {
             return false;
         }
         let its = &mut state.partitions[of];
-        if !self.is_mixed && its.queue.is_empty() {
+        if !self.has_several_types(its) && its.queue.is_empty() {
             let room = self.bound.saturating_sub(its.counted());
             let lacking = (self.batch - gathered).min(room);
             its.quiet_until = Index::try_from(its.put.len() + lacking).expect("few items");
@@ -74,10 +74,20 @@ impl World {
     }
 
     /// Whether all that is left in a partition waits for more, as it may for ever.
-    pub fn may_linger(&self, its: &Partition) -> bool {
+    pub fn may_linger(&self, state: &State, of: usize) -> bool {
+        let its = &state.partitions[of];
         let waits = |lane: &Lane| {
             lane.state.is_lingering() && lane.tail.len() + its.queue.len() < self.batch
         };
-        self.has_long_waits && its.has_lanes() && its.lanes().all(waits)
+        // Behind it, an item of another type may wait only if that was not known.
+        let is_other = |item: &Item| {
+            let (kind, registry) = (usize::from(item.kind), state.registry.as_ref());
+            its.lanes[kind].is_none()
+                && registry.is_some_and(|it| it.had_handler_all_along(kind, item.origin))
+        };
+        self.has_long_waits
+            && its.has_lanes()
+            && its.lanes().all(waits)
+            && !its.queue.iter().any(is_other)
     }
 }

@@ -81,7 +81,7 @@ impl World {
         for partition in 0..self.partitions {
             let its = &state.partitions[usize::from(partition)];
             let Owner::Owned(from) = its.owner else { continue };
-            let is_blocked = its.has_lanes() && !self.is_mixed;
+            let is_blocked = its.has_lanes() && !self.has_several_types(its);
             let has_work = matches!(its.lane_use(), LaneUse::Owner | LaneUse::Timer)
                 || its.is_ready && !is_blocked
                 || state.is_closing && its.must_be_finished();

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::registry::Found;
 use super::state::{Index, Owner};
 
 /// Where a drain thread is; the partition is `Thread::at`.
@@ -17,6 +18,11 @@ pub enum At {
     CheckOwner,
     Take,
     Submit,
+    /// Has found the entry of a type, with its number; its place is next.
+    ReadPlace {
+        kind: Index,
+        number: Index,
+    },
     Desk(Index),
     BeforeLeave,
     /// Has finished a partition.
@@ -64,6 +70,8 @@ pub enum At {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ProducerAt {
+    /// Looks the type up, where types come and go.
+    LookUp,
     Put,
     Wake,
     /// Wakes the owner of a full partition.
@@ -136,12 +144,14 @@ pub enum RemoverAt {
     /// Leaves what lingers in a partition to the handler.
     Owe(Index),
     Publish,
+    /// Publishes the handler of a new type at its place, then the type itself.
+    PublishNew,
+    ListNew,
     Recall(Index),
     Bit(Index),
     Wake(Index),
     Pend,
     Wait,
-    Done,
 }
 
 /// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
@@ -232,7 +242,15 @@ impl Thread {
 
     /// Whether it is between the check of the owner and the leave.
     pub fn works_inside(&self) -> bool {
-        matches!(self.at, At::Take | At::Submit | At::Desk(_) | At::BeforeLeave | At::CountDown)
+        matches!(
+            self.at,
+            At::Take
+                | At::Submit
+                | At::ReadPlace { .. }
+                | At::Desk(_)
+                | At::BeforeLeave
+                | At::CountDown
+        )
     }
 }
 
@@ -243,4 +261,6 @@ pub struct Producer {
     pub next: u8,
     pub waits: bool,
     pub is_notified: bool,
+    /// What the look-up of its next item has found.
+    pub route: Option<Found>,
 }

@@ -1,7 +1,8 @@
 //! The steps of a producer, which waits while its partition is full.
 
 use super::drain::Each;
-use super::positions::ProducerAt;
+use super::positions::{Producer, ProducerAt};
+use super::registry::Origin;
 use super::state::{Index, Item, State};
 use super::world::{Step, World};
 use crate::rules::Rule;
@@ -9,14 +10,21 @@ use crate::rules::Rule;
 impl World {
     pub fn producer_steps(&self, state: &State, number: usize, each: Each<'_>) {
         let producer = &state.producers[number];
-        let Some(&(partition, kind)) = self.puts[number].get(usize::from(producer.next)) else {
+        let Some(&(planned, kind)) = self.puts[number].get(usize::from(producer.next)) else {
             return;
         };
+        // Where types come and go, the plan says only where items of unknown types are put.
+        let partition = producer.route.map_or(planned, |route| route.partition);
         let of = usize::from(partition);
         let who = Index::try_from(number).expect("few producers");
         let step = |what| Step("producer", who, what, partition);
         let mut next = state.clone();
         match producer.at {
+            ProducerAt::LookUp => {
+                next.producers[number].route = Some(Self::look_up(state, number, kind, planned));
+                next.producers[number].at = ProducerAt::Put;
+                each(step("looks its type up, before"), next);
+            }
             ProducerAt::Put => {
                 self.put(&mut next, number, of, kind);
                 each(step("puts into"), next);
@@ -24,8 +32,7 @@ impl World {
             ProducerAt::Wake => {
                 let inside = state.partitions[of].owner.inside();
                 next.wake(inside);
-                next.producers[number].next += 1;
-                next.producers[number].at = ProducerAt::Put;
+                self.end_put(&mut next.producers[number]);
                 each(step("wakes the owner of"), next);
             }
             ProducerAt::Press => {
@@ -57,13 +64,26 @@ impl World {
         }
     }
 
+    /// Before all else: the first item of the first producer.
+    pub fn put_early(&self, state: &mut State) {
+        let (partition, kind) = self.puts[0][0];
+        let origin = Origin::new(0, 0, None);
+        let its = &mut state.partitions[usize::from(partition)];
+        its.queue.push(Item { kind, position: 0, run: 0, origin });
+        its.put.push(kind);
+        its.open = Index::from(self.segment() > 1);
+        its.is_mixed = !self.is_off(Rule::MarkMixed);
+        its.is_ready = true;
+        state.producers[0].next = 1;
+    }
+
     /// Under the gate.
     fn put(&self, state: &mut State, number: usize, of: usize, kind: Index) {
         let is_full = self.is_full(state, of, kind) && !self.is_off(Rule::Bound);
         let partition = &mut state.partitions[of];
         let producer = &mut state.producers[number];
         if partition.is_closed && !self.is_off(Rule::ClosedFlag) {
-            producer.next += 1;
+            self.end_put(producer);
             return;
         }
         if is_full && self.lingers {
@@ -74,9 +94,13 @@ impl World {
             producer.at = ProducerAt::Register;
             return;
         }
+        if producer.route.is_some_and(|route| !route.is_known) && !self.is_off(Rule::MarkMixed) {
+            partition.is_mixed = true;
+        }
         let was_empty = partition.queue.is_empty();
         let position = Index::try_from(partition.put.len()).expect("few items");
-        partition.queue.push(Item { kind, position, run: 0 });
+        let origin = producer.route.map(|route| route.origin).unwrap_or_default();
+        partition.queue.push(Item { kind, position, run: 0, origin });
         partition.put.push(kind);
         partition.open = (partition.open + 1) % Index::try_from(self.segment()).expect("few items");
         // In a quiet partition only the put that makes the batch full notifies.
@@ -86,8 +110,18 @@ impl World {
             partition.is_ready = true;
             producer.at = ProducerAt::Wake;
         } else {
-            producer.next += 1;
+            self.end_put(producer);
         }
+    }
+
+    fn end_put(&self, producer: &mut Producer) {
+        producer.next += 1;
+        producer.at = self.first_step();
+        producer.route = None;
+    }
+
+    pub fn first_step(&self) -> ProducerAt {
+        if self.homes.is_some() { ProducerAt::LookUp } else { ProducerAt::Put }
     }
 
     fn is_full(&self, state: &State, of: usize, kind: Index) -> bool {
@@ -100,7 +134,11 @@ impl World {
     fn choke_steps(&self, state: &State, of: usize, step: Step, each: Each<'_>) {
         let partition = &state.partitions[of];
         let used = partition.put.len() - usize::from(partition.released);
-        if !self.is_mixed || self.is_off(Rule::Choke) || partition.is_locked || used < self.bound {
+        if !self.has_several_types(partition)
+            || self.is_off(Rule::Choke)
+            || partition.is_locked
+            || used < self.bound
+        {
             return;
         }
         for kind in 0..state.partitions[of].lanes.len() {

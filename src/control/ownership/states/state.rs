@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::letters::Letters;
 use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
+use super::registry::{Origin, Registry};
 
 pub const PARTITIONS: usize = 2;
 pub const THREADS: usize = 3;
@@ -19,6 +20,8 @@ pub struct Item {
     pub position: u8,
     /// How many items of the partition had been taken when it was taken.
     pub run: u8,
+    /// Where types come and go.
+    pub origin: Origin,
 }
 
 pub type Items = SmallVec<[Item; 4]>;
@@ -95,10 +98,11 @@ pub struct Lane {
     pub is_dead: bool,
     /// Whether its next batch has waited for as long as it may.
     pub has_waited: bool,
-    /// How many items the handler that was removed still gets.
+    /// How many items the handler that was removed still gets, and its desk.
     pub owed: u8,
-    /// Whether the job consists of such items.
-    pub is_debt: bool,
+    pub owed_to: Index,
+    /// If the job consists of such items: the desk of their handler.
+    pub debt_to: Option<Index>,
 }
 
 impl Lane {
@@ -113,8 +117,14 @@ impl Lane {
             is_dead: false,
             has_waited: false,
             owed: 0,
-            is_debt: false,
+            owed_to: 0,
+            debt_to: None,
         }
+    }
+
+    /// The desk of the removed handler that still gets its next job.
+    pub fn is_owed_to(&self) -> Option<Index> {
+        (self.owed > 0 && self.job.is_empty()).then_some(self.owed_to)
     }
 
     pub fn held(&self) -> usize {
@@ -132,6 +142,8 @@ impl Lane {
 pub struct Partition {
     pub owner: Owner,
     pub is_ready: bool,
+    /// Marked: it may hold several types.
+    pub is_mixed: bool,
     // ---- under the gate
     pub queue: Items,
     /// How many of the queued items are in the open segment.
@@ -176,6 +188,7 @@ impl Partition {
         Self {
             owner: Owner::Owned(owner),
             is_ready: false,
+            is_mixed: false,
             queue: Items::new(),
             open: 0,
             is_closed: false,
@@ -297,9 +310,16 @@ pub struct State {
     pub flush_waits: bool,
     pub flush_is_notified: bool,
     pub remover: RemoverAt,
-    /// A handler is retired and its retirement has not ended.
-    pub retires: bool,
-    pub has_retired: bool,
+    /// How many of the planned changes of handlers were made.
+    pub changes: u8,
+    /// The desk of the handler that the change takes away.
+    pub before: Option<Index>,
+    /// One bit for the desk of each handler that is retired, and whose retirement has not ended.
+    pub retires: u8,
+    /// The same where it has ended.
+    pub retired: u8,
+    /// Where types come and go.
+    pub registry: Option<Box<Registry>>,
     /// The first promise that a step broke.
     pub broken: Option<&'static str>,
 }
@@ -332,9 +352,10 @@ impl State {
     /// Notifies the producers that wait in front of a partition.
     pub fn notify_producers(&mut self, partition: usize, puts: &[&[(Index, Index)]]) {
         for (producer, items) in self.producers.iter_mut().zip(puts) {
-            let waits_here = |&(at, _): &(Index, Index)| usize::from(at) == partition;
-            let is_next = items.get(usize::from(producer.next)).is_some_and(waits_here);
-            producer.is_notified |= producer.waits && is_next;
+            let found = producer.route.map(|route| route.partition);
+            let planned = items.get(usize::from(producer.next)).map(|&(planned, _)| planned);
+            let is_here = found.or(planned).is_some_and(|at| usize::from(at) == partition);
+            producer.is_notified |= producer.waits && is_here;
         }
     }
 

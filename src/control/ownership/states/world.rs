@@ -1,10 +1,12 @@
 //! A small queue with a few things to do, and what counts as done.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
+use super::changes::Change;
 use super::explore::System;
 use super::letters::{Keeper, Letters};
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, ProducerAt, RemoverAt, Thread};
+use super::positions::{CloserAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
+use super::registry::Registry;
 use super::state::{Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES};
 use crate::rules::Rule;
 
@@ -63,8 +65,15 @@ pub struct World {
     pub flushes: bool,
     pub closes: bool,
     pub expires: bool,
-    /// The handler of this type is removed, or replaced by the one with this desk.
-    pub removes: Option<(Index, Option<Index>)>,
+    /// Handlers come and go, in this order.
+    pub changes: &'static [Change],
+    /// Where types come and go: the partitions of those that have a handler at first. An item goes
+    /// where its type lives; `puts` says where it goes if the type is not known.
+    pub homes: Option<[Option<Index>; TYPES]>,
+    /// This one of them has lost its handler, and may go.
+    pub leaving: Option<Index>,
+    /// The first item of the first producer was put before its type came.
+    pub is_early: bool,
     /// The rule that is left out.
     pub off: Option<Rule>,
 }
@@ -91,7 +100,10 @@ impl World {
             flushes: false,
             closes: false,
             expires: false,
-            removes: None,
+            changes: &[],
+            homes: None,
+            leaving: None,
+            is_early: false,
             off: None,
         }
     }
@@ -110,12 +122,17 @@ impl World {
     }
 
     /// The desk of the handler that a lane's next job goes to.
-    pub fn target(&self, state: &State, kind: usize, lane: &Lane, thread: Index) -> Option<Index> {
+    pub fn target(
+        &self,
+        state: &State,
+        (of, kind): (usize, usize),
+        lane: &Lane,
+        thread: Index,
+    ) -> Option<Index> {
         if self.has_consumers {
             Some(lane.tried_by.unwrap_or(thread))
         } else {
-            let owed = || self.retired_desk().filter(|_| lane.owed > 0 && lane.job.is_empty());
-            state.handlers[kind].or_else(owed)
+            self.handler_of(state, kind, of).or_else(|| lane.is_owed_to())
         }
     }
 
@@ -140,8 +157,8 @@ impl World {
     pub fn take_job(&self, lane: &mut Lane) {
         if lane.job.is_empty() {
             let owed = usize::from(std::mem::take(&mut lane.owed));
-            lane.is_debt = owed > 0;
-            let most = if lane.is_debt { owed.min(self.batch) } else { self.batch };
+            lane.debt_to = (owed > 0).then_some(lane.owed_to);
+            let most = if owed > 0 { owed.min(self.batch) } else { self.batch };
             let count = lane.tail.len().min(most);
             lane.job = lane.tail.drain(..count).collect();
             (lane.tries, lane.tried_by, lane.has_waited) = (0, None, false);
@@ -150,71 +167,25 @@ impl World {
         lane.is_choked &= lane.held() > 0;
     }
 
-    /// The desk of the handler that is removed.
-    pub fn retired_desk(&self) -> Option<Index> {
-        self.removes.map(|(kind, _)| self.desks[usize::from(kind)])
+    /// Whether a partition may hold several types.
+    pub fn has_several_types(&self, its: &Partition) -> bool {
+        self.is_mixed || its.is_mixed
     }
 
-    pub fn watch_retired(&self, state: &mut State) -> bool {
-        let Some(desk) = self.retired_desk().filter(|_| state.retires) else { return false };
-        let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
-        let is_owed = lanes.any(|lane| lane.owed > 0 || lane.is_debt);
-        let desk = &mut state.desks[usize::from(desk)];
-        let is_quiet = !desk.is_held && !is_owed;
-        desk.is_watched |= !is_quiet;
-        is_quiet
-    }
-
-    fn is_done(&self, state: &State) -> bool {
-        // Producers of a type whose calls hang wait until the close.
-        let is_over = |(producer, items): (&Producer, &&[(Index, Index)])| {
-            items.get(usize::from(producer.next)).is_none_or(|&(_, kind)| {
-                producer.at == ProducerAt::Wait && self.hang == Hang::Forever(kind) && !self.closes
-            })
-        };
-        let all_put = state.producers.iter().zip(self.puts).all(is_over);
-        let waits = self.is_stuck(state);
-        let closed = if waits { CloserAt::Wait } else { CloserAt::Done };
-        let is_moved = usize::from(state.moves) == self.moves.len() || self.closes;
-        all_put
-            && (is_moved && state.mover == MoverAt::Idle)
-            && (!self.closes || state.closer == closed)
-            && (!self.flushes || state.flusher == FlusherAt::Done)
-            && (self.removes.is_none() || state.remover == RemoverAt::Done)
-    }
-
-    fn is_hung(&self, thread: &Thread) -> bool {
-        let kind = thread.in_hand.map(|in_hand| in_hand.kind);
-        thread.at == At::Call && kind.is_some_and(|kind| self.hang == Hang::Forever(kind))
-    }
-
-    /// Whether a shutdown waits for ever, for a call that hangs.
-    fn is_stuck(&self, state: &State) -> bool {
-        !self.expires && state.threads.iter().any(|thread| self.is_hung(thread))
-    }
-
-    /// Whether no item is left that could have been handled.
-    fn is_handled(&self, state: &State) -> bool {
-        let hung = match self.hang {
-            Hang::Forever(kind) => Some(kind),
-            _ => None,
-        };
-        let is_handled = |partition: &Partition| {
-            let mut kinds = (0..).zip(&partition.put);
-            self.may_linger(partition)
-                || kinds.all(|(at, &kind)| partition.is_settled(at) || hung == Some(kind))
-        };
-        state.partitions.iter().all(is_handled)
-    }
-
-    /// After the end of a queue: every item is counted once, and where a thread came to its end
-    /// none is left.
-    fn is_conserved(state: &State) -> bool {
-        let put: usize = state.partitions.iter().map(|partition| partition.put.len()).sum();
-        let is_empty = |partition: &Partition| partition.queue.is_empty() && partition.held() == 0;
-        let has_ended = state.threads.iter().any(|thread| thread.at == At::Ended);
-        usize::from(state.counted + state.abandoned) == put
-            && (!has_ended || state.partitions.iter().all(is_empty))
+    /// One bit for each handler that is retired, and that no thread is inside; the others are
+    /// watched.
+    pub fn quiet_handlers(state: &mut State) -> u8 {
+        let mut quiet = 0;
+        for (at, desk) in (0..).zip(&mut state.desks).filter(|(at, _)| state.retires & 1 << at != 0)
+        {
+            let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
+            let is_owed =
+                lanes.any(|lane| lane.owed > 0 && lane.owed_to == at || lane.debt_to == Some(at));
+            let is_quiet = !desk.is_held && !is_owed;
+            desk.is_watched |= !is_quiet;
+            quiet |= if is_quiet { 1 << at } else { 0 };
+        }
+        quiet
     }
 }
 
@@ -223,14 +194,23 @@ impl System for World {
     type Step = Step;
 
     fn start(&self) -> State {
-        let desks = usize::from(self.threads.max(*self.desks.iter().max().unwrap_or(&0) + 2));
-        let producer = Producer { at: ProducerAt::Put, next: 0, waits: false, is_notified: false };
-        State {
+        let mut desks = self.threads.max(*self.desks.iter().max().unwrap_or(&0) + 2);
+        let added = self.changes.iter().filter_map(|change| change.desk());
+        let keeper = self.keeper.map(|keeper| keeper.desk);
+        desks = added.chain(keeper).map(|desk| desk + 1).fold(desks, Index::max);
+        let producer = Producer {
+            at: self.first_step(),
+            next: 0,
+            waits: false,
+            is_notified: false,
+            route: None,
+        };
+        let mut state = State {
             partitions: (0..self.partitions)
                 .map(|partition| Partition::new(partition % self.threads))
                 .collect(),
             threads: (0..self.threads).map(|_| Thread::new()).collect(),
-            desks: smallvec![Desk::default(); desks],
+            desks: smallvec![Desk::default(); usize::from(desks)],
             handlers: self.desks.map(Some),
             producers: self.puts.iter().map(|_| producer.clone()).collect(),
             is_controlled: false,
@@ -249,10 +229,19 @@ impl System for World {
             flush_waits: false,
             flush_is_notified: false,
             remover: RemoverAt::Begin,
-            retires: false,
-            has_retired: false,
+            changes: 0,
+            before: None,
+            retires: 0,
+            retired: 0,
+            registry: self
+                .homes
+                .map(|homes| Box::new(Registry::new(homes, self.desks, self.leaving))),
             broken: None,
+        };
+        if self.is_early {
+            self.put_early(&mut state);
         }
+        state
     }
 
     fn steps(&self, state: &State, each: &mut dyn FnMut(Step, State)) {
@@ -269,60 +258,17 @@ impl System for World {
         if self.flushes {
             self.flusher_steps(state, each);
         }
-        if let Some((kind, replacement)) = self.removes {
-            self.remover_steps(state, kind, replacement, each);
-        }
+        self.change_steps(state, each);
+        self.departure_steps(state, each);
         self.clock_steps(state, each);
     }
 
     fn broken(&self, state: &State) -> Option<String> {
-        if let Some(promise) = state.broken {
-            return Some(promise.to_owned());
-        }
-        for partition in 0..self.partitions {
-            let is_inside =
-                |thread: &&Thread| thread.works_inside() && thread.partition == partition;
-            if state.threads.iter().filter(is_inside).count() > 1 {
-                return Some("two threads are inside one partition".to_owned());
-            }
-        }
-        let inside: SmallVec<[Index; 4]> = state
-            .threads
-            .iter()
-            .filter_map(|thread| match thread.at {
-                At::Call => thread.in_hand?.desk,
-                At::CallWithLetters => self.keeper.map(|keeper| keeper.desk),
-                _ => None,
-            })
-            .collect();
-        if (1..inside.len()).any(|at| inside[at..].contains(&inside[at - 1])) {
-            return Some("two threads are inside one handler".to_owned());
-        }
-        if state.has_retired && self.retired_desk().is_some_and(|desk| inside.contains(&desk)) {
-            return Some("a thread is inside a removed handler".to_owned());
-        }
-        // A batch may come back to its lane when producers have filled the room that it had left.
-        let parked = if self.failures == [0; TYPES] { 0 } else { self.batch };
-        let is_over = |its: &Partition| {
-            its.queue.len() + its.counted() > self.bound + parked
-                || its.choked() > self.bound + self.batch
-        };
-        if state.partitions.iter().any(is_over) {
-            return Some("a partition holds more than its bound".to_owned());
-        }
-        let settled = |its: &Partition| its.settled.count_ones();
-        if state.partitions.iter().map(settled).sum::<u32>() != u32::from(state.counted) {
-            return Some("an item is counted twice, or not".to_owned());
-        }
-        None
+        self.broken_promise(state).map(str::to_owned)
     }
 
     fn is_good_end(&self, state: &State) -> bool {
-        let ends = self.closes && !self.is_stuck(state);
-        let rests = if ends { At::Ended } else { At::Asleep };
-        let at_rest = state.threads.iter().all(|it| it.at == rests || self.is_hung(it));
-        let counts = !ends || Self::is_conserved(state);
-        at_rest && counts && self.is_done(state) && (state.is_expired || self.is_handled(state))
+        self.has_ended_well(state)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The worlds that are searched, from small ones to larger ones.
 
+use super::changes::Change;
 use super::world::{Hang, World};
 use super::worlds_of_batches::{dead_letters, lingering};
+use super::worlds_of_types::{types_that_return, types_that_return_meanwhile};
 
 /// Two threads, and a partition for each.
 fn two(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
@@ -22,6 +24,8 @@ pub fn worlds() -> Vec<World> {
     worlds.extend(long_calls());
     worlds.extend(lingering());
     worlds.extend(dead_letters());
+    worlds.extend(types_that_return());
+    worlds.extend(types_that_return_meanwhile());
     worlds
 }
 
@@ -140,7 +144,7 @@ fn moves() -> [World; 13] {
         World { moves: &[(0, 1), (1, 0)], ..two("a swap", &[&[(0, 0)], &[(1, 1)]]) },
         World {
             moves: &[(0, 1)],
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             ..two("a move, a removal", &[&[(0, 0)]])
         },
         World {
@@ -189,37 +193,37 @@ fn shared_handlers() -> [World; 5] {
 
 fn removals() -> [World; 7] {
     [
-        World { removes: Some((0, None)), ..World::new("a removal", &[&[(0, 0), (0, 0)]]) },
+        World { changes: &[Change::Remove(0)], ..World::new("a removal", &[&[(0, 0), (0, 0)]]) },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             closes: true,
             ..World::new("a removal, a close", &[&[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             is_mixed: true,
             ..two("a removal from two partitions", &[&[(0, 0)], &[(1, 0)]])
         },
         World {
-            removes: Some((0, Some(2))),
+            changes: &[Change::Add(0, 2)],
             failures: [1, 0],
             ..World::new("a replacement, a retry", &[&[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             failures: [1, 0],
             has_long_waits: true,
             ..World::new("a removal, a long back-off", &[&[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             failures: [1, 0],
             has_long_waits: true,
             moves: &[(0, 1)],
             ..two("a removal, a long back-off, a move", &[&[(0, 0)]])
         },
         World {
-            removes: Some((0, Some(2))),
+            changes: &[Change::Add(0, 2)],
             is_mixed: true,
             ..two("a replacement in two partitions", &[&[(0, 0)], &[(1, 0)]])
         },

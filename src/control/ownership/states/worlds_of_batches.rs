@@ -1,5 +1,6 @@
 //! The worlds in which batches wait to become full, or fail for good.
 
+use super::changes::Change;
 use super::letters::Keeper;
 use super::world::World;
 
@@ -30,21 +31,21 @@ pub fn lingering() -> [World; 14] {
             ..patient("a batch that waits, a small buffer", &[&[(0, 0), (0, 0)], &[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             ..patient("a batch that waits, a removal", &[&[(0, 0), (0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             batch: 3,
             flushes: true,
             ..patient("a batch that waits, a removal, a flush", &[&[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, Some(2))),
+            changes: &[Change::Add(0, 2)],
             ..patient("a batch that waits, a replacement", &[&[(0, 0), (0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             closes: true,
             ..patient("a batch that waits, a removal, a close", &[&[(0, 0), (0, 0)]])
         },
@@ -58,7 +59,7 @@ pub fn lingering() -> [World; 14] {
             threads: 2,
             partitions: 2,
             moves: &[(0, 1)],
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             ..patient("a batch that waits, a move, a removal", &[&[(0, 0), (0, 0)]])
         },
         World {
@@ -120,7 +121,7 @@ pub fn dead_letters() -> [World; 11] {
             ..failing("dead letters, a move", &[&[(0, 0), (0, 0)]])
         },
         World {
-            removes: Some((0, None)),
+            changes: &[Change::Remove(0)],
             ..failing("dead letters, a removal", &[&[(0, 0), (0, 0), (0, 0)]])
         },
         World {

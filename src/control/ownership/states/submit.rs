@@ -1,0 +1,109 @@
+//! The steps of a drain thread that looks up the handler of a job, and goes to its desk.
+
+use super::drain::Each;
+use super::positions::{At, InHand};
+use super::state::{Index, LaneState, State};
+use super::world::{Step, World};
+use crate::rules::Rule;
+
+impl World {
+    /// Under the lock of the lanes: the handler of the first ready lane is looked up.
+    pub fn submit(&self, mut next: State, thread: Index, step: Step, each: Each<'_>) {
+        let of = usize::from(next.threads[usize::from(thread)].partition);
+        let Some(kind) = next.partitions[of].first_ready() else {
+            next.threads[usize::from(thread)].at = At::BeforeLeave;
+            return each(step, next);
+        };
+        let lane = next.partitions[of].lanes[kind].as_ref().expect("it is ready");
+        if lane.is_dead {
+            self.post_again(&mut next, of, kind);
+            return each(step, next);
+        }
+        if let Some(registry) = &next.registry {
+            if let Some(entry) = registry.table[kind] {
+                let kind = Index::try_from(kind).expect("few types");
+                let at = At::ReadPlace { kind, number: entry.number };
+                next.threads[usize::from(thread)].at = at;
+            } else {
+                self.submit_to(&mut next, thread, kind, None);
+            }
+            return each(step, next);
+        }
+        let desk = if self.has_consumers {
+            Some(lane.tried_by.unwrap_or(thread))
+        } else {
+            next.handlers[kind]
+        };
+        self.submit_to(&mut next, thread, kind, desk);
+        each(step, next);
+    }
+
+    /// To the handler that was found, if any, or to one that was removed and still gets the job.
+    pub fn submit_to(&self, state: &mut State, thread: Index, kind: usize, desk: Option<Index>) {
+        let of = usize::from(state.threads[usize::from(thread)].partition);
+        let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
+        let Some(desk) = desk.or_else(|| lane.is_owed_to()) else {
+            self.check_unhandled(state, of, kind);
+            return self.take_in_hand(state, thread, of, kind, None);
+        };
+        let me = &mut state.threads[usize::from(thread)];
+        me.at = At::Submit;
+        if !self.leave_to_linger(state, thread, of, kind) {
+            let me = &mut state.threads[usize::from(thread)];
+            me.desk = desk;
+            me.at = At::Desk(Index::try_from(kind).expect("few types"));
+        }
+    }
+
+    /// No item ends without a handler that was put while its type had one, and keeps it.
+    fn check_unhandled(&self, state: &mut State, of: usize, kind: usize) {
+        let Some(registry) = &state.registry else { return };
+        let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
+        let most = if lane.job.is_empty() { lane.tail.len().min(self.batch) } else { 0 };
+        let mut items = lane.job.iter().chain(&lane.tail[..most]);
+        if items.any(|item| registry.had_handler_all_along(kind, item.origin)) {
+            state.break_promise("an item of a type with a handler went to none");
+        }
+    }
+
+    /// Under the locks of the lanes and of the desk.
+    pub fn enter_desk(
+        &self,
+        mut next: State,
+        thread: Index,
+        kind: usize,
+        step: Step,
+        each: Each<'_>,
+    ) {
+        let me = &mut next.threads[usize::from(thread)];
+        let (of, number) = (usize::from(me.partition), me.desk);
+        let desk = &mut next.desks[usize::from(number)];
+        if desk.is_held && !self.is_off(Rule::HoldDesk) {
+            desk.tickets.push((me.partition, Index::try_from(kind).expect("few types")));
+            me.at = At::Submit;
+            let lane = next.partitions[of].lanes[kind].as_mut().expect("it is ready");
+            lane.state = LaneState::Posted(number);
+        } else {
+            desk.is_held = true;
+            self.take_in_hand(&mut next, thread, of, kind, Some(number));
+        }
+        each(step, next);
+    }
+
+    fn take_in_hand(
+        &self,
+        state: &mut State,
+        thread: Index,
+        of: usize,
+        kind: usize,
+        desk: Option<Index>,
+    ) {
+        let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
+        self.take_job(lane);
+        let me = &mut state.threads[usize::from(thread)];
+        let kind = Index::try_from(kind).expect("few types");
+        let partition = me.partition;
+        me.in_hand = Some(InHand::new(partition, kind, desk));
+        me.at = At::BeforeLeave;
+    }
+}
