@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from batchqueue._signals import Flag
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import summary_of
-from batchqueue.groups.worker.process import Flag
 from batchqueue.groups.worker.summary import WorkerSummary
 
 _log = logging.getLogger("batchqueue")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from batchqueue._core import ThreadPolicy
+from batchqueue._signals import Flag, signals
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
 from batchqueue.groups.backend import Source
 from batchqueue.groups.balancer import GroupBalancer
@@ -19,7 +20,7 @@ from batchqueue.groups.start import Start
 from batchqueue.groups.worker.leaving import Leaving, is_idle
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import metrics_of
-from batchqueue.groups.worker.process import Flag, leave_at_exit, signals
+from batchqueue.groups.worker.process import leave_at_exit
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnGap, WorkerSettings
 from batchqueue.groups.worker.starting import open_membership, start_threads
@@ -231,7 +232,7 @@ class Worker:
         if self._member is not None and self._member.is_called_by_handler:
             raise ConfigError("run was called by a handler of the worker, which runs already")
         stop, give_up = Flag(), Flag()
-        with signals(stop, give_up):
+        with signals(stop, give_up, "leaving the group"):
             self.start()
             end = None if max_seconds is None else time.monotonic() + max_seconds
             try:

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from batchqueue import QueueForkedError
+from batchqueue._signals import Flag, signals
 from batchqueue.groups import MemoryStreams
-from batchqueue.groups.worker.process import Flag, signals
 from core_support.waits import HANG_S, WAIT_S
 from groups_support.workers import Collected, owns, running, worker_of
 
@@ -99,7 +99,7 @@ def test_second_signal_counts_although_the_first_is_being_logged(caplog):
     caplog.set_level(logging.INFO, "batchqueue")
     logger.addHandler(again)
     try:
-        with signals(stop, give_up):
+        with signals(stop, give_up, "leaving the group"):
             signal.raise_signal(signal.SIGTERM)
             assert stop.is_set
             assert give_up.is_set
