@@ -17,7 +17,7 @@
 | `failure.py`, `start.py` | what a worker does with what fails, and where it starts |
 | `fence.py` | sinks that take nothing twice, and nothing from a former owner |
 | `metrics_sink.py` | the same for metrics in a store |
-| `sink_l1.py`, `sink_owner.py` | what makes metrics of records; whose a sink is |
+| `sink_l1.py` | what makes metrics of records |
 | `errors.py` | errors |
 """
 

@@ -13,7 +13,6 @@ from batchqueue.groups.errors import StaleTokenError, quoted_value
 from batchqueue.groups.fence import FencedBatch
 from batchqueue.groups.record import Record
 from batchqueue.groups.sink_l1 import L1, ByAggregation, ByFunction
-from batchqueue.groups.sink_owner import admit_group, admit_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,9 +151,12 @@ class MetricsSink:
             StoreError: The store cannot be written, for instance because its disk is full.
             StoreUnavailableError: It is busy or down; another attempt may succeed.
         """
+        from batchqueue.outputs.ownership import admit_metrics, admit_owner
+
         partials = self._merged(batch.records)  # before the lock: other writers need not wait
         with self._store.transaction(self._sink_id) as transaction:
-            description = admit_group(transaction, self._name, batch)
+            owner = {"kind": "group", "group": batch.group, "stream": batch.stream}
+            description = admit_owner(transaction, self._name, owner)
             marks = _Marks.of(batch)
             _pass_fence(transaction, batch, marks.token)
             stored = transaction.last_batch(marks.offset)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchqueue.outputs import StoreTransaction
+from batchqueue.outputs.ownership import owner_text
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.fingerprint import differences, fingerprint, incompatible_metrics
@@ -22,13 +23,11 @@ def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
         before: The stored description of the sink; None if it is new.
 
     Raises:
-        SinkError: A group of workers, or another program, has written to it.
+        SinkError: A group of workers, a pipeline, or another program has written to it.
     """
     if before is None or "shards" in before:  # a fingerprint
         return
-    writer = "a program that is not a Spark job"
-    if before.get("kind") == "group":
-        writer = f'group "{before["group"]}" on stream "{before["stream"]}"'
+    writer = owner_text(before, "a program that is not a Spark job")
     raise SinkError(
         f"sink {options.sink_id!r} was written by {writer}: a Spark job would add to its results, "
         "or delete them. Give this job another sinkId"

@@ -244,7 +244,7 @@ class TestOwner:
         message = (
             r"^sink 'default' of \w+Store\(.*\) was written by group \"billing\" on stream"
             r" \"orders\", and group \"\w+\" on stream \"\w+\" would count its records beside"
-            r" those: give each group, stream and job its own sink_id$"
+            r" those: give each group, stream, pipeline and job its own sink_id$"
         )
         with pytest.raises(ConfigError, match=message):
             sink.consume(batch(0, 9, **other))
