@@ -227,6 +227,25 @@ class TransactionalSink(Sink, Protocol):
         ...
 
 
+class LifecycleSink(Sink, Protocol):
+    """A sink that wants to know when a run begins and ends. Both methods are optional.
+
+    All methods of a sink are called on one thread of the run.
+    """
+
+    def open(self, pipeline: str) -> None:
+        """Prepare for a run, before any other call, and drop what a former run did not commit.
+
+        Args:
+            pipeline: The name of the pipeline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what is held, at the end of a run, also after an error."""
+        ...
+
+
 def checked_position(position: Position, source: str) -> str:
     """Return a position as JSON with sorted keys; equal positions give equal texts.
 

@@ -38,11 +38,12 @@ class Graph:
 
     def add_source(self, source: Source, name: str | None) -> Node:
         """Begin a branch."""
-        if not isinstance(source, Source):
+        if isinstance(source, type) or not isinstance(source, Source):
             raise GraphError(
                 f"{source!r} is not a source: it needs name, bounded, schema, initial, plan, "
                 "between, read, lag and commit; give for instance FileSource or IterableSource"
             )
+        self.check_new(source, "branch the flow of the first, or give another instance")
         node = Node(SourceStep(source, self.unused_name(name, source.name)), None)
         self.sources.append(node)
         self._nodes.append(node)
@@ -67,12 +68,22 @@ class Graph:
                 )
             name = given
         else:
-            base = default if default.isprintable() and default else "stage"
+            is_name = isinstance(default, str) and default and default.isprintable()
+            base = default if is_name else "stage"
             name, number = base, 2
             while name in self._names:
                 name, number = f"{base}_{number}", number + 1
         self._names.add(name)
         return name
+
+    def check_new(self, part: object, remedy: str) -> None:
+        """Refuse a source, sink or operator that is in the graph already: two threads would use it.
+
+        Raises:
+            GraphError: It is.
+        """
+        if any(part is _part_of(node.step) for node in self._nodes):
+            raise GraphError(f"{part!r} is in the graph already; {remedy}")
 
     def check(self) -> None:
         """Refuse a graph that cannot run.
@@ -120,7 +131,7 @@ class Flow:
                 where it cannot find it from an empty batch. Default: None, any.
 
         Raises:
-            GraphError: `operation` is neither, or an object is to serve several workers.
+            GraphError: `operation` is neither, or an object is to serve several workers or steps.
             ConfigError: `workers` is out of range.
         """
         if workers is not None:
@@ -136,6 +147,8 @@ class Flow:
                 f"map got an object, {operation!r}, for {workers} workers, which would call it "
                 "concurrently; give a function, or use .stateful(make) after .key_by(...)"
             )
+        if is_object:
+            self._graph.check_new(operation, "give another instance, or use .stateful(make)")
         return self._then(MapStep(operation, workers, schema))
 
     def filter(self, keep: "pc.Expression | Callable[[pa.RecordBatch], Any]") -> "Flow":
@@ -240,6 +253,7 @@ class Flow:
             GraphError: The name is in use.
             ConfigError: The name or the config is invalid.
         """
+        check_name(name)
         if not (config is None or isinstance(config, StageConfig)):
             raise ConfigError(f"config is {config!r}; give a StageConfig")
         return self._then(StageStep(self._graph.unused_name(name, name), config))
@@ -252,17 +266,27 @@ class Flow:
             name: Its name in statistics. Default: None, the name of its class.
 
         Raises:
-            GraphError: `sink` is not a sink, or the name is in use.
+            GraphError: `sink` is not a sink or ends another branch, or the name is in use.
+            ConfigError: The name is invalid.
         """
-        if not isinstance(sink, Sink):
+        if isinstance(sink, type) or not isinstance(sink, Sink):
             raise GraphError(
                 f"{sink!r} is not a sink: it needs batch_rows and write(chunks); give for instance "
                 "MetricsSink, or FunctionSink(function)"
             )
+        self._graph.check_new(sink, "give each branch a sink; joins are for Spark")
         self._then(SinkStep(sink, self._graph.unused_name(name, type(sink).__name__)))
 
     def _then(self, step: Step) -> "Flow":
         return Flow(self._graph, self._graph.add(step, self._node))
+
+
+def _part_of(step: Step) -> object:
+    """Return the instance that a step uses; None if it makes its own."""
+    match step:
+        case SourceStep(source=part) | SinkStep(sink=part) | MapStep(operation=part):
+            return part
+    return None
 
 
 def check_name(name: object) -> None:

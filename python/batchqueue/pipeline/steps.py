@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.pipeline.contract import Operator, Sink, Source
@@ -44,7 +45,7 @@ class FilterStep:
     keep: "pc.Expression | Callable[[pa.RecordBatch], Any]"
 
     def __str__(self) -> str:
-        return f"filter({_name_of(self.keep)})"
+        return f"filter({_name_of(self.keep) if callable(self.keep) else self.keep})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +125,17 @@ class Node:
 
     def path(self) -> "tuple[Node, ...]":
         """Return the nodes from the source to this one."""
-        return (*(self.parent.path() if self.parent else ()), self)
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return tuple(reversed(nodes))
 
 
 def _name_of(value: object) -> str:
-    return getattr(value, "__name__", None) or str(value)
+    """Return a name that is the same in every run, because snapshots refer to it."""
+    if isinstance(value, partial):
+        return _name_of(value.func)
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) and name else type(value).__name__

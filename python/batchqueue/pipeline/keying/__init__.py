@@ -1,0 +1,1 @@
+"""Keys: which partition a row belongs to."""

@@ -1,0 +1,1 @@
+"""Sources, sinks and oracles of the tests of pipelines."""
