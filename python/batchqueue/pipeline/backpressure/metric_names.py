@@ -1,0 +1,106 @@
+"""The metrics of a pipeline: the single list of their names, types, units, and when they change."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class MetricSpec(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: As Prometheus shows it.
+        kind: "counter" or "gauge".
+        labels: Labels of its series, beside `pipeline` and `stage`, which all metrics have.
+        unit: Unit of the value.
+        what: What the value means.
+        changes: When the value must change.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    unit: str
+    what: str
+    changes: str
+
+
+_CHECK = "each check of backpressure"
+_CUT = "each cut"
+_EPOCH = "each epoch on Spark"
+
+
+def _counter(
+    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_pipeline_{name}_total", "counter", labels, unit, what, changes)
+
+
+def _gauge(
+    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_pipeline_{name}", "gauge", labels, unit, what, changes)
+
+
+_P = ("partition",)
+
+
+class PipelineMetric(Enum):
+    """The metrics of a stage or source. What is not known is missing, never 0."""
+
+    ROWS_IN = _counter("rows_in", "rows", "rows that it accepted", "each chunk that comes in")
+    ROWS_OUT = _counter("rows_out", "rows", "rows that it emitted or stored", "each chunk it ends")
+    BYTES_IN = _counter("bytes_in", "bytes", "bytes that it accepted", "each chunk that comes in")
+    BYTES_OUT = _counter(
+        "bytes_out", "bytes", "bytes that it emitted or stored", "each chunk it ends"
+    )
+    QUEUE_ROWS = _gauge(
+        "queue_rows", "rows", "rows accepted and not completed", "each chunk in or completed"
+    )
+    QUEUE_BYTES = _gauge(
+        "queue_bytes", "bytes", "bytes accepted and not completed", "each chunk in or completed"
+    )
+    LAG_RECORDS = _gauge("lag_records", "rows", "rows that are not done", _CHECK, _P)
+    LAG_SECONDS = _gauge(
+        "lag_seconds", "seconds", "time that the lag takes at the present rate", _CHECK, _P
+    )
+    HELD_ROWS = _gauge(
+        "held_rows", "rows", "rows read and not completed", "each chunk read or completed", _P
+    )
+    BUSY_RATIO = _gauge("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
+    SLOW_DOWN_FACTOR = _gauge(
+        "slow_down_factor", "0 to 1", "least factor of it and all stages after it", _CHECK
+    )
+    BACKPRESSURE_ACTIVE = _gauge(
+        "backpressure_active", "1 or 0", "whether backpressure is active at it", _CHECK
+    )
+    EARLY_WARNING = _gauge("early_warning", "1 or 0", "whether it is near its thresholds", _CHECK)
+    STATE = _gauge(
+        "state",
+        "1 or 0",
+        "whether a state machine (partition, backpressure or skew) is in this state",
+        "each change of state",
+        ("machine", "state"),
+    )
+    PAUSED_SECONDS = _counter(
+        "paused_seconds",
+        "seconds",
+        "time that a source was not to plan, by the stage that was the cause",
+        "each check while it is paused",
+        ("cause",),
+    )
+    SKEW_RATIO = _gauge("skew_ratio", "ratio", "largest lag divided by the mean lag", _CHECK)
+    HOT_PARTITIONS = _gauge(
+        "hot_partitions", "partitions", "partitions that lag behind", "each reading of skew"
+    )
+    WANTED_WORKERS = _gauge(
+        "wanted_workers", "workers", "workers that would keep up", "each reading of skew"
+    )
+    CUTS = _counter("cuts", "cuts", "cuts that were committed", _CUT)
+    CUT_SECONDS = _gauge("cut_seconds", "seconds", "time that the last cut took", _CUT)
+    CHUNKS_FAILED = _counter(
+        "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
+    )
+    EPOCH_ROWS = _gauge("epoch_rows", "rows", "rows of the last epoch", _EPOCH)
+    EPOCH_GOAL_SECONDS = _gauge(
+        "epoch_goal_seconds", "seconds", "how long an epoch should take", _EPOCH
+    )
