@@ -1,0 +1,243 @@
+"""`FileSource`: files as a source of a pipeline."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from batchqueue._requirements import require
+from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
+from batchqueue.pipeline.errors import PipelineError, PositionError
+from batchqueue.pipeline.sources.files.listings import (
+    FrozenListings,
+    Listing,
+    Listings,
+    WatchedListing,
+)
+from batchqueue.pipeline.sources.files.paths import Paths, as_list, resolve
+from batchqueue.pipeline.sources.files.position import Place, place_of, position_of
+from batchqueue.pipeline.sources.files.reader import FileReader
+from batchqueue.pipeline.sources.files.scan import FileEntry
+from batchqueue.pipeline.sources.files.settings import (
+    check_schema,
+    checked_columns,
+    checked_listing,
+    checked_options,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+_PARTITION = "files"
+_MOST_SPLITS = 1_024
+
+
+class FilePiece(NamedTuple):
+    """What `FileSource.read` needs to find a piece."""
+
+    entry: FileEntry
+    number: int
+
+
+class FileSource:
+    """Reads Parquet, Arrow, CSV and JSON files, each row once and in the order of their paths.
+
+    A split is a row group of Parquet, a record batch of Arrow, or a whole CSV or JSON file. Only
+    one is read at a time and nothing ahead of it, and no file is opened before it is reached.
+
+    The list of files is made once, and positions hold a digest of it. After a restart it is made
+    again: files that came later are left out and logged, and `SourceChangedError` names files that
+    changed. With `watch` there is no end: new files are noted in `listing` and read.
+
+    Attributes:
+        name: The name in statistics and positions.
+        bounded: Whether it ends.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        format: str | None = None,
+        columns: Sequence[str] | None = None,
+        schema: "pa.Schema | None" = None,
+        name: str | None = None,
+        watch: bool = False,
+        listing: str | os.PathLike[str] | None = None,
+        watch_interval_s: float = 1.0,
+        filesystem: "fs.FileSystem | None" = None,
+        read_options: Any = None,
+        parse_options: Any = None,
+        convert_options: Any = None,
+    ) -> None:
+        """Describe the files. Nothing is opened before the first plan.
+
+        Args:
+            paths: A path, directory, URI or pattern with `*`, `?`, `[0-9]` or `**`, or a list of
+                them. In directories and patterns, names that start with `.` or `_` are hidden, and
+                files of zero bytes are skipped.
+            format: "parquet", "arrow" (IPC files), "csv" or "json" (lines). Default: None, what the
+                names of the files say; they must agree.
+            columns: The columns to read, in this order; of Parquet and Arrow the others are not
+                fetched. Default: None, those of the first file, and a file with more is refused.
+            schema: The names and types of the columns: values are cast, and a column that a file
+                lacks is null. Default: None, that of the first file; the others must have the same.
+            name: The name in positions; a position is refused by a source of another name.
+                Default: None, the paths as given.
+            watch: Whether to wait for more files when all are read. Default: False.
+            listing: Where to note the files that were found, a local path for this source alone;
+                keep it as long as the checkpoint. Needed with `watch`. Default: None.
+            watch_interval_s: Seconds between two searches for files, at least 0. A file is taken
+                once two of them found it unchanged. Default: 1.
+            filesystem: A `pyarrow.fs.FileSystem` that the paths are on. Default: None, the local
+                one, or that of the URI.
+            read_options: `ReadOptions` of `pyarrow.csv` or `pyarrow.json`. Default: None.
+            parse_options: `ParseOptions` of either. Default: None; quoted line breaks are allowed.
+            convert_options: `ConvertOptions` of `pyarrow.csv`. Default: None.
+
+        Raises:
+            ConfigError: A setting is invalid.
+            MissingPackageError: pyarrow is missing.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> import pyarrow.parquet as pq
+            >>> from batchqueue.pipeline import Limit
+            >>> pq.write_table(pa.table({"n": range(100)}), "n.parquet", row_group_size=40)
+            >>> source = FileSource("n.parquet")
+            >>> plan = source.plan(source.initial(), Limit(rows=80, bytes=1 << 20))
+            >>> [batch.num_rows for split in plan.splits for batch in source.read(split)]
+            [40, 40]
+        """
+        require("pyarrow", "FileSource", "files")
+        given = as_list(paths)
+        filesystem, found = resolve(given, filesystem)
+        more = f" and {len(given) - 1} more" if len(given) > 1 else ""
+        self.name = name if name is not None else given[0] + more
+        self.bounded = not watch
+        names = ("read_options", "parse_options", "convert_options")
+        values = (read_options, parse_options, convert_options)
+        options = checked_options(format, dict(zip(names, values, strict=True)))
+        check_schema(schema)
+        chosen = checked_columns(columns)
+        log = checked_listing(watch, listing, watch_interval_s)
+        self._listings: Listings = (
+            FrozenListings(self.name, filesystem, found, format is None)
+            if log is None
+            else WatchedListing(filesystem, found, format is None, log, watch_interval_s)
+        )
+        self._reader = FileReader(filesystem, format, chosen, schema, options)
+
+    def schema(self) -> "pa.Schema":
+        """Return the schema that was given, or else that of the first file."""
+        return self._reader.fit(self._listings).schema
+
+    def initial(self) -> Position:
+        """Return the position before the first file."""
+        return self._position(self._listings.current(), 0, 0)
+
+    def plan(self, start: Position, limit: Limit) -> Plan:
+        """Return the next pieces of files."""
+        place, listing = self._place(start)
+        if place.file == len(listing.files):
+            self._listings.extend()
+        splits: list[Split] = []
+        rows = size = 0
+        pieces = self._splits(listing, place)
+        while len(splits) < _MOST_SPLITS:
+            try:
+                split = next(pieces, None)
+            except PipelineError:
+                if not splits:
+                    raise
+                break  # what comes before a broken file is read before the error is raised
+            if split is None:
+                break
+            if split.rows is None or split.bytes is None:
+                splits += [] if splits else [split]
+                break
+            rows, size = rows + split.rows, size + split.bytes
+            if splits and (rows > limit.rows or size > limit.bytes):
+                break
+            splits.append(split)
+        return Plan(tuple(splits), splits[-1].end if splits else start)
+
+    def between(self, start: Position, end: Position) -> Sequence[Split]:
+        """Return the pieces from one position to a later one."""
+        (first, listing), (last, other) = self._place(start), self._place(end)
+        if other is not listing or last.order < first.order:
+            raise PositionError(
+                f"source {self.name!r}: {end!r} does not follow {start!r}; give positions of one "
+                "listing, in their order"
+            )
+        return list(self._splits(listing, first, last))
+
+    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+        """Read a piece of a file, and nothing ahead of it."""
+        entry, number = split.what
+        return self._reader.read(entry, number, self._listings)
+
+    def lag(self, at: Position) -> dict[str, Lag]:
+        """Return the rows that follow, if all files that follow were opened, and for how long.
+
+        The seconds are the age of the next file; they are known with `watch` only.
+        """
+        place, listing = self._place(at)
+        rows: int | None = 0
+        for number in range(place.file, len(listing.files)):
+            piece = place.piece if number == place.file else 0
+            more = self._reader.known_rows(listing.files[number], piece)
+            if rows is None or more is None:
+                rows = None
+                break
+            rows += more
+        seconds = None
+        if not self.bounded:
+            following = listing.files[place.file : place.file + 1]
+            since = [time.time() - (file.mtime_ns or 0) / 1e9 for file in following]
+            seconds = max(0.0, sum(since))
+        return {_PARTITION: Lag(rows, seconds)}
+
+    def commit(self, end: Position) -> None:
+        """Do nothing: files stay where they are."""
+
+    def __repr__(self) -> str:
+        return f"FileSource({self.name!r})"
+
+    def _place(self, position: Position) -> tuple[Place, Listing]:
+        place = place_of(self.name, position)
+        listing = self._listings.find(place)
+        if place.file > len(listing.files) or place.at != listing.at(place.file, place.piece):
+            raise PositionError(
+                f"source {self.name!r}: {position!r} does not fit the list of its files; begin "
+                "with a new checkpoint"
+            )
+        return place, listing
+
+    def _position(self, listing: Listing, file: int, piece: int) -> Position:
+        return position_of(self.name, Place(listing.mark, file, piece, listing.at(file, piece)))
+
+    def _splits(self, listing: Listing, first: Place, last: Place | None = None) -> Iterator[Split]:
+        for number in range(first.file, len(listing.files)):
+            entry = listing.files[number]
+            if last is not None and (number, 0) >= last.order:
+                return
+            pieces = self._reader.pieces(entry, self._listings)
+            begin = first.piece if number == first.file else 0
+            if begin >= len(pieces):
+                raise PositionError(
+                    f"source {self.name!r}: there is no piece {begin} in {entry.path}, which has "
+                    f"{len(pieces)}; begin with a new checkpoint"
+                )
+            for index in range(begin, len(pieces)):
+                if last is not None and (number, index) >= last.order:
+                    return
+                following = (number, index + 1) if index + 1 < len(pieces) else (number + 1, 0)
+                yield Split(
+                    _PARTITION,
+                    self._position(listing, number, index),
+                    self._position(listing, *following),
+                    *pieces[index],
+                    FilePiece(entry, index),
+                )

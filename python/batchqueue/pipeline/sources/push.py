@@ -1,0 +1,191 @@
+"""`PushSource`: rows that the program hands over itself."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
+from batchqueue.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FIELD = "batches"
+
+
+class _Pushed(NamedTuple):
+    batch: "pa.RecordBatch"
+    done: "Future[None]"
+
+
+class PushSource:
+    """A source of the batches that `PipelineRun.push` is given; the position is their count.
+
+    `push` returns when a cut has the batch. What it did not confirm, because the process or the run
+    ended, is not kept: push it again. It may have been stored, so each batch counts at least once.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from batchqueue.pipeline import FunctionSink, Pipeline, PushSource
+        >>> rows = []
+        >>> flow = Pipeline("orders")
+        >>> flow.source(PushSource()).to(FunctionSink(rows.extend))
+        >>> with flow.start() as run:
+        ...     run.push(pa.record_batch({"cents": [3, 4]}))
+        ...     print(rows[0]["cents"].to_pylist())
+        [3, 4]
+    """
+
+    bounded = False
+
+    def __init__(self, *, name: str = "push", schema: "pa.Schema | None" = None) -> None:
+        """Make a source without rows.
+
+        Args:
+            name: Its name in checkpoints and statistics. Default: "push".
+            schema: The columns that each batch must have. Default: None, any.
+
+        Raises:
+            ConfigError: The name is invalid.
+        """
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ConfigError(f"name is {name!r}; give printable characters, at least one")
+        self.name = name
+        self._schema = schema
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[_Pushed] = deque()
+        self._numbered: dict[int, _Pushed] = {}
+        self._is_closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "_schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def push(self, data: "pa.RecordBatch | pa.Table") -> "Future[None]":
+        """Enqueue rows; the result is set when a cut has them, or the run has ended without.
+
+        Args:
+            data: A record batch, or a table.
+
+        Raises:
+            ConfigError: It is neither, or has other columns than the schema.
+        """
+        import pyarrow as pa
+
+        if isinstance(data, pa.Table):
+            batches = data.combine_chunks().to_batches()
+            data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
+        if not isinstance(data, pa.RecordBatch):
+            raise ConfigError(f"push got a {type(data).__name__}; give a record batch or a table")
+        if self._schema is not None and not data.schema.equals(self._schema):
+            raise ConfigError(
+                f"push got columns {data.schema.names}, and source {self.name!r} has "
+                f"{self._schema.names}; give these, with their types"
+            )
+        pushed = _Pushed(data, Future())
+        if data.num_rows == 0:
+            pushed.done.set_result(None)
+            return pushed.done
+        with self._lock:
+            if not self._is_closed:
+                self._waiting.append(pushed)
+                return pushed.done
+        _refuse(pushed, None)
+        return pushed.done
+
+    def open(self) -> None:
+        """Accept batches: a run begins."""
+        with self._lock:
+            self._is_closed = False
+
+    def drop(self, error: BaseException | None = None) -> None:
+        """Accept nothing more, and refuse what no cut has: the run has ended."""
+        with self._lock:
+            self._is_closed = True
+            dropped = [*self._numbered.values(), *self._waiting]
+            self._numbered.clear()
+            self._waiting.clear()
+        for pushed in dropped:
+            _refuse(pushed, error)
+
+    def schema(self) -> "pa.Schema":
+        """Return the given schema; an empty one if there is none."""
+        import pyarrow as pa
+
+        return pa.schema([]) if self._schema is None else self._schema
+
+    def initial(self) -> Position:
+        """Return the position of the first batch."""
+        return {_FIELD: 0}
+
+    def plan(self, start: Position, limit: Limit) -> Plan:
+        """Return the next batches as splits, up to the limit."""
+        at, rows, size = start[_FIELD], 0, 0
+        splits: list[Split] = []
+        with self._lock:
+            while (pushed := self._at(at)) is not None:
+                rows, size = rows + pushed.batch.num_rows, size + pushed.batch.nbytes
+                if splits and (rows > limit.rows or size > limit.bytes):
+                    break
+                splits.append(_split(at, pushed.batch))
+                at += 1
+        return Plan(tuple(splits), splits[-1].end if splits else start)
+
+    def between(self, start: Position, end: Position) -> Sequence[Split]:
+        """Return the batches that are still there; others were not confirmed, and come again."""
+        with self._lock:
+            return [
+                _split(at, self._numbered[at].batch)
+                for at in range(start[_FIELD], end[_FIELD])
+                if at in self._numbered
+            ]
+
+    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+        """Return a batch."""
+        with self._lock:
+            batch = self._numbered[split.what].batch
+        yield batch
+
+    def lag(self, at: Position) -> dict[str, Lag]:
+        """Return the rows that wait."""
+        del at
+        with self._lock:
+            rows = sum(pushed.batch.num_rows for pushed in self._waiting)
+        return {"0": Lag(rows, None)}
+
+    def commit(self, end: Position) -> None:
+        """Confirm the batches that a cut has."""
+        with self._lock:
+            done = [number for number in self._numbered if number < end[_FIELD]]
+            confirmed = [self._numbered.pop(number) for number in done]
+        for pushed in confirmed:
+            pushed.done.set_result(None)
+
+    def _at(self, number: int) -> _Pushed | None:
+        """Return a batch by its number; one that waits gets the number if there is none."""
+        if number not in self._numbered and self._waiting:
+            self._numbered[number] = self._waiting.popleft()
+        return self._numbered.get(number)
+
+
+def _refuse(pushed: _Pushed, cause: BaseException | None) -> None:
+    error = PipelineError(
+        f"the run has ended before a cut had the batch of {pushed.batch.num_rows} rows; push it "
+        "again to the next run"
+    )
+    error.__cause__ = cause
+    pushed.done.set_exception(error)
+
+
+def _split(number: int, batch: "pa.RecordBatch") -> Split:
+    start, end = {_FIELD: number}, {_FIELD: number + 1}
+    return Split("0", start, end, batch.num_rows, batch.nbytes, number)
