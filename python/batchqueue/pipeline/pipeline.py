@@ -1,10 +1,24 @@
 """`Pipeline`: a graph with a name, and the settings that all of its runs share."""
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from batchqueue.exceptions import ConfigError
+from batchqueue.groups.skew import SkewDetectionConfig
+from batchqueue.pipeline.backpressure.config import BackpressureConfig
+from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.graph import Flow, Graph, check_name
 from batchqueue.pipeline.stage_config import StageConfig
 from batchqueue.policies import check_finite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from batchqueue.pipeline.runner.run import PipelineRun
+    from batchqueue.pipeline.runner.summary import RunSummary
+    from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
 _LEAST_BYTES = 1 << 20
 
@@ -18,6 +32,8 @@ class Pipeline:
         *,
         checkpoint: str | None = None,
         stage: StageConfig | None = None,
+        backpressure: BackpressureConfig | None = None,
+        skew: SkewDetectionConfig | None = None,
         cut_interval_s: float = 5,
         max_bytes: int = 256 << 20,
     ) -> None:
@@ -30,6 +46,9 @@ class Pipeline:
                 beginning of its sources, or where a transactional sink says.
             stage: The settings of stages that are given none. Default: None,
                 `StageConfig()`.
+            backpressure: When stages signal that they are under pressure, and which sources obey.
+                Default: None, `BackpressureConfig()`.
+            skew: When partitions of a source count as hot. Default: None, `SkewDetectionConfig()`.
             cut_interval_s: Seconds between two cuts, at least 0.1. After a crash, what came after
                 the last cut is read again. Default: 5.
             max_bytes: The most bytes of data in all stages together, at least 1 MB; each may hold
@@ -44,11 +63,17 @@ class Pipeline:
             raise ConfigError(f"max_bytes is {max_bytes!r}; give an int of at least {_LEAST_BYTES}")
         if not (stage is None or isinstance(stage, StageConfig)):
             raise ConfigError(f"stage is {stage!r}; give a StageConfig")
+        if not (backpressure is None or isinstance(backpressure, BackpressureConfig)):
+            raise ConfigError(f"backpressure is {backpressure!r}; give a BackpressureConfig")
+        if not (skew is None or isinstance(skew, SkewDetectionConfig)):
+            raise ConfigError(f"skew is {skew!r}; give a SkewDetectionConfig")
         if not (checkpoint is None or (isinstance(checkpoint, str) and checkpoint)):
             raise ConfigError(f"checkpoint is {checkpoint!r}; give the path of a directory")
         self.name = name
         self.checkpoint = checkpoint
         self.stage_config = stage or StageConfig()
+        self.backpressure = backpressure or BackpressureConfig()
+        self.skew = skew or SkewDetectionConfig()
         self.cut_interval_s = cut_interval_s
         self.max_bytes = max_bytes
         self.graph = Graph()
@@ -64,6 +89,116 @@ class Pipeline:
             GraphError: `source` is not a source, or the name is in use.
         """
         return Flow(self.graph, self.graph.add_source(source, name))
+
+    def on_spark(self, spark: "SparkSession", **options: Any) -> "SparkPipeline":
+        """Return the same graph as queries of Spark; nothing runs yet.
+
+        Args:
+            spark: The session that runs it.
+            options: `checkpoint`, `trigger_ms`, `target_epoch_ms` and others, see `SparkOptions`;
+                and those of `MetricsWriter`, such as `onNewQuery`, for its exactly-once sinks.
+
+        Raises:
+            ConfigError: An option is invalid.
+            GraphError: The graph is not complete.
+            NotOnSparkError: A part of it does not run on Spark; the message names it.
+            SourcePickleError: A source cannot be sent to Spark's processes.
+            MissingPackageError: pyspark is not installed.
+
+        Example:
+            pipeline.on_spark(spark).start().awaitTermination()
+        """
+        from batchqueue.pipeline.spark.pipeline import SparkPipeline
+
+        return SparkPipeline(spark, self, **options)
+
+    def start(self) -> "PipelineRun":
+        """Run in the background of this process, from the last cut on.
+
+        Returns:
+            The run. Use it in a `with` block, which stops it, or call `stop`.
+
+        Raises:
+            GraphError: The graph cannot run, or is not that of the checkpoint.
+            CheckpointError: The checkpoint is in use, belongs to another pipeline, or cannot be
+                used.
+            CutError: The checkpoint and the sinks do not belong together.
+            StageFailedError: A sink or an operator could not be made ready.
+        """
+        from batchqueue.pipeline.runner.run import PipelineRun
+
+        return PipelineRun(self)
+
+    def run(self, timeout: float | None = None, *, grace: float = 30) -> "RunSummary":
+        """Run in this process until the sources end, or SIGTERM or Ctrl-C.
+
+        These signals are handled if this is the main thread. After the first, nothing more is read,
+        and what was read is handled and becomes part of a last cut. A second one gives that up: the
+        cut before stands.
+
+        Args:
+            timeout: Stop after this many seconds, as after a signal. Default: None, no limit.
+            grace: Seconds from a signal, or the timeout, to the end. If they are not enough, for
+                instance because a sink hangs, the last cut stands, what came after it is read again
+                by the next run, and the summary is not `complete`. Default: 30.
+
+        Returns:
+            What the run has done.
+
+        Raises:
+            ConfigError: A setting is invalid.
+            GraphError: As `start`, which raises further errors.
+            StageFailedError: An operator, a sink or a source raised.
+
+        Example:
+            >>> from batchqueue.pipeline import FunctionSink, IterableSource, Pipeline
+            >>> total = 0
+            >>> def add(chunks):
+            ...     global total
+            ...     total += sum(sum(chunk["cents"].to_pylist()) for chunk in chunks)
+            >>> flow = Pipeline("orders")
+            >>> orders = IterableSource(lambda: ({"cents": cents} for cents in range(1000)))
+            >>> flow.source(orders).to(FunctionSink(add))
+            >>> flow.run().rows_written
+            1000
+            >>> total
+            499500
+        """
+        from batchqueue.pipeline.runner.foreground import run_in_foreground
+
+        return run_in_foreground(self, timeout, grace)
+
+    def explain(self) -> str:
+        """Return the graph as text: a line per source, stage and sink, and what each promises.
+
+        Raises:
+            GraphError: The graph cannot run.
+        """
+        from batchqueue.pipeline.drawing import explained
+
+        return explained(self.compiled())
+
+    def picture(self, path: "str | os.PathLike[str]") -> None:
+        """Draw the graph. `PipelineRun.picture` draws what it does at a moment, too.
+
+        Args:
+            path: The SVG file to write.
+
+        Raises:
+            GraphError: The graph cannot run.
+            OSError: The file cannot be written.
+        """
+        from batchqueue.pipeline.drawing import svg
+
+        Path(path).write_text(svg(self.name, self.compiled()), encoding="utf-8")
+
+    def compiled(self) -> CompiledGraph:
+        """Return the sources and stages that run in this process.
+
+        Raises:
+            GraphError: The graph cannot run.
+        """
+        return compile_graph(self.graph, self.stage_config)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"

@@ -1,0 +1,279 @@
+"""From a graph to the stages that a process runs. Pure: it starts nothing."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from batchqueue.pipeline.contract import Source
+from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.graph import Graph
+from batchqueue.pipeline.operators import ChainStep, MergeAggregateStep, PartialAggregateStep
+from batchqueue.pipeline.stage_config import MAX_CHUNK_ROWS, StageConfig
+from batchqueue.pipeline.steps import (
+    AggregateStep,
+    FilterStep,
+    KeyByStep,
+    MapStep,
+    Node,
+    SinkStep,
+    SourceStep,
+    StageStep,
+    StatefulStep,
+)
+
+
+class Route(enum.Enum):
+    """Which worker of a stage gets a chunk."""
+
+    ANY = "any"
+    """The one with the fewest chunks, in turn where several have the same number."""
+    SOURCE_PARTITION = "source partition"
+    """The one of the source partition that it comes from."""
+    KEY = "key"
+    """The chunk is split, and each row goes to the worker of its key."""
+
+
+@dataclass(frozen=True, eq=False)
+class StagePlan:
+    """A stage: operators that run one after the other in each worker, or a sink.
+
+    Attributes:
+        name: Its name, unique in the pipeline and the same in each run of an equal graph.
+        source: The name of the source that its chunks come from.
+        upstream: The name of the stage before it, or of the source.
+        config: Its settings.
+        workers: Its threads.
+        route: Which worker gets a chunk.
+        key: The key, if the route is by key.
+        steps: Its operators, in order; empty for a sink.
+        sink: The sink, or None.
+    """
+
+    name: str
+    source: str
+    upstream: str
+    config: StageConfig
+    workers: int
+    route: Route = Route.ANY
+    key: KeyByStep | None = None
+    steps: tuple[ChainStep, ...] = ()
+    sink: SinkStep | None = None
+
+    @property
+    def partitions(self) -> int:
+        """The partitions that keys are hashed to; each worker has an equal number of them."""
+        return max(self.workers, self.config.partition_count or self.workers)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """What a process runs.
+
+    Attributes:
+        sources: The sources by name, in the order of their declaration.
+        stages: The stages; each one follows the stage before it.
+    """
+
+    sources: dict[str, Source]
+    stages: tuple[StagePlan, ...]
+
+    def after(self, name: str) -> tuple[StagePlan, ...]:
+        """Return the stages that a source or stage feeds."""
+        return tuple(stage for stage in self.stages if stage.upstream == name)
+
+    def chunk_rows_after(self, name: str) -> int:
+        """Return the most rows of the chunks that a source or stage emits."""
+        return min(stage.config.chunk_rows for stage in self.after(name))
+
+
+def compile_graph(graph: Graph, config: StageConfig) -> CompiledGraph:
+    """Return the sources and stages of a graph.
+
+    Neighbouring operators share a stage, up to a `stage`, a `key_by`, other `workers` or a branch.
+    Each sink is a stage, so that a slow sink is seen as one.
+
+    Args:
+        graph: The graph.
+        config: The settings of stages that have none.
+
+    Raises:
+        GraphError: The graph cannot run.
+    """
+    graph.check()
+    return _Compiler(graph, config).compiled()
+
+
+@dataclass(eq=False)
+class _Compiler:
+    graph: Graph
+    config: StageConfig
+    stages: list[StagePlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._children: dict[int, list[Node]] = {}
+        self._names: set[str] = set()
+        for node in _nodes(self.graph):
+            if node.parent is not None:
+                self._children.setdefault(id(node.parent), []).append(node)
+            if isinstance(node.step, SourceStep | StageStep | SinkStep):
+                self._names.add(node.step.name)
+
+    def compiled(self) -> CompiledGraph:
+        sources = {}
+        for node in self.graph.sources:
+            assert isinstance(node.step, SourceStep)
+            sources[node.step.name] = node.step.source
+            self._branches(node, node.step.name, node.step.name)
+        return CompiledGraph(sources, tuple(self.stages))
+
+    def _branches(self, node: Node, source: str, upstream: str) -> None:
+        """Begin a stage with each child of a node that ends one."""
+        for child in self._children[id(node)]:
+            self._follow(child, source, upstream, None)
+
+    def _follow(self, node: Node, source: str, upstream: str, stage: StagePlan | None) -> None:
+        """Add a node to a stage that is not complete, or begin another one with it."""
+        step = node.step
+        if isinstance(step, SinkStep):
+            _check_batch_rows(step)
+            above = upstream if stage is None else self._complete(stage)
+            config = self.config if stage is None else stage.config
+            self.stages.append(StagePlan(step.name, source, above, config, 1, sink=step))
+            return
+        extended = None if stage is None else _extended(stage, step)
+        if extended is None:
+            above = upstream if stage is None else self._complete(stage)
+            extended = self._begun(node, source, above)
+        if isinstance(step, AggregateStep) and step.spread > 1:
+            above = self._complete(extended)
+            label = self._unused(_label(step))
+            merge = (MergeAggregateStep(step.aggregation),)
+            extended = replace(_configured(label, source, above, self.config, 1), steps=merge)
+        if len(self._children[id(node)]) > 1:
+            self._branches(node, source, self._complete(extended))
+        else:
+            self._follow(self._children[id(node)][0], source, upstream, extended)
+
+    def _begun(self, node: Node, source: str, upstream: str) -> StagePlan:
+        step = node.step
+        if isinstance(step, StageStep):
+            return _configured(step.name, source, upstream, step.config or self.config)
+        name = self._unused(_label(step))
+        if isinstance(step, KeyByStep):
+            stage = _configured(name, source, upstream, self.config)
+            return _keyed(stage, step)
+        assert not isinstance(step, SourceStep | SinkStep)
+        workers = self.config.max_workers
+        if isinstance(step, MapStep) and step.workers is not None:
+            workers = step.workers
+        elif isinstance(step, AggregateStep):
+            workers = step.spread
+        stage = _configured(name, source, upstream, self.config, workers)
+        return replace(stage, steps=(_in_chain(step),))
+
+    def _complete(self, stage: StagePlan) -> str:
+        """Add a stage, and return its name."""
+        for step in stage.steps:
+            if (
+                stage.workers > 1
+                and isinstance(step, MapStep)
+                and hasattr(step.operation, "process")
+            ):
+                raise GraphError(
+                    f"stage {stage.name!r} has {stage.workers} workers, which would call the "
+                    f"object of {_label(step)} concurrently; give a function, use "
+                    ".stateful(make), or give map workers=1"
+                )
+        self.stages.append(stage)
+        return stage.name
+
+    def _unused(self, label: str) -> str:
+        name, number = label, 2
+        while name in self._names:
+            name, number = f"{label}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+
+def _check_batch_rows(step: SinkStep) -> None:
+    rows: object = step.sink.batch_rows
+    if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= MAX_CHUNK_ROWS:
+        raise GraphError(
+            f"{step} has batch_rows {rows!r}; it must be an int from 1 to {MAX_CHUNK_ROWS:,}"
+        )
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """Return the nodes that lead to sinks, each once and after its parent."""
+    seen: set[int] = set()
+    for sink in graph.sinks:
+        for node in sink.path():
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+
+
+def _extended(stage: StagePlan, step: object) -> StagePlan | None:
+    """Return a stage with one more step; None if the step begins another stage."""
+    match step:
+        case MapStep(workers=workers) if workers not in {None, stage.workers}:
+            return None
+        case KeyByStep():
+            # The name and the settings of `.stage(...)` are those of the `key_by` after it.
+            is_new = not stage.steps and stage.key is None
+            return _keyed(stage, step) if is_new else None
+        case AggregateStep() if not _meets_groups(stage, step):
+            return None
+        case MapStep() | FilterStep() | AggregateStep() | StatefulStep():
+            return replace(stage, steps=(*stage.steps, _in_chain(step)))
+    return None
+
+
+def _in_chain(step: MapStep | FilterStep | AggregateStep | StatefulStep) -> ChainStep:
+    """Return what a chain does for a step: of a spread aggregation only the first half."""
+    if isinstance(step, AggregateStep) and step.spread > 1:
+        return PartialAggregateStep(step.aggregation, step.spread)
+    return step
+
+
+def _meets_groups(stage: StagePlan, step: AggregateStep) -> bool:
+    """Whether all rows of a group meet the same worker, or a later stage merges its parts."""
+    if step.spread > 1:
+        return stage.workers == step.spread
+    if stage.workers == 1:
+        return True
+    key = stage.key
+    if key is None or key.partition is not None:
+        return False
+    return set(key.columns) <= set(step.aggregation.keys)
+
+
+def _configured(
+    name: str, source: str, upstream: str, config: StageConfig, workers: int | None = None
+) -> StagePlan:
+    count = config.max_workers if workers is None else workers
+    ordered = config.keep_order and count > 1
+    route = Route.SOURCE_PARTITION if ordered else Route.ANY
+    return StagePlan(name, source, upstream, config, count, route)
+
+
+def _keyed(stage: StagePlan, step: KeyByStep) -> StagePlan:
+    workers = step.partitions or stage.config.max_workers
+    return replace(stage, workers=workers, route=Route.KEY, key=step)
+
+
+def _label(step: object) -> str:
+    """Name a stage after its first step, without anything that changes from run to run."""
+    match step:
+        case MapStep(operation=operation):
+            return f"map({_called(operation)})"
+        case FilterStep(keep=keep):
+            return f"filter({_called(keep)})" if hasattr(keep, "__name__") else "filter"
+        case StatefulStep(make=make):
+            return f"stateful({_called(make)})"
+    return str(step)
+
+
+def _called(operation: object) -> str:
+    name = getattr(operation, "__name__", type(operation).__name__)
+    return name if isinstance(name, str) and name.isprintable() else type(operation).__name__

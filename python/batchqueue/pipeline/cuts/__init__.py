@@ -1,0 +1,1 @@
+"""Cuts: what is kept of them, and which one a run continues from."""

@@ -1,0 +1,261 @@
+"""`assemble`: makes the parts of a run, and decides where it begins."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from batchqueue.exceptions import BatchQueueError
+from batchqueue.pipeline.compiling import CompiledGraph, StagePlan
+from batchqueue.pipeline.contract import Position, TransactionalSink, checked_position
+from batchqueue.pipeline.cuts.checkpoint import Checkpoint, State
+from batchqueue.pipeline.cuts.recovery import Positions, Recovery, StoredCut, recover
+from batchqueue.pipeline.errors import CutError, GraphError, OperatorError, StageFailedError
+from batchqueue.pipeline.runner.cuts import Cutter
+from batchqueue.pipeline.runner.ending import Ending
+from batchqueue.pipeline.runner.gate import RunEnded
+from batchqueue.pipeline.runner.source_thread import SourceThread
+from batchqueue.pipeline.runner.stage import Stage
+from batchqueue.pipeline.runner.worker import OperatorWorker, SinkWorker, Worker
+
+if TYPE_CHECKING:
+    from batchqueue.pipeline.pipeline import Pipeline
+
+OnStep = Callable[[str], None]
+
+
+def ignore(step: str) -> None:
+    """Take no note of a step."""
+    del step
+
+
+@dataclass(eq=False)
+class Assembly:
+    """The parts of a run.
+
+    Attributes:
+        pipeline: The name of the pipeline.
+        ending: What ends the run early.
+        sources: The sources.
+        stages: The stages, each behind the one before it.
+        checkpoint: The checkpoint, or None.
+        cutter: What takes cuts.
+        positions: Where each source begins.
+        replay_to: Up to where each source reads again for the sinks that lack a cut; None if all
+            have the same.
+        ahead: The sinks that have that cut.
+        pausing: Held while a pause begins or ends.
+    """
+
+    pipeline: str
+    ending: Ending
+    sources: list[SourceThread]
+    stages: list[Stage]
+    checkpoint: Checkpoint | None
+    cutter: Cutter
+    positions: dict[str, Position] = field(default_factory=dict)
+    replay_to: Positions | None = None
+    ahead: frozenset[str] = frozenset()
+    pausing: threading.RLock = field(default_factory=threading.RLock)
+
+    def pause(self, source: SourceThread, reason: str) -> None:
+        """Pause a source, and notify the operators behind it."""
+        with self.pausing:
+            reasons = source.control.reasons
+            if reason not in reasons:
+                source.control.pause(reason)
+                if not reasons:
+                    self._notify_of_pause(source.name, reason)
+
+    def resume(self, source: SourceThread, reason: str | None = None) -> None:
+        """End the pause of a source for a reason, or for all, and notify the operators."""
+        with self.pausing:
+            reasons = source.control.reasons
+            if not reasons:
+                return
+            if not [each for each in reasons if reason not in {None, each}]:
+                # Before the source continues, so that operators hear of it before a chunk.
+                self._notify_of_pause(source.name, None)
+            source.control.resume(reason)
+
+    def _notify_of_pause(self, source: str, reason: str | None) -> None:
+        for stage in self.stages:
+            if stage.plan.source == source and stage.plan.sink is None:
+                stage.notify_of_pause(reason)
+
+    def skip(self, sinks: frozenset[str]) -> None:
+        """Have these sinks, and no others, drop what comes from now on."""
+        for stage in self.stages:
+            if stage.plan.sink is not None:
+                is_ahead = stage.name in sinks
+                stage.results(stage.order(partial(_skip, is_ahead)))
+
+    def shut_down(self, timeout: float) -> list[str]:
+        """End the threads of the stages, in seconds; return the stages that are still busy."""
+        until = time.monotonic() + timeout
+        # What may hang comes last, so that the others have time.
+        stages = sorted(self.stages, key=lambda stage: stage.busy.is_open)
+        return [
+            stage.name
+            for stage in stages
+            if not stage.shut_down(max(0.0, until - time.monotonic()))
+        ]
+
+
+def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
+    """Start the stages of a pipeline, and find out where its sources begin.
+
+    Raises:
+        GraphError: The graph cannot run, or is not that of the checkpoint.
+        CheckpointError: The checkpoint is in use, or cannot be used.
+        CutError: The checkpoint and the sinks do not belong together.
+        StageFailedError: A sink or an operator could not be made ready.
+    """
+    graph = pipeline.compiled()
+    checkpoint = None
+    if pipeline.checkpoint is not None:
+        checkpoint = Checkpoint(pipeline.checkpoint, pipeline.name)
+    stages: list[Stage] = []
+    ending = Ending()
+    parts = Assembly(
+        pipeline.name, ending, [], stages, checkpoint, Cutter([], stages, checkpoint, on_step)
+    )
+    try:
+        _start_stages(parts, graph, pipeline.max_bytes // len(graph.stages))
+        cutter = parts.cutter
+        for name, source in graph.sources.items():
+            outlets = [stage for stage in stages if stage.plan.upstream == name]
+            parts.sources.append(
+                SourceThread(
+                    name,
+                    source,
+                    outlets,
+                    chunk_rows=graph.chunk_rows_after(name),
+                    ending=ending,
+                    cut=lambda: cutter.number + 1,
+                )
+            )
+        cutter.sources = parts.sources
+        _recover(parts)
+    except BaseException as error:
+        ending.give_up()
+        parts.shut_down(0.0)
+        if checkpoint is not None:
+            checkpoint.close()
+        if isinstance(error, RunEnded) and ending.failure is not None:
+            _raise(ending.failure)
+        raise
+    return parts
+
+
+def _start_stages(parts: Assembly, graph: CompiledGraph, max_bytes: int) -> None:
+    """Start the stages, the sinks first: each one needs those that it feeds."""
+    by_name: dict[str, Stage] = {}
+    for plan in reversed(graph.stages):
+        outlets = [by_name[after.name] for after in graph.after(plan.name)]
+        stage = Stage(plan, outlets, max_bytes, parts.ending)
+        rows = graph.chunk_rows_after(plan.name) if outlets else plan.config.chunk_rows
+        stage.start(parts.pipeline, _workers(stage, parts.pipeline, rows))
+        by_name[plan.name] = stage
+        parts.stages.insert(0, stage)
+
+
+def _workers(stage: Stage, pipeline: str, chunk_rows: int) -> list[Worker]:
+    plan: StagePlan = stage.plan
+    if plan.sink is not None:
+        return [SinkWorker(stage, plan.sink.sink, pipeline)]
+    return [OperatorWorker(stage, number, chunk_rows) for number in range(plan.workers)]
+
+
+def _recover(parts: Assembly) -> None:
+    """Open operators and sinks, and bring them and the sources to the cut that counts."""
+    sinks: dict[str, StoredCut | None] = {}
+    stateful: dict[str, int] = {}
+    for stage in parts.stages:
+        opened = stage.results(stage.order(lambda worker: worker.open()))
+        if stage.plan.sink is None:
+            if opened[0]:
+                stateful[stage.name] = len(opened)
+        elif isinstance(stage.plan.sink.sink, TransactionalSink):
+            sinks[stage.name] = opened[0]
+    kept = [] if parts.checkpoint is None else parts.checkpoint.cuts()
+    recovery = recover(kept, sinks, repr(parts.checkpoint))
+    if stateful and not kept:
+        _refuse_lost_state(next(iter(stateful)), sinks)
+    _place(parts, recovery)
+    state: dict[tuple[str, int], bytes] = {}
+    if parts.checkpoint is not None:
+        state = parts.checkpoint.state(recovery.cut)
+        _check_workers(state, stateful)
+        if recovery.cut not in {cut.number for cut in kept}:
+            parts.checkpoint.begin(recovery.cut, parts.positions, state)
+    for stage in parts.stages:
+        if stage.name in stateful:
+            stage.results(stage.order(partial(_restore, state, stage.name)))
+    if recovery.ahead:
+        parts.skip(recovery.ahead)
+    parts.cutter.begin(recovery.cut, parts.positions, has_state=bool(stateful))
+
+
+def _place(parts: Assembly, recovery: Recovery) -> None:
+    """Find out where each source begins."""
+    missing = recovery.positions.keys() - {source.name for source in parts.sources}
+    if missing:
+        raise GraphError(
+            f"cut {recovery.cut} has a position of source {min(missing)!r}, which is not in the "
+            "pipeline; give the source that name again, or begin with another checkpoint"
+        )
+    for source in parts.sources:
+        position = recovery.positions.get(source.name)
+        if position is None:
+            position = source.initial()
+            checked_position(position, source.name)
+        parts.positions[source.name] = dict(position)
+    parts.ahead = recovery.ahead
+    if recovery.replay_to is not None:
+        parts.replay_to = {
+            name: recovery.replay_to.get(name, position)
+            for name, position in parts.positions.items()
+        }
+
+
+def _refuse_lost_state(stage: str, sinks: dict[str, StoredCut | None]) -> None:
+    for name, cut in sinks.items():
+        if cut is not None:
+            raise CutError(
+                f"sink {name!r} has cut {cut.number}, and without a checkpoint stage {stage!r} has "
+                f"cut 0: its state is lost; give the pipeline the checkpoint of that cut, or begin "
+                "anew with an empty sink"
+            )
+
+
+def _check_workers(state: dict[tuple[str, int], bytes], stateful: dict[str, int]) -> None:
+    had: dict[str, int] = {}
+    for stage, _ in state:
+        had[stage] = had.get(stage, 0) + 1
+    for stage, count in had.items():
+        if stateful.get(stage) != count:
+            now = stateful.get(stage, 0)
+            raise GraphError(
+                f"the checkpoint has the state of {count} workers of stage {stage!r}, and now it "
+                f"has {now} with state; give it {count} again, or begin with another checkpoint"
+            )
+
+
+def _restore(state: State, stage: str, worker: Worker) -> None:
+    worker.restore(state.get((stage, worker.number)))
+
+
+def _skip(skips: bool, worker: Worker) -> None:
+    assert isinstance(worker, SinkWorker)
+    worker.skips = skips
+
+
+def _raise(failure: StageFailedError) -> NoReturn:
+    """Raise what went wrong before the run: an error of batchqueue needs no wrapper."""
+    cause = failure.__cause__
+    if isinstance(cause, BatchQueueError) and not isinstance(cause, OperatorError):
+        raise cause
+    raise failure

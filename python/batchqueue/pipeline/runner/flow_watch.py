@@ -1,0 +1,142 @@
+"""`FlowWatch`: the thread that watches the stages of a run, and steers its sources."""
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from batchqueue.groups.skew import SkewDetectionConfig
+from batchqueue.pipeline.backpressure.config import BackpressureConfig
+from batchqueue.pipeline.backpressure.controller import FlowController
+from batchqueue.pipeline.backpressure.readings import (
+    Partition,
+    PartitionProgress,
+    StageReading,
+    lag_of,
+)
+from batchqueue.pipeline.backpressure.stage_flow import FlowStage
+from batchqueue.pipeline.backpressure.states import PartitionState
+from batchqueue.pipeline.runner.assembly import Assembly
+from batchqueue.pipeline.runner.source_thread import SourceThread
+from batchqueue.pipeline.runner.stage import Stage
+
+_log = logging.getLogger("batchqueue")
+
+PAUSE_REASON = "backpressure"
+"""The reason of a pause by a signal, beside those by hand."""
+
+
+class FlowWatch:
+    """Checks the pressure of all stages at an interval.
+
+    All sources have credits here, `PushSource` too: the bounded queue and the byte gate of their
+    first stages hold them back. So signals only inform, unless `gate` of the config says otherwise.
+
+    Attributes:
+        controller: What decides.
+    """
+
+    def __init__(
+        self, parts: Assembly, config: BackpressureConfig, skew_config: SkewDetectionConfig
+    ) -> None:
+        """Prepare; `start` starts the thread.
+
+        Args:
+            parts: The parts of the run.
+            config: The thresholds.
+            skew_config: When partitions are hot.
+        """
+        self._parts = parts
+        self._interval_s = config.check_interval_s
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        flows = [
+            FlowStage(name=source.name, downstream=_names(source.outlets), is_source=True)
+            for source in parts.sources
+        ]
+        flows += [
+            FlowStage(name=stage.name, downstream=_names(stage.outlets)) for stage in parts.stages
+        ]
+        self.controller = FlowController(flows, config, skew_config)
+        for stage in parts.stages:
+            self._advance(
+                stage.name,
+                PartitionState.COMPUTING_PARTITION_COUNT,
+                PartitionState.SINGLE_PARTITION
+                if stage.plan.partitions == 1
+                else PartitionState.MULTI_PARTITION,
+                PartitionState.QUEUE_CREATED,
+                PartitionState.WORKERS_SPAWNING,
+                PartitionState.RUNNING,
+            )
+
+    def start(self) -> None:
+        """Begin to check."""
+        name = f"flow of {self._parts.pipeline}"[:60]
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Take note that the run is to end."""
+        with self._lock:
+            if not self._is_stopping:
+                self._is_stopping = True
+                for stage in self._parts.stages:
+                    self._advance(stage.name, PartitionState.STOPPING)
+
+    def end(self) -> None:
+        """Check no more: the run has ended."""
+        self._ended.set()
+        self.stop()
+        for stage in self._parts.stages:
+            self._advance(stage.name, PartitionState.STOPPED)
+
+    def check(self) -> None:
+        """Read all stages, and pause, slow down or resume the sources."""
+        self.controller.check(self._readings())
+        for source in self._parts.sources:
+            decision = self.controller.decision(source.name)
+            source.factor = decision.factor
+            if decision.may_plan:
+                self._parts.resume(source, PAUSE_REASON)
+            else:
+                self._parts.pause(source, PAUSE_REASON)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            try:
+                self.check()
+            except Exception:
+                # The run does not depend on signals: without new ones, they expire.
+                _log.exception(
+                    "pipeline %s: the check of its pressure failed", self._parts.pipeline
+                )
+
+    def _readings(self) -> Mapping[str, StageReading]:
+        readings = {source.name: _reading_of_source(source) for source in self._parts.sources}
+        for stage in self._parts.stages:
+            readings[stage.name] = StageReading(
+                lag=0,  # its rows are in its queue
+                queue_rows=stage.gate.held().rows,
+                rate_per_s=stage.rows_out.per_s,
+                busy_ratio=stage.busy.share,
+            )
+        return readings
+
+    def _advance(self, stage: str, *states: PartitionState) -> None:
+        self.controller.partition_states[stage].advance(*states)
+
+
+def _reading_of_source(source: SourceThread) -> StageReading:
+    partitions: dict[Partition, PartitionProgress] = {
+        name: PartitionProgress.of_lag(lag) for name, lag in source.lag.items()
+    }
+    return StageReading(
+        lag=lag_of(partitions.values()) if partitions else None,
+        queue_rows=0,
+        partitions=partitions,
+        rate_per_s=source.rows_out.per_s,
+    )
+
+
+def _names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
+    return tuple(stage.name for stage in stages)

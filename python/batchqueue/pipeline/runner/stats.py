@@ -1,0 +1,165 @@
+"""`PipelineStats`: the figures of a run at one moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from batchqueue.pipeline.backpressure.controller import FlowController
+from batchqueue.pipeline.contract import Lag, Position
+from batchqueue.pipeline.runner.bottleneck import root
+from batchqueue.pipeline.runner.cuts import Cutter
+from batchqueue.pipeline.runner.source_thread import SourceThread
+from batchqueue.pipeline.runner.stage import Stage
+
+
+@dataclass(frozen=True)
+class SourceStats:
+    """A source at one moment.
+
+    Attributes:
+        name: Its name.
+        state: "reading", "paused" or "finished".
+        rows_out_total: Rows that the first stages accepted; likewise `bytes_out_total`.
+        rows_per_s: How many these are in a second; the mean of the last three seconds.
+        paused_reasons: Why it is paused; empty if it is not.
+        paused_seconds_total: Seconds that it was paused, by reason.
+        held_up_by: The stage at the root of what it waits for; None if it hardly waits for room.
+        lag: How far it was behind at the last cut, by partition.
+        position: Where it reads next.
+    """
+
+    name: str
+    state: str
+    rows_out_total: int
+    bytes_out_total: int
+    rows_per_s: float
+    paused_reasons: tuple[str, ...]
+    paused_seconds_total: Mapping[str, float]
+    held_up_by: str | None
+    lag: Mapping[str, Lag]
+    position: Position
+
+
+@dataclass(frozen=True)
+class StageStats:
+    """A stage at one moment.
+
+    Attributes:
+        name: Its name.
+        workers: Its threads.
+        rows_in_total: Rows that it accepted; likewise `bytes_in_total`.
+        rows_out_total: Rows that it emitted, or that its sink took; likewise `bytes_out_total`.
+        rows_per_s: How many these are in a second; the mean of the last three seconds.
+        queue_rows: Rows that it accepted and has not completed; likewise `queue_bytes`.
+        queue_limit_rows: The most that these can be, unless a single chunk has more.
+        busy_ratio: The share of about the last three seconds that its workers spent in operators or
+            in the sink, 0 to 1.
+        waited_for_ratio: The share of these seconds that what comes before it waited for room here.
+        held_up_by: The stage at the root of what it waits for; None if it hardly waits for room.
+        slow_down_factor: From 1.0, as fast as possible, to 0.0, stop: what this stage and those
+            after it ask for. Sources obey it if `BackpressureConfig.gate` says so.
+        chunks_failed_total: Chunks whose operator or sink raised.
+    """
+
+    name: str
+    workers: int
+    rows_in_total: int
+    bytes_in_total: int
+    rows_out_total: int
+    bytes_out_total: int
+    rows_per_s: float
+    queue_rows: int
+    queue_limit_rows: int
+    queue_bytes: int
+    busy_ratio: float
+    waited_for_ratio: float
+    held_up_by: str | None
+    slow_down_factor: float
+    chunks_failed_total: int
+
+
+@dataclass(frozen=True)
+class PipelineStats:
+    """A run at one moment.
+
+    Attributes:
+        name: The name of the pipeline.
+        state: "running", "stopping", "stopped" or "failed".
+        sources: The sources, by name.
+        stages: The stages, by name, each behind the one before it.
+        cuts_total: Cuts of this run.
+        cut: The number of the last cut.
+        cut_seconds: How long the last cut took; None before the first.
+        missing: The stages whose pressure is not known.
+        cut_waits_for: What the cut that is being taken waits for; None if there is none.
+    """
+
+    name: str
+    state: str
+    sources: Mapping[str, SourceStats]
+    stages: Mapping[str, StageStats]
+    cuts_total: int
+    cut: int
+    cut_seconds: float | None
+    missing: tuple[str, ...]
+    cut_waits_for: str | None
+
+
+def pipeline_stats(
+    name: str,
+    state: str,
+    *,
+    sources: Sequence[SourceThread],
+    stages: Sequence[Stage],
+    cutter: Cutter,
+    controller: FlowController,
+) -> PipelineStats:
+    """Return the figures of a run."""
+    return PipelineStats(
+        name=name,
+        state=state,
+        sources={each.name: _source_stats(each) for each in sources},
+        stages={each.name: _stage_stats(each, controller) for each in stages},
+        cuts_total=cutter.count,
+        cut=cutter.number,
+        cut_seconds=cutter.seconds,
+        missing=controller.missing,
+        cut_waits_for=cutter.holder,
+    )
+
+
+def _source_stats(source: SourceThread) -> SourceStats:
+    reasons = source.control.reasons
+    finished = source.control.has_finished
+    return SourceStats(
+        name=source.name,
+        state="finished" if finished else "paused" if reasons else "reading",
+        rows_out_total=source.rows_out.value,
+        bytes_out_total=source.bytes_out.value,
+        rows_per_s=source.rows_out.per_s,
+        paused_reasons=reasons,
+        paused_seconds_total=source.control.paused_seconds,
+        held_up_by=root(source.outlets),
+        lag=dict(source.lag),
+        position=dict(source.control.position),
+    )
+
+
+def _stage_stats(stage: Stage, controller: FlowController) -> StageStats:
+    held = stage.gate.held()
+    return StageStats(
+        name=stage.name,
+        workers=stage.plan.workers,
+        rows_in_total=stage.rows_in.value,
+        bytes_in_total=stage.bytes_in.value,
+        rows_out_total=stage.rows_out.value,
+        bytes_out_total=stage.bytes_out.value,
+        rows_per_s=stage.rows_out.per_s,
+        queue_rows=held.rows,
+        queue_limit_rows=stage.gate.worker_rows * stage.plan.workers,
+        queue_bytes=held.bytes,
+        busy_ratio=stage.busy.share,
+        waited_for_ratio=stage.waited_for.share,
+        held_up_by=root(stage.outlets),
+        slow_down_factor=controller.effective(stage.name).slow_down_factor,
+        chunks_failed_total=stage.chunks_failed.value,
+    )

@@ -1,0 +1,227 @@
+"""The workers of a stage: one applies operators, the other writes to a sink."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from batchqueue.pipeline.chunks.cutter import ChunkCutter, SizedBatch
+from batchqueue.pipeline.chunks.origin import Origin, with_origin
+from batchqueue.pipeline.contract import Sink, TransactionalSink
+from batchqueue.pipeline.cuts.recovery import Positions, StoredCut
+from batchqueue.pipeline.operators import Chain
+from batchqueue.pipeline.runner.chunks import Chunk, Order
+from batchqueue.pipeline.runner.gate import RunEnded
+from batchqueue.pipeline.runner.stage import Stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Worker:
+    """A worker of a stage. Its thread calls all methods.
+
+    Attributes:
+        number: Its number in the stage, from 0.
+    """
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self.number = number
+        self._stage = stage
+
+    def open(self) -> Any:
+        """Make ready what it works with."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what it works with."""
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Handle chunks, in order; what that raises ends the run."""
+        raise NotImplementedError
+
+    def flush(self, cut: int) -> None:
+        """Emit what should not wait beyond a cut."""
+
+    def snapshot(self) -> bytes | None:
+        """Return the state; None if there is none."""
+        return None
+
+    def restore(self, state: bytes | None) -> None:
+        """Take the state of a former snapshot."""
+
+    def notify_of_pause(self, reason: str | None) -> None:
+        """Take note that the input pauses; with None, that it continues."""
+
+    def obey(self, order: Order) -> None:
+        """Carry out an order; what it raises ends the run."""
+        try:
+            if not self._stage.ending.has_begun:
+                order.result = order.what()
+        except RunEnded:
+            pass
+        except BaseException as error:
+            self._stage.ending.fail(self._stage.name, error)
+        finally:
+            self._stage.complete(order)
+
+
+class OperatorWorker(Worker):
+    """Applies operators, and hands on what they emit."""
+
+    def __init__(self, stage: Stage, number: int, chunk_rows: int) -> None:
+        super().__init__(stage, number)
+        self._cutter = ChunkCutter(chunk_rows)
+        self._chain: Chain | None = None
+        self._known_pause: str | None = None
+
+    def open(self) -> bool:
+        """Make the operators; return whether they have state."""
+        self._chain = Chain(self._stage.plan.steps)
+        return self._chain.has_state
+
+    @property
+    def chain(self) -> Chain:
+        """The operators, which `open` has made."""
+        assert self._chain is not None
+        return self._chain
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Apply the operators to each chunk."""
+        for chunk in chunks:
+            try:
+                if not self._stage.ending.has_begun:
+                    self._emit(self.chain.outputs(chunk.batch), chunk.origin)
+            except RunEnded:
+                pass
+            except BaseException as error:
+                self._stage.chunks_failed.add(1)
+                self._stage.ending.fail(self._stage.name, error, chunk.origin)
+            finally:
+                self._stage.gate.leave(chunk.batch.num_rows, chunk.size, self.number)
+
+    def flush(self, cut: int) -> None:
+        """Emit what should not wait beyond a cut."""
+        if self.chain.keeps_rows:
+            place = f"{self._stage.name}/{self.number}"
+            self._emit(self.chain.flushed(), Origin(cut, place, None, 0))
+
+    def snapshot(self) -> bytes | None:
+        """Return the state of the operators; None if they have none."""
+        return self.chain.snapshot() if self.chain.has_state else None
+
+    def restore(self, state: bytes | None) -> None:
+        """Take the state of a former snapshot."""
+        if state is not None:
+            self.chain.restore(state)
+
+    def notify_of_pause(self, reason: str | None) -> None:
+        """Notify the operators that their input pauses; with None, that it continues."""
+        if reason is None and self._known_pause is not None:
+            self.chain.resume()
+        elif reason is not None and self._known_pause is None:
+            self.chain.pause(reason)
+        self._known_pause = reason
+
+    def _emit(self, batches: "Iterable[pa.RecordBatch]", origin: Origin) -> None:
+        number = 0
+        self._stage.busy.enter()
+        try:
+            for batch in batches:
+                for piece in self._cutter.add(batch):
+                    self._hand_on(piece, origin.child(number))
+                    number += 1
+            for piece in self._cutter.rest():
+                self._hand_on(piece, origin.child(number))
+                number += 1
+        finally:
+            self._stage.busy.leave()
+
+    def _hand_on(self, piece: SizedBatch, origin: Origin) -> None:
+        stage = self._stage
+        for outlet in stage.outlets:
+            outlet.put(piece, origin, stage.busy)
+        stage.rows_out.add(piece.batch.num_rows)
+        stage.bytes_out.add(piece.size)
+
+
+class SinkWorker(Worker):
+    """Writes to a sink, several chunks together if they are there.
+
+    Attributes:
+        sink: The sink.
+        skips: Whether it drops what comes, because the sink has it already. Written by orders.
+    """
+
+    def __init__(self, stage: Stage, sink: Sink, pipeline: str) -> None:
+        super().__init__(stage, 0)
+        self.sink = sink
+        self.skips = False
+        self._pipeline = pipeline
+        self._needs_origins = getattr(sink, "needs_origins", True)
+
+    def open(self) -> StoredCut | None:
+        """Prepare the sink; return its last cut, None if it has none or is not transactional."""
+        begin = getattr(self.sink, "open", None)
+        if begin is not None:
+            begin(self._pipeline)
+        if not isinstance(self.sink, TransactionalSink):
+            return None
+        last = self.sink.last_cut()
+        return None if last is None else StoredCut(*last)
+
+    def close(self) -> None:
+        """Have the sink release what it holds."""
+        end = getattr(self.sink, "close", None)
+        if end is not None:
+            try:
+                end()
+            except BaseException as error:
+                self._stage.ending.fail(self._stage.name, error)
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Write the chunks, in groups of about the rows that the sink wants."""
+        for group in _groups(chunks, self.sink.batch_rows):
+            try:
+                if not (self._stage.ending.has_begun or self.skips):
+                    self._write(group)
+            except BaseException as error:
+                self._stage.chunks_failed.add(len(group))
+                self._stage.ending.fail(self._stage.name, error, group[0].origin)
+            finally:
+                rows = sum(chunk.batch.num_rows for chunk in group)
+                size = sum(chunk.size for chunk in group)
+                self._stage.gate.leave(rows, size, self.number, len(group))
+
+    def commit(self, cut: int, positions: Positions) -> None:
+        """Have the sink store what it was given, with the cut."""
+        assert isinstance(self.sink, TransactionalSink)
+        with self._stage.busy.span():
+            self.sink.commit(cut, positions)
+
+    def _write(self, group: list[Chunk]) -> None:
+        stage, pipeline = self._stage, self._pipeline
+        source = stage.plan.source
+        batches = [each.batch for each in group]
+        if self._needs_origins:
+            origins = [each.origin for each in group]
+            batches = [
+                with_origin(batch, pipeline, source, origin)
+                for batch, origin in zip(batches, origins, strict=True)
+            ]
+        with stage.busy.span():
+            self.sink.write(batches)
+        stage.rows_out.add(sum(each.batch.num_rows for each in group))
+        stage.bytes_out.add(sum(each.size for each in group))
+
+
+def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:
+    """Divide chunks into groups of at most `batch_rows` rows, or of a single chunk."""
+    group: list[Chunk] = []
+    rows = 0
+    for chunk in chunks:
+        if group and rows + chunk.batch.num_rows > batch_rows:
+            yield group
+            group, rows = [], 0
+        group.append(chunk)
+        rows += chunk.batch.num_rows
+    if group:
+        yield group
