@@ -4,6 +4,12 @@ A slow sink slows its sources down, memory stays bounded in rows and bytes, and 
 nothing.
 """
 
+from batchqueue.pipeline.backpressure.config import BackpressureConfig
+from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
+from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
+from batchqueue.pipeline.backpressure.signals import BackpressureSignal
+from batchqueue.pipeline.backpressure.states import BackpressureState, PartitionState, SkewState
+from batchqueue.pipeline.chunks.origin import ChunkOrigin, chunk_origin
 from batchqueue.pipeline.contract import (
     Lag,
     Limit,
@@ -16,38 +22,88 @@ from batchqueue.pipeline.contract import (
     TransactionalSink,
 )
 from batchqueue.pipeline.errors import (
+    CheckpointError,
     CutError,
     GraphError,
     NotOnSparkError,
     PipelineError,
     PositionError,
+    SinkError,
     SourceChangedError,
+    SourceDataError,
     SourcePickleError,
     StageFailedError,
+    StateError,
 )
 from batchqueue.pipeline.graph import Flow
 from batchqueue.pipeline.pipeline import Pipeline
+from batchqueue.pipeline.runner import (
+    PipelineRun,
+    PipelineStats,
+    RunSummary,
+    SourceStats,
+    StageStats,
+)
+from batchqueue.pipeline.sinks import FileSink, FunctionSink, MetricsSink
+from batchqueue.pipeline.sources import (
+    FileSource,
+    IcebergSource,
+    IterableSource,
+    LanceSource,
+    PushSource,
+    SparkFrameSource,
+)
+from batchqueue.pipeline.spark.spark_source import SparkSource
 from batchqueue.pipeline.stage_config import StageConfig
 
 __all__ = [
+    "BackpressureConfig",
+    "BackpressureSignal",
+    "BackpressureState",
+    "CheckpointError",
+    "ChunkOrigin",
     "CutError",
+    "FileSink",
+    "FileSource",
     "Flow",
+    "FunctionSink",
     "GraphError",
+    "IcebergSource",
+    "IterableSource",
     "Lag",
+    "LanceSource",
     "Limit",
+    "MetricsSink",
     "NotOnSparkError",
     "Operator",
+    "PartitionMetrics",
+    "PartitionState",
     "Pipeline",
     "PipelineError",
+    "PipelineMetric",
+    "PipelineRun",
+    "PipelineStats",
     "Plan",
     "Position",
     "PositionError",
+    "PushSource",
+    "RunSummary",
     "Sink",
+    "SinkError",
+    "SkewState",
     "Source",
     "SourceChangedError",
+    "SourceDataError",
     "SourcePickleError",
+    "SourceStats",
+    "SparkFrameSource",
+    "SparkSource",
     "Split",
     "StageConfig",
     "StageFailedError",
+    "StageMetrics",
+    "StageStats",
+    "StateError",
     "TransactionalSink",
+    "chunk_origin",
 ]

@@ -1,0 +1,24 @@
+"""Pipelines on Spark: the same graph as Structured Streaming queries.
+
+```text
+ DRIVER    compile      each sink of the graph becomes a query: stages, then what the sink is there
+             stages     map and filter in mapInArrow, repartition, aggregate, transformWithState
+             sinks      exactly-once sink, file writer of Spark, or functions in the tasks
+           pipeline     SparkPipeline: explain, start, pause, run_batch
+           run          the running queries
+   │
+   │  control           files: pauses, and how long epochs were busy
+   ▼
+ READER    reader       a process per query: any Source as a data source of Spark
+             epochs     where epochs begin and end, pauses
+             epoch_size how many rows: the law
+   ▼
+ TASKS     reader.read_task, stages, sinks
+```
+"""
+
+from batchqueue.pipeline.spark.pipeline import SparkPipeline
+from batchqueue.pipeline.spark.run import SparkRun
+from batchqueue.pipeline.spark.spark_source import SparkSource
+
+__all__ = ["SparkPipeline", "SparkRun", "SparkSource"]

@@ -1,0 +1,83 @@
+"""`Control`: how the driver speaks to the readers of its queries.
+
+The reader of a query lives in a separate process beside the JVM. Spark gives the driver no way to
+call it, so both use files in one directory:
+
+| file | written by | says |
+|---|---|---|
+| `paused` | the driver | all readers pause; the content is the reason |
+| `epoch-<query>` | the driver, from Spark's progress | how long the last epoch was busy |
+
+A file appears as a whole or not at all. When the directory is gone nothing is paused, so a reader
+that outlives its driver does not wait for ever.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+
+class EpochReport(NamedTuple):
+    """What Spark says about an epoch that has ended."""
+
+    end: str
+    """The position behind it, as sorted JSON."""
+    rows: int
+    """Its rows."""
+    busy_s: float
+    """Seconds from its planning to its commit."""
+
+
+class Control:
+    """The directory through which a driver pauses its readers, and reports epochs to them.
+
+    It pickles. Only the driver writes.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        """Use a directory, which has to exist.
+
+        Args:
+            directory: A path that the driver and Spark's process on the driver's machine both see.
+        """
+        self._directory = Path(directory)
+
+    def pause(self, reason: str) -> None:
+        """Let all readers pause."""
+        self._write("paused", reason)
+
+    def resume(self) -> None:
+        """Let all readers continue."""
+        (self._directory / "paused").unlink(missing_ok=True)
+
+    def reason(self) -> str | None:
+        """Return why readers pause, or None if they do not."""
+        return self._read("paused")
+
+    def report(self, query: str, epoch: EpochReport) -> None:
+        """Say how the last epoch of a query went."""
+        self._write(_epoch_file(query), json.dumps(epoch))
+
+    def last_epoch(self, query: str) -> EpochReport | None:
+        """Return the newest report about a query, or None if there is none."""
+        text = self._read(_epoch_file(query))
+        return None if text is None else EpochReport(*json.loads(text))
+
+    def _write(self, name: str, text: str) -> None:
+        handle, path = tempfile.mkstemp(dir=self._directory)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(path, self._directory / name)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self._directory / name).read_text()
+        except FileNotFoundError:
+            return None
+
+
+def _epoch_file(query: str) -> str:
+    return f"epoch-{quote(query, safe='')}"

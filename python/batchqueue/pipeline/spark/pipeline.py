@@ -1,0 +1,260 @@
+"""`SparkPipeline`: a pipeline as it runs on Spark."""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.pipeline.errors import NotOnSparkError
+from batchqueue.pipeline.spark.live_control import LiveControl, RunControl
+from batchqueue.pipeline.spark.options import SparkOptions
+from batchqueue.pipeline.spark.run import SparkRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from batchqueue.pipeline.pipeline import Pipeline
+    from batchqueue.pipeline.spark.compile import CompiledQuery
+    from batchqueue.pipeline.spark.epochs import EpochSettings
+
+_log = logging.getLogger("batchqueue.pipeline")
+
+_TASKS_PER_CORE = 4
+_TASKS_ON_CONNECT = 64
+
+
+class SparkPipeline:
+    """A pipeline as queries of Spark, one for each sink. `Pipeline.on_spark` makes it.
+
+    Each query has a separate checkpoint, below that of the pipeline, and reads the source for
+    itself, so a slow sink does not hold the others. A source learns what has been stored, and may
+    trim it, only if a single sink reads it.
+
+    Example:
+        on_spark = pipeline.on_spark(spark, checkpoint="checkpoints/revenue")
+        print(on_spark.explain())
+        on_spark.start().awaitTermination()
+    """
+
+    def __init__(self, spark: "SparkSession", pipeline: "Pipeline", **options: Any) -> None:
+        """Compile a pipeline; nothing runs, except for functions that get an empty batch.
+
+        Args:
+            spark: The session that runs it.
+            pipeline: The graph.
+            options: See `SparkOptions`; and options of `MetricsWriter` for the exactly-once sinks.
+
+        Raises:
+            ConfigError: An option is invalid.
+            GraphError: The graph is not complete.
+            NotOnSparkError: A part of it does not run on Spark; the message names it.
+            SourcePickleError: A source cannot be sent to Spark's processes.
+            MissingPackageError: pyspark is not installed.
+        """
+        import batchqueue.spark  # noqa: F401 - names a missing package
+        from batchqueue.pipeline.spark.compile import compile_graph
+        from batchqueue.pipeline.spark.sinks import SinkPlace
+
+        self._spark = spark
+        self._name = pipeline.name
+        self._options = SparkOptions.parse(options, pipeline.checkpoint)
+        place = SinkPlace(pipeline.name, pipeline.stage_config.chunk_rows)
+        self._queries = compile_graph(pipeline.graph, place, self._options)
+        self._control = LiveControl(self._options.control)
+
+    def explain(self) -> str:
+        """Return the graph and what each step becomes on Spark, side by side."""
+        from batchqueue.pipeline.spark.explain import explain
+
+        return explain(self._name, self._queries, self._options)
+
+    def start(self, *, available_now: bool = False, once: bool = False) -> SparkRun:
+        """Start a streaming query for each sink; it continues at its checkpoint.
+
+        Args:
+            available_now: End when all that is there now has been written. Default: False, run
+                until `stop`.
+            once: The same in a single epoch, however large. Use `available_now` instead where you
+                can. Default: False.
+
+        Returns:
+            The running queries.
+
+        Raises:
+            ConfigError: There is no checkpoint, or both arguments are true.
+            NotOnSparkError: A source is a DataFrame that is not a stream.
+        """
+        if available_now and once:
+            raise ConfigError("available_now and once are both true; give one of them")
+        if self._options.checkpoint is None:
+            raise ConfigError(
+                f"pipeline {self._name!r} has no checkpoint, so a restart would read everything "
+                "again; give Pipeline(checkpoint=...) or on_spark(spark, checkpoint=...)"
+            )
+        if once:
+            _log.warning(
+                "pipeline %s: once reads everything in a single epoch, however large; "
+                "available_now ends as well, in epochs of the usual size",
+                self._name,
+            )
+        trigger: dict[str, Any] = {
+            "processingTime": f"{round(self._options.trigger_ms)} milliseconds"
+        }
+        if available_now or once:
+            trigger = {"availableNow": True} if available_now else {"once": True}
+        run = self._control.begin()
+        started: list[StreamingQuery] = []
+        forget = self._listen(run)
+
+        def end() -> None:
+            forget()
+            self._control.end(run)
+
+        try:
+            for query in self._queries:
+                started.append(self._start(query, run, trigger))
+        except BaseException:
+            for other in started:
+                other.stop()
+            end()
+            raise
+        return SparkRun(started, end)
+
+    def run(self) -> None:
+        """Write all that is there now, and return; the next run continues at the checkpoint.
+
+        Raises:
+            ConfigError: There is no checkpoint.
+            NotOnSparkError: A source is a DataFrame that is not a stream.
+            pyspark.errors.StreamingQueryException: A query failed.
+        """
+        self.start(available_now=True).awaitTermination()
+
+    def run_batch(self, txn_id: str | None = None) -> dict[str, Mapping[str, Any]]:
+        """Write all input as one batch, without a checkpoint.
+
+        Args:
+            txn_id: Names the write, so that exactly-once sinks apply it once. Default: None, rows
+                count again when the write is repeated.
+
+        Returns:
+            How it went, by the name of the sink; each has `guarantee` and `rows`, if they are
+            known.
+
+        Raises:
+            NotOnSparkError: A source does not end.
+            pyspark.errors.PySparkException: A job failed. Sinks before it have been written.
+        """
+        for query in self._queries:
+            source = query.source_step.source
+            if not source.bounded:
+                raise NotOnSparkError(
+                    f"{query.source_step} has no end, and a batch needs one; use run(), which ends "
+                    "at what is there now"
+                )
+        run = self._control.begin()
+        try:
+            return {
+                query.name: query.sink.write(
+                    query.apply(
+                        query.source.frame(
+                            self._spark, self._epochs(query), run.control, stream=False
+                        )
+                    ),
+                    txn_id,
+                )
+                for query in self._queries
+            }
+        finally:
+            self._control.end(run)
+
+    @property
+    def paused(self) -> str | None:
+        """Why the pipeline is paused; None if it is not."""
+        return self._control.reason
+
+    def pause(self, reason: str) -> None:
+        """Begin no more epochs, in running and in later runs, until `resume`.
+
+        Epochs at work are finished, and no rows are skipped. A run with `available_now` waits.
+        The readers learn it from a file, see the option `control`.
+
+        Args:
+            reason: For `paused`, and for the log.
+
+        Raises:
+            NotOnSparkError: All sources are DataFrames, whose readers are Spark's.
+        """
+        foreign = [query for query in self._queries if query.source.pickled is None]
+        if len(foreign) == len(self._queries):
+            raise NotOnSparkError(
+                f"{foreign[0].source_step} is a DataFrame, and Spark's own readers cannot pause; "
+                "stop the run, and start it again"
+            )
+        for query in foreign:
+            _log.warning("%s is a DataFrame and does not pause", query.source_step)
+        _log.info("pipeline %s: paused (%s)", self._name, reason)
+        self._control.pause(reason)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        _log.info("pipeline %s: resumed", self._name)
+        self._control.resume()
+
+    def _start(
+        self, query: "CompiledQuery", run: RunControl, trigger: dict[str, Any]
+    ) -> "StreamingQuery":
+        checkpoint = self._options.checkpoint_of(query.name)
+        epochs = self._epochs(query)
+        df = query.apply(query.source.frame(self._spark, epochs, run.control, stream=True))
+        writer = query.sink.writer(df, checkpoint if _is_remote(self._spark) else None)
+        started: StreamingQuery = (
+            writer.queryName(epochs.query)
+            .option("checkpointLocation", checkpoint)
+            .trigger(**trigger)
+            .start()
+        )
+        return started
+
+    def _epochs(self, query: "CompiledQuery") -> "EpochSettings":
+        from batchqueue.pipeline.spark.epoch_size import EpochGoal
+        from batchqueue.pipeline.spark.epochs import EpochSettings
+
+        options = self._options
+        readers = [other for other in self._queries if other.source_step is query.source_step]
+        return EpochSettings(
+            query=f"{self._name}: {query.name}",
+            goal=EpochGoal(
+                target_s=options.target_epoch_ms / 1000,
+                trigger_s=options.trigger_ms / 1000,
+                first_rows=options.first_epoch_rows,
+                max_rows=options.max_epoch_rows,
+            ),
+            max_bytes=options.max_epoch_bytes,
+            max_tasks=options.max_tasks or _most_tasks(self._spark),
+            commits=len(readers) == 1,
+        )
+
+    def _listen(self, run: RunControl) -> Any:
+        """Report the busy time of epochs to the readers; return a function that ends this."""
+        if _is_remote(self._spark):
+            # The listener would be in the client, whose files the readers may not see.
+            return lambda: None
+        from batchqueue.pipeline.spark.busy_listener import BusyListener
+
+        names = [self._epochs(query).query for query in self._queries]
+        listener = BusyListener(run, names)
+        self._spark.streams.addListener(listener)
+        return lambda: self._spark.streams.removeListener(listener)
+
+
+def _is_remote(spark: "SparkSession") -> bool:
+    """Return whether this is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _most_tasks(spark: "SparkSession") -> int:
+    if _is_remote(spark):
+        return _TASKS_ON_CONNECT
+    return _TASKS_PER_CORE * spark.sparkContext.defaultParallelism

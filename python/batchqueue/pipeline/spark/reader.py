@@ -1,0 +1,166 @@
+"""The adapter: any source as a data source of Spark. It needs pyspark 4.2, so import it late.
+
+Spark pickles the data source three times: for the process that plans (a stream reader lives there
+for the whole run of a query), for a process that plans the tasks of a batch, and, with the reader
+in it, for the tasks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from batchqueue.pipeline.contract import Position, Split
+from batchqueue.pipeline.spark.arrow_types import arrow_schema
+from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
+from batchqueue.pipeline.spark.pickled_source import PickledSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """What the readers of one query need. It pickles.
+
+    Attributes:
+        source: What to read.
+        struct: Its schema in Spark.
+        epochs: How to plan epochs.
+        control: The directory of the driver's orders.
+    """
+
+    source: PickledSource
+    struct: StructType
+    epochs: EpochSettings
+    control: Control
+
+
+def data_source(name: str, settings: ReaderSettings) -> "type[PipelineDataSource]":
+    """Make the data source of one query, with the name of its format."""
+    # No module has this class under its name, so it is pickled by value, and its settings with it.
+    return cast(
+        type[PipelineDataSource],
+        type("QueryDataSource", (PipelineDataSource,), {"settings": settings, "format": name}),
+    )
+
+
+class PipelineDataSource(DataSource):
+    """The data source of one query; `data_source` makes a subclass that holds its settings."""
+
+    settings: ClassVar[ReaderSettings]
+    format: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return cls.format
+
+    def schema(self) -> StructType:
+        """Return the schema of the source."""
+        return self.settings.struct
+
+    def reader(self, schema: StructType) -> "SourceReader":
+        """Make the reader of a batch."""
+        return SourceReader(self.settings)
+
+    def streamReader(self, schema: StructType) -> "SourceStreamReader":
+        """Make the reader of a stream. One that Spark only pickles for the tasks opens nothing."""
+        return SourceStreamReader(self.settings)
+
+
+@dataclass(frozen=True)
+class TaskPartition(InputPartition):
+    """What one task reads."""
+
+    splits: tuple[Split, ...]
+
+
+class SourceReader(DataSourceReader):
+    """Reads all that is there now, as one batch."""
+
+    def __init__(self, settings: ReaderSettings) -> None:
+        self._settings = settings
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the whole source."""
+        source = self._settings.source.load()
+        splits = all_splits(source, source.initial()).splits
+        tasks = grouped(splits, self._settings.epochs.max_tasks)
+        # Without any partition Spark would call read with None.
+        return [TaskPartition(task) for task in tasks or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the splits of one task."""
+        return read_task(self._settings, partition)
+
+
+class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans epochs in the one process of a query, and reads splits in its tasks."""
+
+    def __init__(self, settings: ReaderSettings) -> None:
+        self._settings = settings
+        self._opened: Epochs | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what the planning has opened: tasks need none of it."""
+        return {"_settings": self._settings, "_opened": None}
+
+    def initialOffset(self) -> Position:
+        """Return where a new query begins."""
+        return self._epochs.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return any limit but `ReadAllAvailable`, which stands for `once`.
+
+        Spark asks once per run, so the number could not follow the sink; `latestOffset` decides.
+        """
+        return ReadMaxRows(self._settings.epochs.goal.first_rows)
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
+        """Return the end of the next epoch."""
+        return self._epochs.next_end(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End the query behind what is there now."""
+        self._epochs.end_with_what_is_there()
+
+    def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
+        """Return the tasks of an epoch."""
+        return [TaskPartition(task) for task in self._epochs.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the splits of one task."""
+        return read_task(self._settings, partition)
+
+    def commit(self, end: Position) -> None:
+        """Take note of what has been stored."""
+        self._epochs.commit(end)
+
+    @property
+    def _epochs(self) -> Epochs:
+        if self._opened is None:
+            settings = self._settings
+            self._opened = Epochs(settings.source.load(), settings.epochs, settings.control)
+        return self._opened
+
+
+def read_task(settings: ReaderSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read the splits of one task, in the types that Spark takes."""
+    source = settings.source.load()
+    schema = arrow_schema(settings.struct)
+    for split in cast(TaskPartition, partition).splits:
+        for batch in source.read(split):
+            yield batch.select(schema.names).cast(schema)
