@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batchqueue.cli import main
-from batchqueue.cli.demo.groups import feed, folder
+from batchqueue.cli.demo import folder
+from batchqueue.cli.demo.groups import feed
 from batchqueue.cli.demo.groups.command import run
 from batchqueue.cli.demo.groups.folder import claimed
 from batchqueue.cli.demo.groups.options import GroupsOptions

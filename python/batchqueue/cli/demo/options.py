@@ -10,6 +10,7 @@ from typing import Self
 from batchqueue._requirements import install_command
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.demo.groups import options as groups
+from batchqueue.cli.demo.pipeline import options as pipeline
 from batchqueue.cli.numbers import whole_number
 from batchqueue.exceptions import ConfigError
 
@@ -83,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
     parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
-    groups.add_arguments(parser)
+    kinds = parser.add_mutually_exclusive_group()
+    groups.add_arguments(parser, kinds)
+    pipeline.add_arguments(parser, kinds)
 
 
 def require_packages(*more: str) -> None:
@@ -119,6 +122,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return run_groups(groups.GroupsOptions.from_arguments(arguments))
     require_packages()
+    if pipeline.is_about_pipeline(arguments):
+        from batchqueue.cli.demo.pipeline.command import run as run_pipeline
+
+        is_equal = run_pipeline(pipeline.PipelineOptions.from_arguments(arguments))
+        return OK if is_equal else FAILED
     from batchqueue.cli.demo.command import run
 
     return OK if run(DemoOptions.from_arguments(arguments)) else FAILED

@@ -1,22 +1,14 @@
-"""The folder of a run: one run uses it at a time, and each run starts anew."""
+"""The folder of a run, and its files."""
 
-import fcntl
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from batchqueue.exceptions import ConfigError
+from batchqueue.cli.demo.folder import claimed_folder
 
-_MADE = ("metrics.sqlite*", "worker-*.log", "worker-*.journal", "ownership.png", "redis.log")
-"""The files of a run. Others in the folder are not the demo's, and stay."""
-
-_PATIENCE_S = 15.0
-"""Longer than the workers of a run that was killed need to end."""
-
-_POLL_S = 0.1
+_MADE = ("metrics.sqlite*", "worker-*.*", "ownership.png", "redis.log", "redis")
+"""What a run leaves."""
 
 
 class RunFolder:
@@ -64,8 +56,7 @@ class RunFolder:
 def claimed(path: Path) -> Iterator[RunFolder]:
     """Lock a folder for a run, and remove what an earlier run left there.
 
-    Processes of the run inherit the lock, so that a new run begins only after the last worker of
-    one that was killed has ended: otherwise that worker might store into the new database.
+    A worker of a run that was killed might otherwise store into the new database.
 
     Args:
         path: The folder, created on demand.
@@ -73,30 +64,5 @@ def claimed(path: Path) -> Iterator[RunFolder]:
     Raises:
         ConfigError: Another run uses the folder, or it cannot be written.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / "lock").open("wb")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror or error}): name another --output"
-        ) from error
-    with lock:
-        _acquire(lock, path)
-        for pattern in _MADE:
-            for file in path.glob(pattern):
-                file.unlink()
-        shutil.rmtree(path / "redis", ignore_errors=True)
+    with claimed_folder(path, _MADE) as lock:
         yield RunFolder(path, lock)
-
-
-def _acquire(lock: IO[bytes], path: Path) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise ConfigError(
-                    f"another demo runs in {path}: wait for its end, or name another --output"
-                ) from None
-            time.sleep(_POLL_S)

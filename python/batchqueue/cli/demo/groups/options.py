@@ -62,9 +62,9 @@ class GroupsOptions:
         )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, kinds: argparse._MutuallyExclusiveGroup) -> None:
     """Add `--groups`, and the options that apply only with it."""
-    parser.add_argument(
+    kinds.add_argument(
         "--groups",
         action="store_true",
         default=argparse.SUPPRESS,

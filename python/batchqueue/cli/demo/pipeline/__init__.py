@@ -1,0 +1,1 @@
+"""The demo of pipelines: `command.run` is its entry point."""
