@@ -24,6 +24,7 @@ LOOM_TESTS := loom states::
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
+BENCH_PIPELINES_ARGS ?=
 export BATCHQUEUE_TEST_MATRIX ?=
 SPARK_VERSIONS_ARGS ?=
 
@@ -53,7 +54,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups bench-pipelines contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -190,6 +191,9 @@ bench-registry: $(VENV)/installed-release ## what 20,000 types cost, and 100,000
 bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups on its own Redis server, into docs/figures/groups.md; three minutes
 	@scripts/redis.sh
 	$(BIN)/python benches/groups/run.py --page docs/figures/groups.md $(BENCH_GROUPS_ARGS)
+
+bench-pipelines: $(VENV)/requirements $(VENV)/installed-release ## pipelines in one process, into docs/figures/pipelines.md; four minutes
+	$(BIN)/python benches/pipelines/run.py --page docs/figures/pipelines.md $(BENCH_PIPELINES_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
 	$(BIN)/python scripts/report.py $(REPORT_ARGS)

@@ -11,6 +11,7 @@ from batchqueue.cli.demo.pipeline.check import compare, stored_values
 from batchqueue.cli.demo.pipeline.command import run
 from batchqueue.cli.demo.pipeline.flow import DEPARTURES
 from batchqueue.cli.demo.pipeline.options import PipelineOptions
+from batchqueue.outputs import SqliteStore
 
 ROWS = 6_000
 
@@ -39,12 +40,14 @@ def test_slow_sink_holds_the_source_and_every_aggregate_equals_spark_sql(
 
 
 def test_difference_is_found(tmp_path: Path) -> None:
-    stored = stored_values(tmp_path / "empty.sqlite")
-    expected = {**stored, DEPARTURES: {("UA", 0): 3}}
-    comparison = compare(stored, expected)
+    store = SqliteStore(tmp_path / "metrics.sqlite")
+    with store.transaction() as transaction:
+        transaction.merge([DEPARTURES("UA", 0, 2)])
+    stored = stored_values(store.path)
+    comparison = compare(stored, {**stored, DEPARTURES: {("UA", 0): 3}})
     assert comparison.compared == 1
     [difference] = comparison.differences
-    assert (difference.metric, difference.stored, difference.expected) == (DEPARTURES.name, None, 3)
+    assert (difference.metric, difference.stored, difference.expected) == (DEPARTURES.name, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 """Rows of a record batch: by mask, and by index. pyarrow cannot do it for all types."""
 
+from typing import Any
+
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
+
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 
 def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:

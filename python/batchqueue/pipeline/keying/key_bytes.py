@@ -11,8 +11,10 @@ from math import isnan
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from pyarrow import types
+
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 _NULL = b"n"
 _NAN = struct.pack("<d", float("nan"))

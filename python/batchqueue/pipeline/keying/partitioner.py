@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from batchqueue import _core
 from batchqueue.pipeline.chunks.rows import taken
 from batchqueue.pipeline.errors import OperatorError
 from batchqueue.pipeline.keying.key_bytes import KeyTypeError, keys_of
 from batchqueue.pipeline.operators.results import row_values
+
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 _HASHES = 1_500_450_271
 """Hashes are taken modulo this prime first. Their low bits alone decide the partition of a stream,

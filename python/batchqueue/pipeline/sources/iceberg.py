@@ -102,7 +102,7 @@ class IcebergSource:
         self._columns = check_columns(columns)
         self._start = start
         self._watch = watch
-        self._on_change = on_change
+        self._on_change: OnChange = on_change
         self._handle = TableHandle(table, catalog)
         self._name = name or self._handle.identifier
         self._found_columns: tuple[Schema, pa.Schema] | None = None

@@ -112,7 +112,7 @@ class LanceSource:
         self._version = version
         self._start = start
         self._watch = watch
-        self._on_change = on_change
+        self._on_change: OnChange = on_change
         self._split_rows = split_rows
         self._tag = tag
         self._storage_options = storage_options

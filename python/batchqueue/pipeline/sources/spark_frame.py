@@ -196,7 +196,8 @@ def _check_frame(df: Any) -> None:
         raise ConfigError(f"df is {df!r}; give a DataFrame of Spark")
     if df.isStreaming:
         raise ConfigError("df is a stream; give a batch DataFrame, or SparkSource and on_spark")
-    plan: Any = df._jdf.queryExecution().analyzed()
+    frame: Any = df._jdf
+    plan = frame.queryExecution().analyzed()
     if not plan.deterministic():
         raise ConfigError(
             "df gives other rows each time it is computed, because it uses a function as rand() or "

@@ -88,8 +88,10 @@ def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, chunk_rows: int
     """Cut the batches of Spark into chunks, in the types that operators and sinks expect."""
     cutter = ChunkCutter(chunk_rows)
     for batch in batches:
-        yield from cutter.add(batch.cast(schema))
-    yield from cutter.rest()
+        for chunk in cutter.add(batch.cast(schema)):
+            yield chunk.batch
+    for chunk in cutter.rest():
+        yield chunk.batch
 
 
 def fitted(batch: pa.RecordBatch, after: pa.Schema, wanted: pa.Schema, what: str) -> pa.RecordBatch:

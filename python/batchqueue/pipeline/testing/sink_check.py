@@ -70,9 +70,10 @@ class _SinkCheck:
         """Continue with a new instance; the old one is dropped without any call."""
         self.sink = None
         gc.collect()
-        self.sink = self.make()
-        if not isinstance(self.sink, Sink):
-            raise AssertionError(f"{self.sink!r} is not a sink: it needs batch_rows and write")
+        made = self.make()
+        if not isinstance(made, Sink):
+            raise AssertionError(f"{made!r} is not a sink: it needs batch_rows and write")
+        self.sink = made
         if hasattr(self.sink, "open"):
             self.sink.open(_PIPELINE)
         rows = self.sink.batch_rows

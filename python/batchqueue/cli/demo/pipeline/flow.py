@@ -24,9 +24,9 @@ from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import FileSource, FunctionSink, MetricsSink, Pipeline
 
 DEPARTURES = metric_type("carrier_departures", CountMetrics)
-DELAY = metric_type("carrier_delay_minutes", SumMetrics)
-LONGEST_DELAY = metric_type("carrier_longest_delay_minutes", MaxMetrics)
-MILES = metric_type("carrier_miles", SumMetrics)
+DELAY = metric_type("carrier_delay_minutes", SumMetrics, columns={"total": int})
+LONGEST_DELAY = metric_type("carrier_longest_delay_minutes", MaxMetrics, columns={"value": int})
+MILES = metric_type("carrier_miles", SumMetrics, columns={"total": int})
 METRICS: tuple[type[Metrics], ...] = (DEPARTURES, DELAY, LONGEST_DELAY, MILES)
 """The metrics of each carrier and hour."""
 
@@ -66,7 +66,7 @@ def flights_flow(
         checkpoint: The folder of the cuts.
         show: The function of the slow sink.
     """
-    flow = Pipeline("flights", checkpoint=str(checkpoint), cut_interval_s=1)
+    flow = Pipeline("flights", checkpoint=str(checkpoint))
     source = FileSource(
         f"{files.directory}/*.parquet",
         columns=["time_hour", "carrier", "dep_time", "dep_delay", "distance"],
