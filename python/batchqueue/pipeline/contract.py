@@ -254,7 +254,8 @@ def checked_position(position: Position, source: str) -> str:
         source: The name of the source, for the error.
 
     Raises:
-        PositionError: It is not a dict of JSON, or has 64 kB or more.
+        PositionError: It is not a dict of JSON, is not the same when it is read again, or has
+            64 kB or more.
     """
     remedy = "its source must return a dict of str, int, float, bool, None, lists and dicts"
     if not isinstance(position, dict):
@@ -265,6 +266,12 @@ def checked_position(position: Position, source: str) -> str:
         raise PositionError(
             f"source {source!r}: the position {position!r} is not JSON ({error}); {remedy}"
         ) from error
+    restored = json.loads(text)
+    if restored != position:
+        raise PositionError(
+            f"source {source!r}: the position {position!r} comes back from a checkpoint as "
+            f"{restored!r}; give lists instead of tuples, and dicts with keys of type str"
+        )
     size = len(text.encode())
     if size >= MAX_POSITION_BYTES:
         raise PositionError(

@@ -30,7 +30,7 @@ class Pipeline:
         self,
         name: str,
         *,
-        checkpoint: str | None = None,
+        checkpoint: "str | os.PathLike[str] | None" = None,
         stage: StageConfig | None = None,
         backpressure: BackpressureConfig | None = None,
         skew: SkewDetectionConfig | None = None,
@@ -67,10 +67,10 @@ class Pipeline:
             raise ConfigError(f"backpressure is {backpressure!r}; give a BackpressureConfig")
         if not (skew is None or isinstance(skew, SkewDetectionConfig)):
             raise ConfigError(f"skew is {skew!r}; give a SkewDetectionConfig")
-        if not (checkpoint is None or (isinstance(checkpoint, str) and checkpoint)):
+        if not (checkpoint is None or (isinstance(checkpoint, str | os.PathLike) and checkpoint)):
             raise ConfigError(f"checkpoint is {checkpoint!r}; give the path of a directory")
         self.name = name
-        self.checkpoint = checkpoint
+        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self.stage_config = stage or StageConfig()
         self.backpressure = backpressure or BackpressureConfig()
         self.skew = skew or SkewDetectionConfig()

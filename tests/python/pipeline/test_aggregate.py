@@ -28,7 +28,6 @@ from batchqueue.pipeline.operators import (
     Chain,
     MergeAggregateStep,
     PartialAggregateStep,
-    expanded,
 )
 from batchqueue.pipeline.steps import AggregateStep, FilterStep
 from pipeline_support.chains import mapped
@@ -85,7 +84,7 @@ def combined(batches):
 
 def chains_of(aggregation, spread):
     """The chains of all workers: those of the first half, and that of the second."""
-    first, second = expanded([AggregateStep(aggregation, spread)])
+    first, second = PartialAggregateStep(aggregation, spread), MergeAggregateStep(aggregation)
     return [Chain([first]) for _ in range(spread)], Chain([second])
 
 
@@ -252,23 +251,6 @@ class TestSpread:
         for rows in ([("Rome", 1), ("Oslo", 2)], [("Rome", 5)]):
             chunks = [chunk([row]) for row in rows]
             assert combined(through(chains, last, chunks)) == grouped(rows)
-
-    def test_expanded_replaces_only_what_is_spread(self):
-        narrow, wide = AggregateStep(SALES, 1), AggregateStep(SALES, 3)
-        other = FilterStep(pc.field("cents") > 0)
-        steps = expanded([other, wide, narrow])
-        assert steps[0] is other
-        assert steps[3] is narrow
-        assert isinstance(steps[1], PartialAggregateStep)
-        assert isinstance(steps[2], MergeAggregateStep)
-        assert (steps[1].aggregation, steps[1].spread) == (SALES, 3)
-        assert steps[2].aggregation is SALES
-        assert [str(step) for step in steps[1:]] == [
-            "aggregate(orders, cents, least, most) in 3 parts",
-            "aggregate(orders, cents, least, most)",
-            "aggregate(orders, cents, least, most)",
-        ]
-        assert expanded([]) == []
 
     def test_both_halves_are_flushed_and_have_no_state(self):
         chains, last = chains_of(SALES, 2)

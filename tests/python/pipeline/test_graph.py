@@ -9,7 +9,7 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count, Sum
 from batchqueue.pipeline import Flow, GraphError, Pipeline, StageConfig
-from batchqueue.pipeline.operators import expanded
+from batchqueue.pipeline.operators import MergeAggregateStep, PartialAggregateStep
 from batchqueue.pipeline.steps import (
     AggregateStep,
     FilterStep,
@@ -300,11 +300,9 @@ class TestNamesOfSteps:
         assert str(FilterStep(enrich)) == "filter(enrich)"
         assert str(FilterStep(pc.field("n") > 1)) == "filter((n > 1))"
 
-    def test_of_expanded_aggregations(self):
-        assert [str(step) for step in expanded([AggregateStep(SALES, 2)])] == [
-            "aggregate(orders, cents) in 2 parts",
-            "aggregate(orders, cents)",
-        ]
+    def test_of_spread_aggregations(self):
+        assert str(PartialAggregateStep(SALES, 2)) == "aggregate(orders, cents) in 2 parts"
+        assert str(MergeAggregateStep(SALES)) == "aggregate(orders, cents)"
 
     def test_of_flows_and_pipelines(self):
         assert isinstance(flow_of(), Flow)

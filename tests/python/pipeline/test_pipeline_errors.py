@@ -101,6 +101,11 @@ class TestPositions:
         with pytest.raises(PositionError, match=r"^source 'orders': the position .* is not JSON"):
             checked_position(position, "orders")
 
+    @pytest.mark.parametrize("position", [{"at": (1, 2)}, {"at": [{1: "a"}]}, {1: "a"}])
+    def test_must_come_back_from_a_checkpoint_as_it_is(self, position):
+        with pytest.raises(PositionError, match="comes back from a checkpoint as"):
+            checked_position(position, "orders")
+
     def test_must_be_smaller_than_64_kb(self):
         largest = {"at": "x" * (MAX_POSITION_BYTES - 1 - len('{"at": ""}'))}
         assert len(checked_position(largest, "s")) == MAX_POSITION_BYTES - 1

@@ -3,8 +3,7 @@
 from batchqueue.pipeline.operators.aggregates import (
     MergeAggregateStep,
     PartialAggregateStep,
-    expanded,
 )
 from batchqueue.pipeline.operators.chain import Chain, ChainStep
 
-__all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep", "expanded"]
+__all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep"]

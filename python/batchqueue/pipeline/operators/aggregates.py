@@ -1,15 +1,13 @@
 """`aggregate` in a chain: in one worker, or in several whose partials one more merges."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from batchqueue.aggregation import Aggregation, Aggregator
 from batchqueue.pipeline.errors import CutError
 from batchqueue.pipeline.operators.base import ChainedOperator
-from batchqueue.pipeline.steps import AggregateStep
 
 _NEVER_MS = 1e12
 """The flush period: the flush of the chain decides, not the time."""
@@ -34,22 +32,6 @@ class MergeAggregateStep:
 
     def __str__(self) -> str:
         return f"aggregate({', '.join(self.aggregation.measures)})"
-
-
-def expanded(steps: Iterable[Any]) -> list[Any]:
-    """Return the steps, with each aggregation that is spread replaced by its two halves.
-
-    A runner begins a stage of `spread` workers with the first half, and one of a single worker with
-    the second.
-    """
-    result: list[Any] = []
-    for step in steps:
-        if isinstance(step, AggregateStep) and step.spread > 1:
-            result.append(PartialAggregateStep(step.aggregation, step.spread))
-            result.append(MergeAggregateStep(step.aggregation))
-        else:
-            result.append(step)
-    return result
 
 
 class AggregateOperator(ChainedOperator):

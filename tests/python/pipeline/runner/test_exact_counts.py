@@ -181,7 +181,7 @@ def test_a_pipeline_runs_again_from_the_beginning_without_a_checkpoint():
 
 
 def test_a_checkpoint_continues_behind_what_was_handled(tmp_path):
-    flow, sink = Pipeline("p", checkpoint=str(tmp_path / "state")), Kept()
+    flow, sink = Pipeline("p", checkpoint=tmp_path / "state"), Kept()
     source = Numbers(1_000)
     flow.source(source).to(sink)
     flow.run()

@@ -318,7 +318,7 @@ class NothingLeftAfterCommit(Good):
         (BetweenForgetsEmpty, r"between\(.*the same splits"),
         (SetInPosition, "cannot be stored.*not JSON"),
         (LargePosition, "cannot be stored.*bytes and the limit"),
-        (IntKeys, "checkpoint returns .*keys.*must be str"),
+        (IntKeys, "comes back from a checkpoint as .* keys of type str"),
         (OtherSchema, "yields the schema .n: int64. and schema.. is .n: int32."),
         (YieldsTables, "yields Table, not RecordBatch"),
         (WrongRows, "says rows=0 and has 3"),
