@@ -190,7 +190,11 @@ class PausableOperator(Operator, Protocol):
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where chunks end. Calls are never concurrent."""
+    """Where chunks end. Calls are never concurrent.
+
+    A sink with an attribute `needs_origins` that is false gets chunks without the metadata that
+    `chunk_origin` reads.
+    """
 
     @property
     def batch_rows(self) -> int:

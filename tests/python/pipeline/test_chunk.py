@@ -112,6 +112,27 @@ class TestCuts:
         assert rows_of(cut([numbers(0, 3)], rows=500, size=1)) == [1, 1, 1]
 
 
+class TestSizes:
+    def test_chunks_of_a_block_share_its_size_by_rows(self):
+        chunks = ChunkCutter(500).add(numbers(0, 1_250))
+        assert [chunk.size for chunk in chunks] == [4_000, 4_000]
+
+    def test_sizes_add_up_whatever_the_blocks_are(self):
+        text = pa.record_batch({"t": ["x" * (n % 50) for n in range(2_000)]})
+        for size in (600, 5_000, 1 << 20):
+            cutter = ChunkCutter(7, size)
+            chunks = [*cutter.add(text), *cutter.rest()]
+            assert sum(chunk.batch.num_rows for chunk in chunks) == 2_000
+            measured = sum(rows_bytes(chunk.batch) for chunk in chunks)
+            # The end of one slice of offsets is the beginning of the next one.
+            assert abs(sum(chunk.size for chunk in chunks) - measured) <= 8 * len(chunks)
+
+    def test_a_known_size_is_not_measured_again(self):
+        assert ChunkCutter(500).add(numbers(0, 500), 123) == [(numbers(0, 500), 123)]
+        chunks = ChunkCutter(500).add(numbers(0, 1_000), 123)
+        assert [chunk.size for chunk in chunks] == [61, 62]
+
+
 class TestJoins:
     def test_small_batches_fill_a_chunk(self):
         assert rows_of(cut([numbers(n, 1) for n in range(1_001)], rows=500)) == [500, 500, 1]

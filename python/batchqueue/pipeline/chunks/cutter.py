@@ -53,13 +53,17 @@ class ChunkCutter:
         self._pending_rows = 0
         self._pending_bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> list[SizedBatch]:
+    def add(self, batch: pa.RecordBatch, size: int | None = None) -> list[SizedBatch]:
         """Take a batch, and return the chunks that are complete, with the bytes of each.
 
         Rows that might be joined with later ones stay until the next call, or `rest`.
+
+        Args:
+            batch: The batch.
+            size: Its bytes, if they are known. Default: None, it is measured.
         """
         chunks: list[SizedBatch] = []
-        for piece in self._pieces(batch):
+        for piece in self._pieces(batch, size):
             if self._pending and not self._can_join(piece.batch):
                 chunks += self.rest()
             if not self._pending:
@@ -101,13 +105,14 @@ class ChunkCutter:
         size = self._size_of(joined)
         return [SizedBatch(joined, size)] if size <= self._chunk_bytes else pieces
 
-    def _pieces(self, batch: pa.RecordBatch) -> Iterator[SizedBatch]:
+    def _pieces(self, batch: pa.RecordBatch, known: int | None) -> Iterator[SizedBatch]:
         """Cut a batch into chunks, of blocks whose rows together stay within the bound."""
         start, rows = 0, batch.num_rows
         block_rows = max(rows, self._chunk_rows)
         while start < rows:
-            block = batch.slice(start, block_rows) if start or block_rows < rows else batch
-            size = self._size_of(block)
+            is_whole = start == 0 and block_rows >= rows
+            block = batch if is_whole else batch.slice(start, block_rows)
+            size = known if is_whole and known is not None else self._size_of(block)
             if size > self._chunk_bytes and block.num_rows > 1:
                 if block.num_rows <= self._chunk_rows:
                     block = block.slice(0, self._fitting_rows(block))

@@ -89,7 +89,7 @@ class OperatorWorker(Worker):
         for chunk in chunks:
             try:
                 if not self._stage.ending.has_begun:
-                    self._emit(self.chain.outputs(chunk.batch), chunk.origin)
+                    self._emit(self.chain.outputs(chunk.batch), chunk.origin, chunk)
             except RunEnded:
                 pass
             except BaseException as error:
@@ -121,12 +121,16 @@ class OperatorWorker(Worker):
             self.chain.pause(reason)
         self._known_pause = reason
 
-    def _emit(self, batches: "Iterable[pa.RecordBatch]", origin: Origin) -> None:
+    def _emit(
+        self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: Chunk | None = None
+    ) -> None:
         number = 0
         self._stage.busy.enter()
         try:
             for batch in batches:
-                for piece in self._cutter.add(batch):
+                # Operators often return what they were given, which has been measured.
+                size = chunk.size if chunk is not None and batch is chunk.batch else None
+                for piece in self._cutter.add(batch, size):
                     self._hand_on(piece, origin.child(number))
                     number += 1
             for piece in self._cutter.rest():

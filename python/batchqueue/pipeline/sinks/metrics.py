@@ -50,6 +50,7 @@ class MetricsSink:
     """
 
     batch_rows = 1_000
+    needs_origins = False
 
     def __init__(
         self,

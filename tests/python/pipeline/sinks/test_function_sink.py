@@ -9,6 +9,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FunctionSink, Pipeline, StageConfig, StageFailedError, chunk_origin
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
+from pipeline_support.sinks import Kept
 
 
 def origins(build, **settings):
@@ -187,3 +188,16 @@ def test_a_batch_without_origin_is_refused():
 def test_invalid_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
         FunctionSink(*arguments)
+
+
+def test_a_sink_that_needs_no_origins_gets_chunks_as_they_were_made():
+    class Plain(Kept):
+        needs_origins = False
+
+    flow, sink = Pipeline("p"), Plain()
+    flow.source(Numbers(10)).to(sink)
+    flow.run()
+    assert sink.numbers == list(range(10))
+    assert sink.chunks[0].schema.metadata is None
+    with pytest.raises(ConfigError, match="has no origin"):
+        chunk_origin(sink.chunks[0])

@@ -44,6 +44,8 @@ class FileSink:
     directory `_batchqueue` must stay.
     """
 
+    needs_origins = False
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
