@@ -173,10 +173,13 @@ def test_frames_that_cannot_be_replayed_are_refused(spark: SparkSession, frame: 
 
 def test_frames_of_connect_are_refused(tmp_path: Path):
     pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+    # That of pyspark.sql would make all sessions of this process remote ones.
+    from pyspark.sql.connect.session import SparkSession as RemoteSparkSession
+
     from spark_support.connect_server import connect_server
 
     with connect_server(tmp_path) as address:
-        remote = SparkSession.builder.remote(address).create()
+        remote = RemoteSparkSession.builder.remote(address).create()
         with pytest.raises(ConfigError, match="Spark Connect, which cannot compute a single"):
             SparkFrameSource(remote.range(5))
         remote.stop()
