@@ -4,6 +4,9 @@ A slow sink slows its sources down, memory stays bounded in rows and bytes, and 
 nothing.
 """
 
+# First: it names a missing package before anything else imports that.
+from batchqueue.pipeline.requirements import MissingPackageError  # isort: split
+
 from batchqueue.pipeline.backpressure.config import BackpressureConfig
 from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
 from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
@@ -74,6 +77,7 @@ __all__ = [
     "LanceSource",
     "Limit",
     "MetricsSink",
+    "MissingPackageError",
     "NotOnSparkError",
     "Operator",
     "PartitionMetrics",
