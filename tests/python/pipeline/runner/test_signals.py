@@ -165,9 +165,10 @@ def test_grace_bounds_the_end(program):
         ),
         (
             """
-            numbers.to(Hung())
+            hung = Hung()
+            numbers.to(hung)
             run = flow.start()
-            while len(source.reads) < 20:
+            while not hung.writes:
                 time.sleep(0.01)
             with run:
                 raise KeyboardInterrupt
