@@ -22,10 +22,9 @@ def directory(tmp_path):
 def test_it_keeps_the_last_two_cuts_with_their_state(directory):
     with Checkpoint(directory, "p") as checkpoint:
         assert checkpoint.cuts() == []
-        checkpoint.begin(0, AT, {})
+        checkpoint.store(0, AT, {})
         for number in (1, 2, 3):
-            checkpoint.prepare(number, {"orders": {"at": number}}, {("s", 0): b"%d" % number})
-            checkpoint.finish(number)
+            checkpoint.store(number, {"orders": {"at": number}}, {("s", 0): b"%d" % number})
     with Checkpoint(directory, "p") as checkpoint:
         assert checkpoint.cuts() == [(2, {"orders": {"at": 2}}), (3, {"orders": {"at": 3}})]
         assert checkpoint.state(2) == {("s", 0): b"2"}
@@ -35,9 +34,9 @@ def test_it_keeps_the_last_two_cuts_with_their_state(directory):
 
 def test_a_cut_that_is_taken_again_replaces_the_former_attempt(directory):
     with Checkpoint(directory, "p") as checkpoint:
-        checkpoint.begin(1, AT, {})
-        checkpoint.prepare(2, AT, {("s", 0): b"old", ("t", 1): b"gone"})
-        checkpoint.prepare(2, {"orders": {"at": 9}}, {("s", 0): b"new"})
+        checkpoint.store(1, AT, {})
+        checkpoint.store(2, AT, {("s", 0): b"old", ("t", 1): b"gone"})
+        checkpoint.store(2, {"orders": {"at": 9}}, {("s", 0): b"new"})
         assert checkpoint.cuts() == [(1, AT), (2, {"orders": {"at": 9}})]
         assert checkpoint.state(2) == {("s", 0): b"new"}
 

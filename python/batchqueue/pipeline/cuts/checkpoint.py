@@ -1,7 +1,7 @@
 """`Checkpoint`: a directory with the positions and the state of the last two cuts.
 
-A cut is *prepared* before the sinks store it, and *done* afterwards. If the process ends in
-between, the sinks know which of the two cuts counts, so both are kept.
+A cut is stored here before the sinks store it. If the process ends in between, the sinks know which
+of the two cuts counts, so both are kept.
 """
 
 import fcntl
@@ -24,8 +24,7 @@ State = Mapping[tuple[str, int], bytes]
 _VERSION = 1
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS pipeline (name TEXT NOT NULL, version INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS cuts "
-    "(number INTEGER PRIMARY KEY, is_done INTEGER NOT NULL, positions TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS cuts (number INTEGER PRIMARY KEY, positions TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS states (cut INTEGER NOT NULL, stage TEXT NOT NULL, "
     "worker INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (cut, stage, worker))",
 )
@@ -93,22 +92,8 @@ class Checkpoint:
             rows = cursor.execute(sql, (cut,)).fetchall()
         return {(stage, worker): state for stage, worker, state in rows}
 
-    def begin(self, cut: int, positions: Mapping[str, Position], state: State) -> None:
-        """Store the cut that a run begins with, and forget what came after it."""
-        self._store(cut, positions, state, is_done=True)
-
-    def prepare(self, cut: int, positions: Mapping[str, Position], state: State) -> None:
-        """Store a cut that the sinks do not have yet, and keep the one before it."""
-        self._store(cut, positions, state, is_done=False)
-
-    def finish(self, cut: int) -> None:
-        """Note that all sinks have a cut."""
-        with self._transaction() as connection:
-            connection.execute("UPDATE cuts SET is_done = 1 WHERE number = ?", (cut,))
-
-    def _store(
-        self, cut: int, positions: Mapping[str, Position], state: State, is_done: bool
-    ) -> None:
+    def store(self, cut: int, positions: Mapping[str, Position], state: State) -> None:
+        """Store a cut, keep the one before it, and forget what came after it."""
         oldest = cut - _KEPT_CUTS + 1
         text = json.dumps(positions, sort_keys=True)
         with self._transaction() as connection:
@@ -116,7 +101,7 @@ class Checkpoint:
                 connection.execute(
                     f"DELETE FROM {table} WHERE {column} >= ? OR {column} < ?", (cut, oldest)
                 )
-            connection.execute("INSERT INTO cuts VALUES (?, ?, ?)", (cut, is_done, text))
+            connection.execute("INSERT INTO cuts VALUES (?, ?)", (cut, text))
             connection.executemany(
                 "INSERT INTO states VALUES (?, ?, ?, ?)",
                 [(cut, stage, worker, blob) for (stage, worker), blob in state.items()],

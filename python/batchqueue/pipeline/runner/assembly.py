@@ -190,7 +190,7 @@ def _recover(parts: Assembly) -> None:
         state = parts.checkpoint.state(recovery.cut)
         _check_workers(state, stateful)
         if recovery.cut not in {cut.number for cut in kept}:
-            parts.checkpoint.begin(recovery.cut, parts.positions, state)
+            parts.checkpoint.store(recovery.cut, parts.positions, state)
     for stage in parts.stages:
         if stage.name in stateful:
             stage.results(stage.order(partial(_restore, state, stage.name)))

@@ -7,10 +7,9 @@ The steps of a cut with number n, in this order:
 3. `flush STAGE`, in the order of the stages: everything before it has been handled, and what the
    operators had kept back is on its way to the next stage.
 4. `snapshots`: the state of the operators.
-5. `prepare`: the checkpoint has cut n, and keeps cut n - 1.
+5. `store`: the checkpoint has cut n, and keeps cut n - 1.
 6. `commit SINK`: the sink has cut n.
-7. `finish`: the checkpoint knows that all sinks have it.
-8. `release`: the sources continue, and take note that cut n is done.
+7. `release`: the sources continue, and take note that cut n is done.
 
 If the process ends before the first sink has cut n, the next run begins at n - 1; afterwards it
 begins at n. Where one of several sinks has it, see `recovery`.
@@ -112,15 +111,12 @@ class Cutter:
             state = self._state() if self._holds else {}
             self._on_step("snapshots")
             if self._checkpoint is not None:
-                self._checkpoint.prepare(number, positions, state)
-            self._on_step("prepare")
+                self._checkpoint.store(number, positions, state)
+            self._on_step("store")
             for stage in self._stages:
                 if _transactional(stage) and stage.name not in skipping:
                     self._all(stage, lambda worker: _commit(worker, number, positions))
                     self._on_step(f"commit {stage.name}")
-            if self._checkpoint is not None:
-                self._checkpoint.finish(number)
-            self._on_step("finish")
         finally:
             self._waits_for = None
         self.number, self.positions = number, positions

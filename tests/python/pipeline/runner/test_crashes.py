@@ -114,7 +114,7 @@ def test_two_transactional_sinks_at_different_cuts(checkpoint, tmp_path):
 def test_a_replay_that_fails_can_be_repeated(tmp_path):
     source = Numbers(1_000)
     assert crashed(two_sinks(tmp_path, source, True), "commit left", 1)
-    for step in ("hold", "positions", "prepare"):
+    for step in ("hold", "positions", "store"):
         assert crashed(two_sinks(tmp_path, source, True), step, 1)
     PipelineRun(two_sinks(tmp_path, source, True)).wait()
     for name in ("left", "right"):

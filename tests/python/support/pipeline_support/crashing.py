@@ -30,10 +30,9 @@ STEPS = [
     "flush ledger",
     "flush metrics",
     "snapshots",
-    "prepare",
+    "store",
     "commit ledger",
     "commit metrics",
-    "finish",
     "release",
 ]
 
