@@ -1,11 +1,11 @@
 """What table formats have in common: reading a history of immutable versions, split by split."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Limit, Plan, Position, Split, checked_position
+from batchqueue.pipeline.contract import Position, checked_position
 from batchqueue.pipeline.errors import PositionError, SourceChangedError
 
 if TYPE_CHECKING:
@@ -92,62 +92,6 @@ def check_position(position: Position, source: str, fields: dict[str, tuple[type
             f"source {source!r}: {position!r} is not one of its positions, which have the fields "
             f"{', '.join(fields)}; use the checkpoint that belongs to this source, or a new one"
         )
-
-
-Step = Split | Position
-"""The next split, or a position behind input that is passed over."""
-
-
-def within(steps: Iterator[Step], start: Position, limit: Limit) -> Plan:
-    """Take splits up to the first that would exceed the limit; at least one if there is any.
-
-    A split of unknown size is alone in its plan. What comes before an error is read before it is
-    raised. An empty plan ends behind what was passed over.
-    """
-    taken: list[Split] = []
-    end = start
-    rows = size = 0
-    while rows < limit.rows and size < limit.bytes:
-        try:
-            step = next(steps, None)
-        except Exception:
-            if taken:
-                break
-            raise
-        if step is None:
-            break
-        if not isinstance(step, Split):
-            end = end if taken else step
-            continue
-        if step.rows is None or step.bytes is None:
-            taken += [] if taken else [step]
-            break
-        rows += step.rows
-        size += step.bytes
-        if taken and (rows > limit.rows or size > limit.bytes):
-            break
-        taken.append(step)
-    return Plan(tuple(taken), taken[-1].end if taken else end)
-
-
-def until(steps: Iterable[Step], start: Position, end: Position, source: str) -> list[Split]:
-    """Take the splits up to a position.
-
-    Raises:
-        SourceChangedError: None of the steps leads there.
-    """
-    taken: list[Split] = []
-    if start == end:
-        return taken
-    for step in steps:
-        if isinstance(step, Split):
-            taken.append(step)
-        if end == (step.end if isinstance(step, Split) else step):
-            return taken
-    raise SourceChangedError(
-        f"source {source!r}: no split between {start!r} and the end of the table ends at {end!r}; "
-        "read with the settings and the table that the positions come from, or use a new checkpoint"
-    )
 
 
 def row_bytes(schema: "pa.Schema", stored_bytes: dict[str, float] | None = None) -> int:

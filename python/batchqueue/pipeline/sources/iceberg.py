@@ -11,16 +11,14 @@ from batchqueue.pipeline.errors import PositionError, SourceChangedError
 from batchqueue.pipeline.sources._iceberg_table import IcebergTable, TableHandle
 from batchqueue.pipeline.sources._tables import (
     OnChange,
-    Step,
     at_first_run,
     check_choice,
     check_columns,
     check_position,
     row_bytes,
     selected,
-    until,
-    within,
 )
+from batchqueue.pipeline.sources.planning import Step, until, within
 
 if TYPE_CHECKING:
     import pyarrow as pa

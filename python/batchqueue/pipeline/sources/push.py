@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PipelineError
+from batchqueue.pipeline.sources.planning import within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,16 +130,8 @@ class PushSource:
 
     def plan(self, start: Position, limit: Limit) -> Plan:
         """Return the next batches as splits, up to the limit."""
-        at, rows, size = start[_FIELD], 0, 0
-        splits: list[Split] = []
         with self._lock:
-            while (pushed := self._at(at)) is not None:
-                rows, size = rows + pushed.batch.num_rows, size + pushed.batch.nbytes
-                if splits and (rows > limit.rows or size > limit.bytes):
-                    break
-                splits.append(_split(at, pushed.batch))
-                at += 1
-        return Plan(tuple(splits), splits[-1].end if splits else start)
+            return within(self._from(start[_FIELD]), start, limit)
 
     def between(self, start: Position, end: Position) -> Sequence[Split]:
         """Return the batches that are still there; others were not confirmed, and come again."""
@@ -169,6 +162,11 @@ class PushSource:
             confirmed = [self._numbered.pop(number) for number in done]
         for pushed in confirmed:
             pushed.done.set_result(None)
+
+    def _from(self, number: int) -> Iterator[Split]:
+        while (pushed := self._at(number)) is not None:
+            yield _split(number, pushed.batch)
+            number += 1
 
     def _at(self, number: int) -> _Pushed | None:
         """Return a batch by its number; one that waits gets the number if there is none."""

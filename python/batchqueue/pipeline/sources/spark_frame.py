@@ -13,7 +13,8 @@ from batchqueue.pipeline.errors import (
     SourceDataError,
     SourcePickleError,
 )
-from batchqueue.pipeline.sources._tables import Step, check_position, until, within
+from batchqueue.pipeline.sources._tables import check_position
+from batchqueue.pipeline.sources.planning import Step, until, within
 
 if TYPE_CHECKING:
     import pyarrow as pa

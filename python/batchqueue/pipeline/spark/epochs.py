@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchqueue.pipeline.contract import Limit, Plan, Position, Source, Split, checked_position
+from batchqueue.pipeline.sources.planning import within
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 
@@ -190,9 +191,9 @@ class Epochs:
         """Plan a part of what was there when the query began, and nothing that came later."""
         if self._ahead is None:
             self._ahead = list(self._everything(start).splits)
-        taken = first_splits(self._ahead, limit)
-        del self._ahead[: len(taken)]
-        return Plan(taken, taken[-1].end if taken else start)
+        plan = within(iter(self._ahead), start, limit)
+        del self._ahead[: len(plan.splits)]
+        return plan
 
     def _everything(self, start: Position) -> Plan:
         return all_splits(self._source, start)
@@ -249,19 +250,6 @@ def _records_behind(source: Source, start: Position) -> int | None:
     records = [lag.records for lag in source.lag(start).values()]
     known = [count for count in records if count is not None]
     return sum(known) if known and len(known) == len(records) else None
-
-
-def first_splits(splits: Sequence[Split], limit: Limit) -> tuple[Split, ...]:
-    """Return the first splits that a limit allows, as `Source.plan` would: at least one."""
-    rows = size = 0
-    for count, split in enumerate(splits):
-        rows += split.rows or 0
-        size += split.bytes or 0
-        if count and (rows > limit.rows or size > limit.bytes):
-            return tuple(splits[:count])
-        if split.rows is None:
-            return tuple(splits[: count + 1])
-    return tuple(splits)
 
 
 def grouped(splits: Sequence[Split], most: int) -> list[tuple[Split, ...]]:

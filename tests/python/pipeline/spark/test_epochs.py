@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import settings as checks
 from hypothesis import strategies as st
 
-from batchqueue.pipeline import Limit, Position
+from batchqueue.pipeline import Position
 from batchqueue.pipeline.spark.control import Control, EpochReport
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
-from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, first_splits, grouped
+from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, grouped
 from spark_support.numbered_rows import NumberedRows
 
 
@@ -243,12 +243,10 @@ def test_empty_source_is_not_asked_each_time_that_spark_polls(control, tmp_path)
 
 
 @checks(deadline=None)  # machines may be busy
-@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 5000))
-def test_first_splits_and_groups_keep_every_split_in_order(count, most, limit_rows):
+@given(st.integers(1, 40), st.integers(1, 60))
+def test_groups_keep_every_split_in_order(count, most):
     splits = list(NumberedRows(count * 300, 300).between({"row": 0}, {"row": count * 300}))
     groups = grouped(splits, most)
     assert list(itertools.chain(*groups)) == splits
     assert len(groups) == min(most, count)
     assert all(groups)
-    taken = first_splits(splits, Limit(limit_rows, 1))
-    assert taken == NumberedRows(count * 300, 300).plan({"row": 0}, Limit(limit_rows, 1)).splits

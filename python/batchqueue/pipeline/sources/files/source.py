@@ -3,11 +3,12 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchqueue._requirements import require
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import PipelineError, PositionError
+from batchqueue.pipeline.errors import PositionError
 from batchqueue.pipeline.sources.files.listings import (
     FrozenListings,
     Listing,
@@ -24,6 +25,7 @@ from batchqueue.pipeline.sources.files.settings import (
     checked_listing,
     checked_options,
 )
+from batchqueue.pipeline.sources.planning import within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,26 +144,7 @@ class FileSource:
         place, listing = self._place(start)
         if place.file == len(listing.files):
             self._listings.extend()
-        splits: list[Split] = []
-        rows = size = 0
-        pieces = self._splits(listing, place)
-        while len(splits) < _MOST_SPLITS:
-            try:
-                split = next(pieces, None)
-            except PipelineError:
-                if not splits:
-                    raise
-                break  # what comes before a broken file is read before the error is raised
-            if split is None:
-                break
-            if split.rows is None or split.bytes is None:
-                splits += [] if splits else [split]
-                break
-            rows, size = rows + split.rows, size + split.bytes
-            if splits and (rows > limit.rows or size > limit.bytes):
-                break
-            splits.append(split)
-        return Plan(tuple(splits), splits[-1].end if splits else start)
+        return within(islice(self._splits(listing, place), _MOST_SPLITS), start, limit)
 
     def between(self, start: Position, end: Position) -> Sequence[Split]:
         """Return the pieces from one position to a later one."""
