@@ -20,27 +20,32 @@ def run_in_foreground(pipeline: "Pipeline", timeout: float | None, grace: float)
     if timeout is not None:
         check_finite("timeout", timeout, 0, ", or leave it out")
     check_finite("grace", grace, 0)
+    # Before the signals are handled: a sink that hangs while it is opened can be interrupted.
+    run = PipelineRun(pipeline)
+    try:
+        return _followed(run, pipeline.name, timeout, grace)
+    except BaseException:
+        # An interrupt that another handler raised, for instance: nothing may run behind the back of
+        # the caller.
+        if run.running:
+            run.abandon()
+        raise
+
+
+def _followed(run: PipelineRun, name: str, timeout: float | None, grace: float) -> RunSummary:
     stop, give_up = Flag(), Flag()
-    with signals(stop, give_up, f"stopping pipeline {pipeline.name}"):
-        run = PipelineRun(pipeline)
+    with signals(stop, give_up, f"stopping pipeline {name}"):
         end = None if timeout is None else time.monotonic() + timeout
-        try:
-            while not stop.is_set and (end is None or time.monotonic() < end):
-                summary = run.wait(_POLL_S if end is None else min(_POLL_S, _left(end)))
-                if summary is not None:
-                    return summary
-            run.request_stop()
-            end = time.monotonic() + grace
-            while not give_up.is_set and time.monotonic() < end:
-                summary = run.wait(min(_POLL_S, _left(end)))
-                if summary is not None:
-                    return summary
-        except BaseException:
-            # An interrupt that another handler raised, for instance: nothing may run behind the
-            # back of the caller.
-            if run.running:
-                run.abandon()
-            raise
+        while not stop.is_set and (end is None or time.monotonic() < end):
+            summary = run.wait(_POLL_S if end is None else min(_POLL_S, _left(end)))
+            if summary is not None:
+                return summary
+        run.request_stop()
+        end = time.monotonic() + grace
+        while not give_up.is_set and time.monotonic() < end:
+            summary = run.wait(min(_POLL_S, _left(end)))
+            if summary is not None:
+                return summary
         return run.stop(0)
 
 

@@ -188,6 +188,25 @@ def test_process_ends_cleanly(body, printed, program, tmp_path):
     assert numbers == list(range(len(numbers)))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sink_that_hangs_while_it_is_opened_can_be_interrupted(number, program, tmp_path):
+    process = program(
+        """
+        class Stuck(Kept):
+            def open(self, pipeline):
+                print("opening", flush=True)
+                threading.Event().wait()
+
+        numbers.to(Stuck())
+        flow.run()
+        """
+    )
+    wait_for(process, "opening")
+    process.send_signal(number)
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == -number
+
+
 def test_the_exit_of_the_interpreter_takes_a_last_cut(program, tmp_path):
     process = program(
         """
