@@ -26,7 +26,6 @@ class MetricSpec(NamedTuple):
 
 _CHECK = "each check of backpressure"
 _CUT = "each cut"
-_EPOCH = "each epoch on Spark"
 
 
 def _counter(
@@ -63,9 +62,6 @@ class PipelineMetric(Enum):
     LAG_SECONDS = _gauge(
         "lag_seconds", "seconds", "time that the lag takes at the present rate", _CHECK, _P
     )
-    HELD_ROWS = _gauge(
-        "held_rows", "rows", "rows read and not completed", "each chunk read or completed", _P
-    )
     BUSY_RATIO = _gauge("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
     SLOW_DOWN_FACTOR = _gauge(
         "slow_down_factor", "0 to 1", "least factor of it and all stages after it", _CHECK
@@ -84,7 +80,7 @@ class PipelineMetric(Enum):
     PAUSED_SECONDS = _counter(
         "paused_seconds",
         "seconds",
-        "time that a source was not to plan, by the stage that was the cause",
+        "time that a source was paused, by the stage that was the cause, or the reason given",
         "each check while it is paused",
         ("cause",),
     )
@@ -92,15 +88,8 @@ class PipelineMetric(Enum):
     HOT_PARTITIONS = _gauge(
         "hot_partitions", "partitions", "partitions that lag behind", "each reading of skew"
     )
-    WANTED_WORKERS = _gauge(
-        "wanted_workers", "workers", "workers that would keep up", "each reading of skew"
-    )
     CUTS = _counter("cuts", "cuts", "cuts that were committed", _CUT)
     CUT_SECONDS = _gauge("cut_seconds", "seconds", "time that the last cut took", _CUT)
     CHUNKS_FAILED = _counter(
         "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
-    )
-    EPOCH_ROWS = _gauge("epoch_rows", "rows", "rows of the last epoch", _EPOCH)
-    EPOCH_GOAL_SECONDS = _gauge(
-        "epoch_goal_seconds", "seconds", "how long an epoch should take", _EPOCH
     )
