@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchqueue.pipeline.chunks.cutter import ChunkCutter
-from batchqueue.pipeline.chunks.memory import rows_bytes
+from batchqueue.pipeline.chunks.memory import RowsMeter
 from pipeline_support.random_batches import SCHEMAS, TYPES, VALUES, batches, of_each_type, values_of
 
 EACH_TYPE = of_each_type()
 PLAIN = [kind for kind in TYPES if not any(word in str(kind) for word in ("dictionary", "view"))]
+
+
+def rows_bytes(batch):
+    return RowsMeter()(batch)
 
 
 def numbers(first, rows):

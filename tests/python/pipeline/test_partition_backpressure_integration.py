@@ -11,6 +11,7 @@ from batchqueue.pipeline import (
     SkewState,
     StageConfig,
 )
+from batchqueue.pipeline.backpressure.gate import GateDecision
 from batchqueue.pipeline.backpressure.partitions import StagePartitions
 from batchqueue.pipeline.backpressure.readings import PartitionProgress, lag_of
 from core_support.waits import WAIT_S, eventually
@@ -232,7 +233,7 @@ def test_a_source_plans_for_the_share_of_the_room_that_a_signal_leaves():
     with flow.start() as run:
         assert sink.entered.wait(WAIT_S)
         eventually(lambda: run.stats().sources["source"].held_up_by, "a full queue")
-        run.sources["source"].factor = 0.1
+        run.sources["source"].decision = GateDecision(factor=0.1)
         planned = len(limits)
         sink.gate.set()
         run.wait()

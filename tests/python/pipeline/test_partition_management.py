@@ -126,7 +126,7 @@ class TestConsumerGroup:
 
     def test_name_that_cannot_be_a_group_is_refused(self):
         with pytest.raises(ConfigError, match="the stage's name is 'all totals' with ' '"):
-            StagePartitions("revenue", "all totals", StageConfig())
+            _ = StagePartitions("revenue", "all totals", StageConfig()).group
 
     def test_subscribes_with_group_id(self):
         """Workers of one group share the partitions, those of another one have all of them."""

@@ -30,7 +30,8 @@ class FlowLog:
             is_gating: Whether its signal can slow a source down.
         """
         name, is_active, hot = flow.stage.name, flow.last.pressure.is_active, flow.skew.hot
-        level = logging.WARNING if is_active else logging.INFO
+        # A full queue that slows no source down by the signal is how a slow sink looks.
+        level = logging.WARNING if is_active and is_gating else logging.INFO
         self._changes.note((name, "active"), is_active, False, level, lambda: _activity(flow))
         level = logging.WARNING if hot else logging.INFO
         self._changes.note((name, "skew"), hot, frozenset(), level, flow.skew.line)

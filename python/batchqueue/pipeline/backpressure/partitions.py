@@ -13,9 +13,7 @@ class StagePartitions:
     The runner of the stage says what happens; this says which state that is.
 
     Attributes:
-        count: The number of partitions: `partition_count` of the config, or one per worker up to
-            `max_workers`. How many workers run now does not matter.
-        group: The name of the group of workers that shares them.
+        count: The number of partitions.
         machine: The state.
 
     Example:
@@ -30,6 +28,8 @@ class StagePartitions:
         stage: str,
         config: StageConfig,
         machine: StateMachine[PartitionState] | None = None,
+        *,
+        count: int | None = None,
     ) -> None:
         """Compute the number of partitions.
 
@@ -38,19 +38,28 @@ class StagePartitions:
             stage: The name of the stage.
             config: Its settings.
             machine: The state, before the start. Default: None, a new one.
-
-        Raises:
-            ConfigError: A name cannot be part of the name of a group.
+            count: The number of partitions, if the graph decides it. Default: None,
+                `partition_count` of the config, or one per worker up to `max_workers`. How many
+                workers run now does not matter.
         """
         self.machine = machine or partition_machine(stage)
-        self.group = group_id(pipeline, stage)
-        self.count = partition_count(config.partition_count, config.max_workers)
+        self.count = count or partition_count(config.partition_count, config.max_workers)
+        self._names = pipeline, stage
         self._min_workers = config.min_workers
         self._members: frozenset[str] = frozenset()
         kind = (
             PartitionState.SINGLE_PARTITION if self.count == 1 else PartitionState.MULTI_PARTITION
         )
         self.machine.advance(PartitionState.COMPUTING_PARTITION_COUNT, kind)
+
+    @property
+    def group(self) -> str:
+        """The name of the group of workers that shares them, where these are processes.
+
+        Raises:
+            ConfigError: A name cannot be part of the name of a group.
+        """
+        return group_id(*self._names)
 
     def queue_created(self) -> None:
         """Take note that the queue or topic exists, with `count` partitions."""

@@ -13,7 +13,11 @@ from pyarrow import types
 
 
 class RowsMeter:
-    """Measures record batches as `rows_bytes` does, most of which have the same schema."""
+    """Measures the bytes of the rows of record batches, as if they did not share anything.
+
+    Most of the batches have the same schema. Dictionaries inside unions and run-end encoded columns
+    count as a whole.
+    """
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
@@ -26,14 +30,6 @@ class RowsMeter:
             self._schema = schema
             self._shares = any(map(_shares, schema.types))
         return _columns_bytes(batch) if self._shares else int(batch.nbytes)
-
-
-def rows_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of the rows of a batch, as if they did not share anything.
-
-    Dictionaries inside unions and run-end encoded columns count as a whole.
-    """
-    return RowsMeter()(batch)
 
 
 def _columns_bytes(batch: pa.RecordBatch) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.backpressure.config import BackpressureConfig
 from batchqueue.pipeline.backpressure.controller import FlowController
+from batchqueue.pipeline.backpressure.partitions import StagePartitions
 from batchqueue.pipeline.backpressure.readings import (
     Partition,
     PartitionProgress,
@@ -14,7 +15,7 @@ from batchqueue.pipeline.backpressure.readings import (
     lag_of,
 )
 from batchqueue.pipeline.backpressure.stage_flow import FlowStage
-from batchqueue.pipeline.backpressure.states import PartitionState
+from batchqueue.pipeline.backpressure.states import PartitionState, StateMachine
 from batchqueue.pipeline.runner.assembly import Assembly
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
@@ -58,17 +59,8 @@ class FlowWatch:
             FlowStage(name=stage.name, downstream=_names(stage.outlets)) for stage in parts.stages
         ]
         self.controller = FlowController(flows, config, skew_config)
-        for stage in parts.stages:
-            self._advance(
-                stage.name,
-                PartitionState.COMPUTING_PARTITION_COUNT,
-                PartitionState.SINGLE_PARTITION
-                if stage.plan.partitions == 1
-                else PartitionState.MULTI_PARTITION,
-                PartitionState.QUEUE_CREATED,
-                PartitionState.WORKERS_SPAWNING,
-                PartitionState.RUNNING,
-            )
+        states = self.controller.partition_states
+        self._partitions = [_started(parts, stage, states[stage.name]) for stage in parts.stages]
 
     def start(self) -> None:
         """Begin to check."""
@@ -80,22 +72,22 @@ class FlowWatch:
         with self._lock:
             if not self._is_stopping:
                 self._is_stopping = True
-                for stage in self._parts.stages:
-                    self._advance(stage.name, PartitionState.STOPPING)
+                for partitions in self._partitions:
+                    partitions.stop()
 
     def end(self) -> None:
         """Check no more: the run has ended."""
         self._ended.set()
         self.stop()
-        for stage in self._parts.stages:
-            self._advance(stage.name, PartitionState.STOPPED)
+        for partitions in self._partitions:
+            partitions.stopped()
 
     def check(self) -> None:
         """Read all stages, and pause, slow down or resume the sources."""
         self.controller.check(self._readings())
         for source in self._parts.sources:
             decision = self.controller.decision(source.name)
-            source.factor = decision.factor
+            source.decision = decision
             if decision.may_plan:
                 self._parts.resume(source, PAUSE_REASON)
             else:
@@ -122,8 +114,18 @@ class FlowWatch:
             )
         return readings
 
-    def _advance(self, stage: str, *states: PartitionState) -> None:
-        self.controller.partition_states[stage].advance(*states)
+
+def _started(
+    parts: Assembly, stage: Stage, machine: StateMachine[PartitionState]
+) -> StagePartitions:
+    """Return the partitions of a stage whose workers run, each with an equal number of them."""
+    plan = stage.plan
+    made = StagePartitions(parts.pipeline, plan.name, plan.config, machine, count=plan.partitions)
+    made.queue_created()
+    made.workers_spawning()
+    workers = [str(worker.number) for worker in stage.workers]
+    made.observe(workers, {at: workers[at % len(workers)] for at in range(made.count)})
+    return made
 
 
 def _reading_of_source(source: SourceThread) -> StageReading:

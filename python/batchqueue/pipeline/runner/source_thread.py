@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from batchqueue.pipeline.backpressure.gate import OPEN
 from batchqueue.pipeline.chunks.cutter import ChunkCutter, SizedBatch
 from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.contract import (
@@ -37,7 +38,7 @@ class SourceThread:
         outlets: The stages that it feeds.
         rows_out: The rows that these have accepted; likewise `bytes_out`.
         lag: How far it was behind after the last cut, by partition.
-        factor: The share of the room that it may plan for; a signal lowers it.
+        decision: How much of the room it may plan for; a signal lowers it.
         on_finished: Called when there is nothing more to read.
         on_split: Called behind each split.
     """
@@ -67,7 +68,7 @@ class SourceThread:
         self.outlets = tuple(outlets)
         self.rows_out, self.bytes_out = Counter(), Counter()
         self.lag: dict[str, Lag] = {}
-        self.factor = 1.0
+        self.decision = OPEN
         self._source = source
         self._chunk_rows = chunk_rows
         self._ending = ending
@@ -183,8 +184,7 @@ class SourceThread:
             with outlet.waited_for.span():
                 rooms.append(outlet.gate.free())
         rows, size = (min(values) for values in zip(*rooms, strict=True))
-        factor = self.factor
-        return Limit(max(1, int(rows * factor)), max(1, int(size * factor)))
+        return self.decision.limited(Limit(rows, size))
 
     def _read(self, split: Split) -> None:
         cutter = ChunkCutter(self._chunk_rows)
