@@ -79,7 +79,7 @@ def _run_here(console: Console, options: PipelineOptions, files: FlightFiles) ->
                 stats = run.stats()
                 source, shown = stats.sources[SOURCE], stats.stages[BOARD]
                 console.print(
-                    f"{summary_of(source.rows_out_total, files.total_rows)} read, "
+                    f"{source.rows_out_total:,} of {files.total_rows:,} flights read, "
                     f"{shown.queue_rows:,} wait for {BOARD}, factor {shown.slow_down_factor:.1f}"
                     + (f", held up by {source.held_up_by}" if source.held_up_by else "")
                 )
@@ -97,11 +97,6 @@ def _run_here(console: Console, options: PipelineOptions, files: FlightFiles) ->
     )
     console.print(f"pictures: {folder / 'flow.png'}, {folder / 'graph.svg'}")
     return stored_values(database)
-
-
-def summary_of(done: int, total: int) -> str:
-    """Return how much of the flights is done."""
-    return f"{done:,} of {total:,} flights"
 
 
 def _run_on_spark(
