@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from batchqueue.pipeline.runner.flow_watch import FlowWatch
 from batchqueue.pipeline.runner.gate import RunEnded
 from batchqueue.pipeline.sources.push import PushSource
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 _CLOSE_S = 5.0
 """Seconds that each part of a run has to release what it holds, once it is idle or has failed."""

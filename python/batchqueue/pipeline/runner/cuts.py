@@ -26,7 +26,7 @@ from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 from batchqueue.pipeline.runner.worker import SinkWorker, Worker
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 LATE_S = 30.0
 """Seconds after which a cut that does not end is logged; it is never forced."""

@@ -20,7 +20,7 @@ from batchqueue.pipeline.runner.assembly import Assembly
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 PAUSE_REASON = "backpressure"
 """The reason of a pause by a signal, beside those by hand."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from batchqueue.pipeline.pipeline import Pipeline
     from batchqueue.pipeline.runner.run import PipelineRun
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 _over: "weakref.WeakKeyDictionary[Pipeline, threading.Event]" = weakref.WeakKeyDictionary()
 """By pipeline, what is set when its last run is over. Read and written under `_lock`."""

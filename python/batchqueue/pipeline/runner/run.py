@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from batchqueue.pipeline.pipeline import Pipeline
 
-_log = logging.getLogger("batchqueue")
+_log = logging.getLogger("batchqueue.pipeline")
 
 GRACE_S = 30.0
 """Seconds that a run has to end by default."""
