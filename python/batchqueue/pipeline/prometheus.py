@@ -60,7 +60,7 @@ class PipelineCollector:
             labels = ("pipeline", "stage", *spec.labels)
             families[metric] = kinds[spec.kind](spec.name, spec.what, labels=labels)
         for stage, metric, values, value in samples:
-            families[metric].add_metric((pipeline, stage, *values), value)
+            families[metric].add_metric((pipeline, stage, *values), float(value))
         return list(families.values())
 
 
