@@ -98,7 +98,7 @@ pub use config::{
 };
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::desk::Desk;
-pub use flow::handler::host::{Host, NoHost};
+pub use flow::handler::host::{Host, NoHost, ThreadBody};
 pub use flow::handler::{Batch, Cause, DeadLetters, Drain, Failure, Handler, HandlerRef, Handlers};
 pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};

@@ -146,6 +146,7 @@ def methods_on_loop(handler: Any, handler_loops: HandlerLoops) -> HandlerMethods
         on_idle=on_loop(methods.on_idle),
         on_error=on_loop(methods.on_error),
         on_close=on_loop(methods.on_close),
+        on_open=on_loop(methods.on_open),
         works_elsewhere=bool(names),
     )
 

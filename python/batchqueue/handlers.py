@@ -11,7 +11,10 @@ H = TypeVar("H")
 
 
 class SupportsConsume(Protocol[H]):
-    """The method that a handler must have. `on_idle`, `on_error` and `on_close` are optional."""
+    """The method that a handler must have.
+
+    `on_open`, `on_idle`, `on_error` and `on_close` are optional.
+    """
 
     def consume(self, batch: list[H], /) -> Any:
         """Handle one batch: the items of one type that one drain cycle took.
@@ -28,9 +31,9 @@ class HandlerConsumer(Generic[H]):
     The queue never runs two methods of one instance concurrently, even if the instance serves
     several types or queues. State inside a handler therefore needs no lock.
 
-    `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those that a
-    subclass overrides: an idle queue with a thousand handlers costs nothing unless some of them
-    define `on_idle`.
+    `on_open`, `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those
+    that a subclass overrides: an idle queue with a thousand handlers costs nothing unless some of
+    them define `on_idle`.
 
     Example:
         >>> class Total(HandlerConsumer[int]):
@@ -55,6 +58,17 @@ class HandlerConsumer(Generic[H]):
         """
         raise NotImplementedError(f"{type(self).__name__} must define consume(batch)")
 
+    def on_open(self) -> None:
+        """Called once per instance and queue, on a drain thread, before the first batch.
+
+        Opens what the handler needs, such as a connection. If it raises, the batch fails with that
+        error, as if `consume` had raised it, and the next attempt or batch calls `on_open` again.
+        Until it has returned, `consume`, `on_idle` and `on_close` are not called.
+
+        Later calls may come from other drain threads, one at a time, so that a `sqlite3` connection
+        needs `check_same_thread=False`. With a `consumer_factory` they all come from this one.
+        """
+
     def on_idle(self) -> None:
         """Called after an empty cycle of the handler's drain thread, to flush buffered items."""
 
@@ -67,7 +81,10 @@ class HandlerConsumer(Generic[H]):
         """
 
     def on_close(self) -> None:
-        """Called once per instance and queue, after the last batch of the instance."""
+        """Called once per instance and queue, after the last batch of the instance.
+
+        A handler whose `on_open` never succeeded gets no `on_close`.
+        """
 
 
 class HandlerMethods(NamedTuple):
@@ -82,10 +99,11 @@ class HandlerMethods(NamedTuple):
     on_close: Callable[[], Any] | None
     works_elsewhere: bool = False
     """Whether the methods run on an event loop while the drain thread waits."""
+    on_open: Callable[[], Any] | None = None
 
     def coroutine_functions(self) -> list[str]:
         """Return the names of the methods that must run on an event loop."""
-        names = ("consume", "on_idle", "on_error", "on_close")
+        names = ("consume", "on_open", "on_idle", "on_error", "on_close")
         return [name for name in names if is_coroutine_function(getattr(self, name))]
 
 
@@ -142,6 +160,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
         _overridden(handler, "on_idle"),
         _overridden(handler, "on_error"),
         _overridden(handler, "on_close"),
+        on_open=_overridden(handler, "on_open"),
     )
 
 

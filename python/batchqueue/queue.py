@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
 
-import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
+import batchqueue._callbacks
+import batchqueue._threads  # noqa: F401 - drain threads look both up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig

@@ -7,11 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::running::{CountOut, RunningThreads};
 use super::tasks::{After, Turn};
-use crate::sync::{Arc, spawn, thread_local};
+use crate::flow::handler::host::ThreadBody;
+use crate::sync::{Arc, AtomicBool, Ordering, spawn, thread_local};
 
 /// Runs a worker from start to end. If it does not call the body, the pool continues with one
 /// worker less.
-pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
+pub(crate) type Live = Arc<dyn Fn(ThreadBody) + Send + Sync>;
 
 /// What a worker needs of its pool.
 pub(super) trait Employer: Send + Sync + 'static {
@@ -69,14 +70,16 @@ pub(super) fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Res
 #[allow(clippy::needless_pass_by_value)]
 fn live<P: Employer>(pool: Arc<P>) {
     WORKS_FOR.with(|works_for| works_for.set(Arc::as_ptr(&pool) as usize));
-    let mut worked = false;
-    (pool.live())(&mut || {
-        worked = true;
-        while let Some(turn) = pool.next_turn() {
-            run(&*pool, turn);
+    let (worked, employer) = (Arc::new(AtomicBool::new(false)), pool.clone());
+    let has_worked = worked.clone();
+    (pool.live())(Box::new(move || {
+        // Relaxed, here and below: it stays on this thread.
+        has_worked.store(true, Ordering::Relaxed);
+        while let Some(turn) = employer.next_turn() {
+            run(&*employer, turn);
         }
-    });
-    if !worked {
+    }));
+    if !worked.load(Ordering::Relaxed) {
         pool.lost_worker();
     }
 }

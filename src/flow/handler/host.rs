@@ -2,10 +2,13 @@
 
 use crate::item::{Item, TypeKey};
 
+/// What a drain thread does from start to end.
+pub type ThreadBody = Box<dyn FnOnce() + Send>;
+
 /// Wraps the work of drain threads, so that the core never refers to an interpreter.
 pub trait Host<T: Item>: Send + Sync + 'static {
-    /// Runs a drain thread from start to end.
-    fn live(&self, body: &mut (dyn FnMut() + Send)) {
+    /// Runs a drain thread from start to end. The host may have ended, and not run `body`.
+    fn live(&self, body: ThreadBody) {
         body();
     }
 

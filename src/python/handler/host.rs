@@ -5,7 +5,8 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::python::interpreter::log;
+use crate::flow::handler::host::ThreadBody;
+use crate::python::interpreter::{log, run_thread};
 use crate::python::item::PyItem;
 use crate::{Host, TypeKey};
 
@@ -27,8 +28,8 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
 impl Host<PyItem> for Interpreter {
     /// Keeps one thread state for the thread's whole life: to make a new one for each batch would
     /// cost several times more.
-    fn live(&self, body: &mut (dyn FnMut() + Send)) {
-        Python::try_attach(|py| py.detach(body));
+    fn live(&self, body: ThreadBody) {
+        run_thread(body);
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {

@@ -5,6 +5,7 @@
 //! | `registry` | the types and handlers that a queue was given |
 //! | `spec` | a handler to register |
 //! | `py_handler` | one Python handler as the core calls it |
+//! | `opening` | `on_open`, which comes before the first batch |
 //! | `letters` | what a handler of dead letters gets |
 //! | `retry_on` | the exceptions after which a batch is tried again |
 //! | `failed_part` | a call that failed, perhaps only for a part of its batch |
@@ -15,6 +16,7 @@ mod desks;
 mod failed_part;
 mod host;
 mod letters;
+mod opening;
 mod py_handler;
 mod registry;
 mod retry_on;

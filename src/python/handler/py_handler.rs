@@ -9,6 +9,7 @@ use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
 use super::letters::{cause_of, list_of_letters};
+use super::opening::Opening;
 use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
@@ -25,6 +26,7 @@ pub(crate) struct PyHandler {
     /// method.
     pub(crate) protected: GuardedRef,
     pub(crate) consume: GuardedRef,
+    pub(crate) opening: Opening,
     /// Called instead of `consume`, without the interpreter, if the handler is an aggregator.
     pub(crate) aggregating: Option<Arc<Aggregating>>,
     pub(crate) on_idle: Option<GuardedRef>,
@@ -50,6 +52,7 @@ impl PyHandler {
         for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler] {
             visit.call(object.as_deref())?;
         }
+        self.opening.traverse(visit)?;
         self.retry_on.traverse(visit)
     }
 
@@ -132,7 +135,7 @@ fn failure_of(result: Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
-fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
     let py = result.py();
     if result.is_none() || !result.get_type().is(coroutine_type(py)?) {
         release(result);
@@ -242,7 +245,9 @@ impl Handler<PyItem> for PyHandler {
                 };
             let count = list.len();
             let given = Given { count, blocks: rows.then(|| list.get_slice(0, count)) };
-            let result = match guarded_call(self.consume.bind(py), &args).and_then(failure_of) {
+            let opened = self.opening.open(py);
+            let consumed = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+            let result = match consumed.and_then(failure_of) {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())
@@ -259,7 +264,9 @@ impl Handler<PyItem> for PyHandler {
         Python::attach(|py| {
             let kept = list_of_letters(py, &self.queue, letters).and_then(|list| {
                 let args = PyTuple::new(py, [list])?;
-                let result = guarded_call(self.consume.bind(py), &args).and_then(failure_of);
+                let opened = self.opening.open(py);
+                let result = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+                let result = result.and_then(failure_of);
                 release(args.into_any());
                 result
             });
@@ -275,7 +282,7 @@ impl Handler<PyItem> for PyHandler {
     }
 
     fn on_idle(&self) -> Result<(), Failure> {
-        Self::call0(self.on_idle.as_ref())
+        if self.opening.is_due() { Ok(()) } else { Self::call0(self.on_idle.as_ref()) }
     }
 
     fn has_on_close(&self) -> bool {
@@ -283,7 +290,7 @@ impl Handler<PyItem> for PyHandler {
     }
 
     fn on_close(&self) -> Result<(), Failure> {
-        Self::call0(self.on_close.as_ref())
+        if self.opening.close() { Self::call0(self.on_close.as_ref()) } else { Ok(()) }
     }
 
     fn works_elsewhere(&self) -> bool {

@@ -9,6 +9,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::desks::desk_of;
+use super::opening::Opening;
 use super::py_handler::PyHandler;
 use super::retry_on::RetryOn;
 use super::spec::{HandlerMethods, HandlerOptions, HandlerSpec};
@@ -253,7 +254,8 @@ impl Entries {
         }
         let HandlerSpec { methods, name, aggregating } = spec;
         let common = &registry.common;
-        let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere) = methods;
+        let (instance, protected, consume, on_idle, on_error, on_close, works_elsewhere, on_open) =
+            methods;
         let py = instance.py();
         // An aggregator that emits nothing has nothing to do when idle.
         let on_idle =
@@ -265,6 +267,7 @@ impl Entries {
             protected: GuardedRef::new(protected.unbind()),
             instance: GuardedRef::new(instance.unbind()),
             consume: GuardedRef::new(consume),
+            opening: Opening::new(on_open.map(GuardedRef::new)),
             aggregating,
             on_idle: on_idle.map(GuardedRef::new),
             on_error: on_error.map(GuardedRef::new),

@@ -16,6 +16,7 @@ pub(crate) type HandlerMethods<'py> = (
     Option<Py<PyAny>>,
     Option<Py<PyAny>>,
     bool,
+    Option<Py<PyAny>>,
 );
 
 /// A handler to register, with all that is read from its attributes.

@@ -361,7 +361,10 @@ def test_flush_and_shutdown_end_with_their_time_out_or_their_task():
             task.cancel()
         assert await outcomes(tasks) == [asyncio.CancelledError] * 2
         await until(
-            lambda: not any("batchqueue-" in thread.name for thread in threading.enumerate())
+            lambda: (
+                not {"batchqueue-flush", "batchqueue-shutdown"}
+                & {thread.name for thread in threading.enumerate()}
+            )
         )
         assert await queue.shutdown(0) == 1
         handler.released.set()
