@@ -39,7 +39,9 @@ class Entering:
 @pytest.mark.parametrize("size", [1, 100, 200 << 20])
 def test_an_empty_stage_admits_any_chunk(size):
     gate = Gate(1, 100, 2_000)
-    assert gate.enter(1, size, None) == 0
+    entering = Entering(gate, 1, size)
+    assert not entering.waits
+    assert entering.got == 0
     assert gate.held() == (1, size)
 
 
@@ -102,7 +104,9 @@ def test_a_chunk_that_waits_for_its_worker_is_overtaken():
     gate = Gate(2, 1_000, 10)
     gate.enter(10, 1, 0)
     waiting = Entering(gate, 10, 1, worker=0)
-    assert Entering(gate, 10, 1, worker=1).result() == 1
+    other = Entering(gate, 10, 1, worker=1)
+    assert not other.waits
+    assert other.got == 1
     assert waiting.waits
     gate.end()
 
