@@ -187,5 +187,5 @@ fn consumer_of_all_types<T>(
     handler: HandlerRef<T>,
 ) -> TypeHandlers<T> {
     let (name, settings) = (handler.handler.name(), CallSettings::of_queue(config));
-    TypeHandlers::new(TypeKey(0), number, &name, vec![handler], settings)
+    TypeHandlers::new(TypeKey::CONSUMER, number, &name, vec![handler], settings)
 }

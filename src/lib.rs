@@ -104,6 +104,8 @@ pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};
 pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
 pub use item::{HandledType, Item, TypeKey};
-pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
+pub use observe::{
+    DrainThreadStats, HandlerHistograms, HandlerStats, Histogram, PartitionStats, Stats,
+};
 pub use queue::BatchQueue;
 pub use weak_queue::WeakQueue;

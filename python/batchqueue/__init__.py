@@ -30,6 +30,7 @@ from batchqueue.exceptions import (
 from batchqueue.handlers import HandlerConsumer, SupportsConsume
 from batchqueue.manager import BatchQueueManager
 from batchqueue.queue import BatchQueue
+from batchqueue.rates import BatchQueueRates
 from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "BatchQueueConfig",
     "BatchQueueError",
     "BatchQueueManager",
+    "BatchQueueRates",
     "BatchQueueStats",
     "BufferStrategy",
     "ConfigError",

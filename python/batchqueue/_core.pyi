@@ -346,6 +346,20 @@ class Queue:
         """
         Refuse outside threads. Drain threads may still produce.
         """
+    def _histograms(
+        self, /, limits_ns: "list[int]", limits_items: "list[int]"
+    ) -> "list[tuple[Any, Any, Any, Any]]":
+        """
+        Return the histograms of each type: waits, items and times of calls.
+
+        Args:
+            limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+            limits_items: The same for items.
+
+        Returns:
+            For each type the type, and for each histogram its count, its sum, and how many of its
+            values are at most each limit.
+        """
     def _stats(self, /) -> "dict[str, Any]":
         """
         Return the core's snapshot, for the facade's `BatchQueueStats`.

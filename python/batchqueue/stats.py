@@ -1,7 +1,12 @@
 """Immutable snapshots of a queue."""
 
-from dataclasses import dataclass, field
+import math
+import time
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from batchqueue._type_names import type_name, unique_names
+from batchqueue.rates import BatchQueueRates, rates_between
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,24 @@ class HandlerStats:
         failed: Items whose handler raised in their last attempt.
         batches: Calls of `consume`.
         ns_per_item: Moving average of the time in `consume`, in nanoseconds per item.
+        call_ms_p50: Half of the calls took no longer, in milliseconds; at most an eighth above the
+            exact value. Each attempt counts as a call. 0.0 before the first call.
+        call_ms_p99: 99 % of the calls took no longer; the same.
+        call_ms_max: The longest call so far, in milliseconds, exactly.
+        batch_items_mean: Items, or rows, per call.
+        in_call_s: How long the call takes so far that runs now, in seconds; the longest if there
+            are several, 0.0 if there is none.
     """
 
     consumed: int
     failed: int
     batches: int
     ns_per_item: float
+    call_ms_p50: float
+    call_ms_p99: float
+    call_ms_max: float
+    batch_items_mean: float
+    in_call_s: float
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,9 @@ class BatchQueueStats:
         held: Items taken that wait: for their batch to become full, for their handler, for the next
             attempt, or for the `dead_letter` handler.
         in_flight: Items in a running call.
+        oldest_age_ms: How long the oldest item waits that no call has had yet, in milliseconds;
+            0.0 if there is none. It counts from the put of the first item of its segment, which
+            may be a little earlier.
         rebalances: Runs of the balancer, skipped and rejected plans included.
         moves: Partitions that the balancer gave to another drain thread, revoked moves included.
         load_ratio: Largest load of a drain thread divided by the smallest, in the interval before
@@ -118,6 +138,7 @@ class BatchQueueStats:
     queued: int
     held: int
     in_flight: int
+    oldest_age_ms: float
     dead_lettered: int
     rebalances: int
     moves: int
@@ -128,6 +149,8 @@ class BatchQueueStats:
     taken_over: int
     _partitions: tuple[PartitionStats, ...] = field(repr=False)
     _handlers: tuple[tuple[type | str, HandlerStats], ...] = field(repr=False)
+    _identity: tuple[int, int] = field(repr=False)
+    _taken_at_s: float = field(repr=False, compare=False)
 
     @classmethod
     def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
@@ -147,6 +170,7 @@ class BatchQueueStats:
             (item_type, HandlerStats(*counts)) for item_type, *counts in snapshot.pop("handlers")
         )
         threads = tuple(DrainThreadStats(*thread) for thread in snapshot.pop("drain_threads"))
+        identity = snapshot.pop("identity")
         return cls(
             **snapshot,
             partition_count=len(partitions),
@@ -154,6 +178,8 @@ class BatchQueueStats:
             drain_threads=threads,
             _partitions=partitions,
             _handlers=handlers,
+            _identity=identity,
+            _taken_at_s=time.monotonic(),
         )
 
     def partition(self, index: int) -> PartitionStats:
@@ -176,8 +202,46 @@ class BatchQueueStats:
         return sorted(self._partitions, key=lambda partition: -partition.used)[: max(n, 0)]
 
     def handlers(self) -> dict[type | str, HandlerStats]:
-        """Return the statistics of the handlers, by registered type."""
+        """Return the statistics of the handlers, by registered type.
+
+        A queue with a consumer, or one per drain thread, has one entry, with the key `"consumer"`.
+        """
         return dict(self._handlers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON: dicts, lists, strings, numbers and None.
+
+        Types are named with their module, `"shop.Order"`, built-in classes without, `"int"`. A
+        second type with the name of another gets ` #2`. An infinite `load_ratio` becomes None.
+
+        Returns:
+            The attributes by name, and `"partitions"`, a list, and `"handlers"`, a dict by type.
+        """
+        whole = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        names = unique_names([item_type for item_type, _ in self._handlers])
+        return whole | {
+            "load_ratio": self.load_ratio if math.isfinite(self.load_ratio) else None,
+            "stuck_handlers": list(self.stuck_handlers),
+            "drain_threads": [asdict(thread) for thread in self.drain_threads],
+            "partitions": [
+                vars(partition) | {"types": [type_name(kind) for kind in partition.types]}
+                for partition in self._partitions
+            ],
+            "handlers": {
+                name: dict(vars(handler))
+                for name, (_, handler) in zip(names, self._handlers, strict=True)
+            },
+        }
+
+    def __sub__(self, earlier: "BatchQueueStats") -> BatchQueueRates:
+        """Return what the queue did since an earlier snapshot, per second.
+
+        Raises:
+            ConfigError: `earlier` is a snapshot of another queue, or not the earlier one.
+        """
+        if not isinstance(earlier, BatchQueueStats):
+            return NotImplemented
+        return rates_between(earlier, self)
 
 
 def _percentage(used: int, capacity: int) -> float:

@@ -1,6 +1,7 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -14,10 +15,13 @@ use super::interpreter::{InterpreterPause, deadline_of, generation};
 use super::item::{ItemType, PyItem, Sequence};
 use super::process::{is_exiting, register};
 use super::produce_arrow::ArrowProduce;
-use super::snapshot::snapshot;
+use super::snapshot::{TypeHistograms, histograms, snapshot};
 use crate::BatchQueue;
 use crate::arrow::Buffers;
 use crate::rules::{Rule, rule_off};
+
+/// How many queues this process and its parents have made.
+static QUEUES: AtomicU64 = AtomicU64::new(0);
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is written in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
@@ -25,6 +29,8 @@ pub(crate) struct Queue {
     /// Taken out, and leaked, only by the destructor in a forked child.
     core: Option<BatchQueue<PyItem>>,
     generation: u32,
+    /// The process that made the queue, and its number there: names are not unique.
+    identity: (u32, u64),
     pub(super) selector: PySelector,
     pub(super) registry: HandlerRegistry,
     /// The function of a custom balancer, which the core holds as well.
@@ -103,6 +109,8 @@ impl Queue {
         Ok(Self {
             core: Some(queue),
             generation: generation(),
+            // Relaxed: only the numbers must differ.
+            identity: (std::process::id(), QUEUES.fetch_add(1, Ordering::Relaxed)),
             selector,
             registry,
             assign,
@@ -351,7 +359,31 @@ impl Queue {
     /// Return the core's snapshot, for the facade's `BatchQueueStats`.
     #[pyo3(signature = () -> "dict[str, Any]")]
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot(py, self.core()?, &self.registry)
+        let snapshot = snapshot(py, self.core()?, &self.registry)?;
+        snapshot.set_item("identity", self.identity)?;
+        Ok(snapshot)
+    }
+
+    /// Return the histograms of each type: waits, items and times of calls.
+    ///
+    /// Args:
+    ///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+    ///     limits_items: The same for items.
+    ///
+    /// Returns:
+    ///     For each type the type, and for each histogram its count, its sum, and how many of its
+    ///     values are at most each limit.
+    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+    #[pyo3(signature = (
+        limits_ns: "list[int]", limits_items: "list[int]"
+    ) -> "list[tuple[Any, Any, Any, Any]]")]
+    fn _histograms(
+        &self,
+        py: Python<'_>,
+        limits_ns: Vec<u64>,
+        limits_items: Vec<u64>,
+    ) -> PyResult<Vec<TypeHistograms>> {
+        Ok(histograms(py, self.core()?, &self.registry, (&limits_ns, &limits_items)))
     }
 
     #[pyo3(signature = () -> "tuple[Any, ...]")]
