@@ -60,18 +60,24 @@ __all__ = [
     "SupportsConsume",
     "ThreadPolicy",
     "__version__",
+    "serve_metrics",
 ]
 
 if TYPE_CHECKING:
     from batchqueue.aio import AsyncBatchQueue
+    from batchqueue.metrics import serve_metrics
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AsyncBatchQueue` on first use: asyncio takes longer to import than all the rest."""
+    """Import on first use what imports modules that take longer than all the rest."""
     if name == "AsyncBatchQueue":
         from batchqueue.aio import AsyncBatchQueue
 
         return AsyncBatchQueue
+    if name == "serve_metrics":
+        from batchqueue.metrics import serve_metrics
+
+        return serve_metrics
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,6 +9,7 @@ import batchqueue._callbacks
 import batchqueue._threads  # noqa: F401 - drain threads look both up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
+from batchqueue._live_queues import note_queue
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import QueueForkedError
@@ -266,7 +267,7 @@ def start_core_queue(
         methods: Finds the methods of a consumer.
     """
     selector = config.effective_selector
-    return _core.Queue.__new__(
+    queue: Q = _core.Queue.__new__(
         cls,
         name,
         config,
@@ -274,7 +275,9 @@ def start_core_queue(
         _consumers(config, methods),
         config.consumer_factory is not None,
         None if config.dead_letter is None else methods(config.dead_letter),
-    )  # type: ignore[return-value] # the stub of `Queue` names the class itself
+    )  # type: ignore[assignment] # the stub of `Queue` names the class itself
+    note_queue(queue)
+    return queue
 
 
 def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[HandlerMethods]:
