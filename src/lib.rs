@@ -65,6 +65,7 @@
 //! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
+//! | `stages` | what a stage of a pipeline holds; only the bindings use it |
 //! | `python` | the bindings; they translate and do nothing else |
 
 #[cfg(feature = "arrow")]
@@ -82,6 +83,8 @@ mod queue;
 mod rules;
 mod shared;
 mod snapshot;
+#[cfg(any(feature = "python", all(test, not(loom))))]
+mod stages;
 mod sync;
 #[cfg(test)]
 mod testing;

@@ -8,14 +8,18 @@ from typing_extensions import disjoint_base
 __all__ = [
     "__version__",
     "Aggregator",
+    "Counter",
     "Entries",
+    "GateTicket",
     "HandlerCall",
     "PartitionPolicy",
     "PendingItem",
     "Queue",
     "ReplyReader",
     "RoomNotifier",
+    "StageGate",
     "ThreadPolicy",
+    "TimeMeter",
     "after_fork_in_child",
     "close_all",
     "flush_until",
@@ -132,6 +136,33 @@ class Aggregator:
         """
 
 @final
+class Counter:
+    """
+    A count that one or more threads raise, and how fast it rises.
+    """
+    def __new__(cls, /, clock: Any | None = None) -> Counter:
+        """
+        Begin with 0.
+
+        Args:
+            clock: Returns seconds that never decrease. Default: None, that of the system.
+        """
+    def add(self, /, amount: SupportsIndex) -> None:
+        """
+        Raise it.
+        """
+    @property
+    def per_s(self, /) -> float:
+        """
+        How much it rises in a second; the mean of the last three seconds.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The count now.
+        """
+
+@final
 class Entries:
     """
     Entries of a stream, by ascending id, as they were read. A slice shares their bytes.
@@ -172,6 +203,12 @@ class Entries:
         Raises:
             BaseException: What `decode` raised, if it is not a BatchQueueError.
         """
+
+@final
+class GateTicket:
+    """
+    A place in the line of a gate.
+    """
 
 @final
 class HandlerCall:
@@ -573,6 +610,116 @@ class RoomNotifier:
         Watch the line that an item waits in, from now on.
         """
 
+@disjoint_base
+class StageGate:
+    """
+    How much a stage of a pipeline holds, in rows and bytes, and what waits for room, in order.
+
+    Whoever makes room gives it to those that wait, so no thread wakes in vain.
+    """
+    def __new__(
+        cls, /, workers: SupportsIndex, max_bytes: SupportsIndex, worker_rows: SupportsIndex
+    ) -> StageGate:
+        """
+        Begin empty.
+
+        Args:
+            workers: The workers of the stage.
+            max_bytes: The most bytes that the stage holds, unless a single chunk has more.
+            worker_rows: The most rows that each worker holds, unless a single chunk has more.
+        """
+    def end(self, /) -> None:
+        """
+        Let all waits end, now and later: the run ends early.
+        """
+    def entered(self, /, ticket: GateTicket) -> int | None:
+        """
+        Return the worker that a chunk got that was in line; None if it still is.
+
+        Raises:
+            RunEnded: It will not get any, because the run ends early.
+        """
+    def give_up(self, /, ticket: GateTicket) -> bool:
+        """
+        Leave the line; return False if there is no such chunk in it.
+        """
+    def held_amount(self, /) -> tuple[int, int]:
+        """
+        Return the rows and bytes that are accepted and not completed.
+        """
+    def leave(
+        self,
+        /,
+        rows: SupportsIndex,
+        size: SupportsIndex,
+        worker: SupportsIndex,
+        chunks: SupportsIndex = 1,
+    ) -> None:
+        """
+        Give back the room of chunks that are completed, and let those in that wait for it.
+
+        Args:
+            rows: Their rows in all.
+            size: Their bytes in all.
+            worker: Whose they were.
+            chunks: How many. Default: 1.
+        """
+    def line_up(
+        self, /, rows: SupportsIndex, size: SupportsIndex, worker: SupportsIndex | None, lock: Any
+    ) -> GateTicket:
+        """
+        Wait in line for room; the lock is released when there is a decision.
+
+        Args:
+            rows: The rows of the chunk, at least 1.
+            size: Its bytes.
+            worker: The worker that must have it; None for any.
+            lock: A locked `threading.Lock`.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    @property
+    def most_bytes(self, /) -> int:
+        """
+        The most bytes that were held so far.
+        """
+    def room(self, /, lock: Any | None = None) -> tuple[int, int] | None:
+        """
+        Return the rows and bytes that may still enter; None if that is not even a row.
+
+        Args:
+            lock: A locked `threading.Lock`, which is released when there may be room for a row,
+                if there is none. Default: None.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    def try_enter(
+        self, /, rows: SupportsIndex, size: SupportsIndex, worker: SupportsIndex | None = None
+    ) -> int | None:
+        """
+        Take room and return the worker that gets the chunk; None if it has to wait.
+
+        Args:
+            rows: The rows of the chunk, at least 1.
+            size: Its bytes.
+            worker: The worker that must have it. Default: None, any.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    @property
+    def waiting(self, /) -> int:
+        """
+        How many chunks wait in line.
+        """
+    @property
+    def worker_rows(self, /) -> int:
+        """
+        The most rows of a worker.
+        """
+
 @final
 class ThreadPolicy:
     """
@@ -626,6 +773,49 @@ class ThreadPolicy:
 
         Args:
             cores: Cores to count with. Default: the cores that this process may use.
+        """
+
+@final
+class TimeMeter:
+    """
+    Sums up the time that one or more threads spend in something.
+
+    A span that has not ended counts as well, so that a call that hangs is seen. `with` counts the
+    time of a block.
+    """
+    def __enter__(self, /) -> None: ...
+    def __exit__(self, /, _kind: Any, _error: Any, _traceback: Any) -> None: ...
+    def __new__(cls, /, threads: SupportsIndex = 1, clock: Any | None = None) -> TimeMeter:
+        """
+        Begin with nothing.
+
+        Args:
+            threads: How many threads are measured; the share is of the time of all of them.
+                Default: 1.
+            clock: Returns seconds that never decrease. Default: None, that of the system.
+        """
+    def enter(self, /) -> None:
+        """
+        Begin to count the time of this thread.
+        """
+    @property
+    def is_open(self, /) -> bool:
+        """
+        Whether a thread is inside.
+        """
+    def leave(self, /) -> None:
+        """
+        Count the time of this thread no longer.
+        """
+    @property
+    def seconds(self, /) -> float:
+        """
+        The time in all, of all threads together.
+        """
+    @property
+    def share(self, /) -> float:
+        """
+        The share of about the last three seconds, 0 to 1; of all the time before that.
         """
 
 def after_fork_in_child() -> None:

@@ -11,6 +11,7 @@
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
 //! | `item` | what goes into a queue: objects and rows |
 //! | `entries` | records of Redis streams, out of the bytes of a reply |
+//! | `stages` | what a stage of a pipeline holds, and what it does with its time |
 //! | `errors` | the errors of the core as exceptions of Python |
 //! | `interpreter` | guarded calls, pauses, forks |
 //! | `exceptions` | the exceptions of `batchqueue.exceptions` |
@@ -35,6 +36,7 @@ mod process;
 mod produce_arrow;
 mod queue;
 mod snapshot;
+mod stages;
 
 use pyo3::prelude::*;
 
@@ -65,6 +67,8 @@ mod _core {
     use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use super::queue::Queue;
+    #[pymodule_export]
+    use super::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
 
     /// The version of the package.
     #[pymodule_export]

@@ -4,9 +4,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from batchqueue._core import PartitionPolicy, ThreadPolicy, partition_of_key
+from batchqueue._core import (
+    Counter,
+    PartitionPolicy,
+    ThreadPolicy,
+    TimeMeter,
+    partition_of_key,
+)
 from batchqueue.config import BatchQueueConfig
 from batchqueue.pipeline.chunks.cutter import SizedBatch
 from batchqueue.pipeline.chunks.memory import RowsMeter
@@ -14,9 +20,8 @@ from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.compiling import Route, StagePlan
 from batchqueue.pipeline.keying.partitioner import Partitioner
 from batchqueue.pipeline.runner.chunks import Chunk, Order
-from batchqueue.pipeline.runner.ending import Ending
-from batchqueue.pipeline.runner.gate import Gate, RunEnded
-from batchqueue.pipeline.runner.meters import Counter, TimeMeter
+from batchqueue.pipeline.runner.ending import Ending, RunEnded
+from batchqueue.pipeline.runner.gate import Gate
 from batchqueue.pipeline.steps import StatefulStep
 from batchqueue.policies import PartitionSelector
 from batchqueue.queue import BatchQueue
@@ -80,6 +85,8 @@ class Stage:
             key = plan.key
             self._size_of = RowsMeter()
             self._partitioner = Partitioner(key.columns, plan.partitions, key.partition)
+        # Otherwise any worker will do, and most stages have one.
+        self._routes = plan.key is not None or plan.route is Route.SOURCE_PARTITION
         self._hashes = any(isinstance(step, StatefulStep) for step in plan.steps)
         self._worker_of: dict[str, int] = {}
         self._orders: set[Order] = set()
@@ -119,14 +126,59 @@ class Stage:
         Raises:
             RunEnded: The run ends early.
         """
-        waits = partial(self._wait_of, busy)
-        for worker, (batch, size), place in self._routed(chunk, origin):
+        if not self._routes:
+            self._accept(None, chunk, origin, busy)
+            return
+        for worker, part, place in self._routed(chunk, origin):
+            self._accept(worker, part, place, busy)
+
+    def put_ready(self, chunks: Sequence[tuple[SizedBatch, Origin]]) -> int:
+        """Wait until there is room for the first chunk; put it, and those that there is room for.
+
+        To put several together wakes the worker once.
+
+        Args:
+            chunks: At least one, each with where it came from.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+        if self._routes:
+            self.put(*chunks[0], None)
+            return 1
+        items: list[Chunk] = []
+        rows_in = bytes_in = 0
+        for (batch, size), origin in chunks:
             rows = batch.num_rows
-            taken = self.gate.enter(rows, size, worker, waits)
-            self.rows_in.add(rows)
-            self.bytes_in.add(size)
-            if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, place)):
-                raise RunEnded
+            taken = self.gate.try_enter(rows, size)
+            if taken is None:
+                if items:
+                    break
+                taken = self.gate.enter(rows, size, None, partial(self._wait_of, None))
+            items.append(Chunk(taken, batch, size, origin))
+            rows_in += rows
+            bytes_in += size
+        self.rows_in.add(rows_in)
+        self.bytes_in.add(bytes_in)
+        if self._queue is None or self._queue.produce_many(items) < len(items):
+            raise RunEnded
+        return len(items)
+
+    def _accept(
+        self, worker: int | None, chunk: SizedBatch, origin: Origin, busy: TimeMeter | None
+    ) -> None:
+        batch, size = chunk
+        rows = batch.num_rows
+        taken = self.gate.try_enter(rows, size, worker)
+        if taken is None:
+            taken = self.gate.enter(rows, size, worker, partial(self._wait_of, busy))
+        self.rows_in.add(rows)
+        self.bytes_in.add(size)
+        if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, origin)):
+            raise RunEnded
 
     def order(
         self, what: "Callable[[Worker], Any]", workers: "list[Worker] | None" = None
@@ -265,6 +317,9 @@ class _Dispatcher:
 
     def consume(self, items: list[Chunk | Order]) -> None:
         """Hand chunks to a worker, several together up to the next order."""
+        if len(self._workers) == 1 and not any(type(item) is Order for item in items):
+            self._workers[0].take(cast("list[Chunk]", items))
+            return
         chunks: list[Chunk] = []
         for item in items:
             if isinstance(item, Order):

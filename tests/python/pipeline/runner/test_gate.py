@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from batchqueue.pipeline.runner.gate import Gate, RunEnded, _Waiter
+from batchqueue.pipeline.runner.ending import RunEnded
+from batchqueue.pipeline.runner.gate import Gate
 from core_support.waits import WAIT_S, eventually
 
 
@@ -21,10 +22,10 @@ class Entering:
             except RunEnded:
                 self.ended = True
 
-        waiting = len(gate._waiting)
+        waiting = gate.waiting
         self.thread = threading.Thread(target=enter, daemon=True)
         self.thread.start()
-        eventually(lambda: len(gate._waiting) > waiting or not self.thread.is_alive())
+        eventually(lambda: gate.waiting > waiting or not self.thread.is_alive())
 
     @property
     def waits(self):
@@ -88,16 +89,43 @@ def test_no_chunk_overtakes_one_that_waits_for_bytes():
     small.result()
 
 
-def test_no_chunk_overtakes_one_that_has_its_turn_and_does_not_know_yet():
+def test_a_chunk_is_inside_before_its_thread_wakes():
     gate = Gate(1, 100, 2_000)
-    before = _Waiter(None, 1, 100)
-    gate._waiting.append(before)
+    gate.enter(1, 60, None)
+    lock = threading.Lock()
+    lock.acquire()
+    ticket = gate.line_up(2, 100, None, lock)
+    assert gate.entered(ticket) is None
+    gate.leave(1, 60, 0)
+    assert not lock.locked()
+    assert gate.entered(ticket) == 0
+    assert gate.held() == (2, 100)
     small = Entering(gate, 1, 10)
     assert small.waits
-    with gate._changed:
-        gate._waiting.remove(before)
-        gate._changed.notify_all()
+    gate.leave(2, 100, 0)
     small.result()
+
+
+def test_room_that_came_before_a_chunk_is_in_line_is_not_missed():
+    gate = Gate(1, 100, 2_000)
+    lock = threading.Lock()
+    lock.acquire()
+    assert gate.entered(gate.line_up(1, 100, None, lock)) == 0
+    assert not lock.locked()
+
+
+def test_a_chunk_that_gives_up_lets_those_behind_it_in():
+    gate = Gate(1, 100, 2_000)
+    gate.enter(1, 60, None)
+    lock = threading.Lock()
+    lock.acquire()
+    ticket = gate.line_up(1, 100, None, lock)
+    small = Entering(gate, 1, 10)
+    assert small.waits
+    assert gate.give_up(ticket)
+    small.result()
+    assert not gate.give_up(ticket)
+    assert gate.held() == (2, 70)
 
 
 def test_a_chunk_that_waits_for_its_worker_is_overtaken():
@@ -136,6 +164,7 @@ def test_free_is_what_is_left_and_waits_for_a_row():
     found = []
     thread = threading.Thread(target=lambda: found.append(gate.free()))
     thread.start()
+    assert found == []
     gate.leave(10, 30, 0)
     thread.join(WAIT_S)
     assert found == [(10, 70)]
@@ -154,6 +183,7 @@ def test_the_end_of_a_run_ends_waits_now_and_later():
     gate.end()
     waiting.thread.join(WAIT_S)
     assert waiting.ended
+    assert gate.waiting == 0
     with pytest.raises(RunEnded):
         gate.enter(1, 1, None)
     with pytest.raises(RunEnded):
