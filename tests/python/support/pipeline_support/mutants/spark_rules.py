@@ -163,6 +163,14 @@ PLANS = (
         "        if True:\n",
         (f"{OF_EPOCHS} -k source_of_several_queries",),
     ),
+    Mutant(
+        "TrimOneEpochLate",
+        EPOCHS,
+        "        self._running = _Running(to, len(splits), rows_of(splits), self._clock())\n",
+        "        self._running = _Running(to, len(splits), rows_of(splits), self._clock())\n"
+        "        self._source.commit(end)\n",
+        ("pipeline/spark/test_trimming.py",),
+    ),
 )
 
 SPARK_MUTANTS = (*SIZES, *PLANS)
