@@ -109,10 +109,7 @@ PLANS = (
         EPOCHS,
         "must_not_end = self._ends_now or everything",
         "must_not_end = False",
-        (
-            f"{OF_EPOCHS} -k would_end_the_query_is_waited_for",
-            "pipeline/spark/test_reader.py -k pauses_under_available_now",
-        ),
+        (f"{OF_EPOCHS} -k would_end_the_query_is_waited_for",),
     ),
     Mutant(
         "AvailableNowEndsAtWhatWasThere",
