@@ -3,12 +3,15 @@
 import logging
 import operator
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
+
+_NOT_RESULTS = (str, bytes, bytearray, Mapping)
+"""Sequences, and what has `__getitem__`, that are not meant as results."""
 
 _log = logging.getLogger("batchqueue")
 
@@ -68,6 +71,31 @@ def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
     ]
 
 
+def results_of(name: str, returned: Any, count: int) -> list[Any]:
+    """Return what a handler returned for a batch with submitted items, as a list.
+
+    Args:
+        name: The name of the handler.
+        returned: A sequence with one result for each item.
+        count: The items of the batch.
+
+    Raises:
+        ConfigError: It is not such a sequence.
+    """
+    what = f"an object of class {type(returned).__qualname__}"
+    if returned is None:
+        what = "None"
+    elif not isinstance(returned, _NOT_RESULTS) and hasattr(type(returned), "__getitem__"):
+        results = list(returned)
+        if len(results) == count:
+            return results
+        what = f"{len(results)} results"
+    raise ConfigError(
+        f"handler {name} returned {what} for a batch of {count} with submitted items; return a "
+        "list with one result for each item of the batch"
+    )
+
+
 def failed_positions(
     error: BatchFailed,
     batch: list[Any],
@@ -92,6 +120,11 @@ def failed_positions(
         raise ConfigError(
             f"BatchFailed is about a list that had {count} items and has {len(batch)} now; leave "
             "the list as long as it was"
+        )
+    if error.results is not None and len(error.results) != count:
+        raise ConfigError(
+            f"BatchFailed has {len(error.results)} results for a list of {count} items; give one "
+            "for each item of the list, those that failed included"
         )
     given = batch if original is None else original
     named = error.indexes or []

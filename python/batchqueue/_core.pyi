@@ -10,6 +10,7 @@ __all__ = [
     "Aggregator",
     "Counter",
     "Entries",
+    "FutureBase",
     "GateTicket",
     "HandlerCall",
     "PartitionPolicy",
@@ -26,12 +27,14 @@ __all__ = [
     "is_exiting",
     "partition_of_key",
     "prepare_for_forks",
+    "produce_arrow_until",
     "remove_handler_soon",
     "room",
     "shutdown_until",
     "thread_count",
     "try_produce",
     "try_produce_many",
+    "try_submit",
 ]
 
 __version__: Final[str]
@@ -202,6 +205,103 @@ class Entries:
 
         Raises:
             BaseException: What `decode` raised, if it is not a BatchQueueError.
+        """
+
+@disjoint_base
+class FutureBase:
+    """
+    The methods of a future. Threads may call them concurrently.
+    """
+    def __new__(cls, /) -> FutureBase: ...
+    @property
+    def _condition(self, /) -> Any:
+        """
+        The condition that `concurrent.futures.wait` holds.
+        """
+    def _get_snapshot(self, /) -> "tuple[bool, bool, Any, BaseException | None]":
+        """
+        Whether it is done, whether it was cancelled, the result, the error: for asyncio.
+        """
+    @property
+    def _state(self, /) -> str:
+        """
+        The name of the state in `concurrent.futures`.
+        """
+    @property
+    def _waiters(self, /) -> Any:
+        """
+        The list that `concurrent.futures.wait` enters itself in.
+        """
+    def add_done_callback(self, /, function: "Any") -> None:
+        """
+        Call a function with the future when it is done; immediately if it is.
+
+        Args:
+            function: Runs on the thread that ends the future, most often a drain thread. What it
+                raises is logged.
+        """
+    def cancel(self, /) -> bool:
+        """
+        Cancel the item, if no handler has got it. It is not handled then, and counts as consumed.
+
+        Returns:
+            True if the item is cancelled. False if it is in a call, or the future is done.
+        """
+    def cancelled(self, /) -> bool:
+        """
+        Whether the item was cancelled.
+        """
+    def done(self, /) -> bool:
+        """
+        Whether the item was cancelled, or there is a result or an error.
+        """
+    def exception(
+        self, /, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> "BaseException | None":
+        """
+        Wait for the end.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            The error, or None if there is a result.
+
+        Raises:
+            CancelledError: The item was cancelled.
+            TimeoutError: Time ran out.
+            BatchQueueError: Called without a timeout from a handler of the same queue.
+        """
+    def result(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> "Any":
+        """
+        Wait for the result.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            What the handler returned for the item.
+
+        Raises:
+            CancelledError: The item was cancelled.
+            TimeoutError: Time ran out. The item is still queued, or in a call.
+            BatchQueueError: Called without a timeout from a handler of the same queue.
+        """
+    def running(self, /) -> bool:
+        """
+        Whether the item is in a call, or waits for its next attempt.
+        """
+    def set_exception(self, /, exception: "BaseException") -> None:
+        """
+        For those that make futures: end it with an error.
+        """
+    def set_result(self, /, result: "Any") -> None:
+        """
+        For those that make futures: end it with a result.
+        """
+    def set_running_or_notify_cancel(self, /) -> bool:
+        """
+        For those that make futures: the work begins, unless it was cancelled.
         """
 
 @final
@@ -554,6 +654,28 @@ class Queue:
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
+    def submit(
+        self, /, item: "Any", *, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> "Any":
+        """
+        Enqueue one item whose result is wanted.
+
+        The handler returns a list, or another sequence, with one result for each item of its batch.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
+
+        Returns:
+            A `concurrent.futures.Future`: the result of the item, or what its handler raised in the
+            last attempt. The item may have been refused, which no call raises: the future has a
+            `QueueClosedError` if the queue is shut down, a `ProduceTimeoutError` if the partition
+            stayed full for the whole timeout or is full with `BufferStrategy.IF_POSSIBLE`, a
+            `ReentrantProduceError` if the wait of a handler would never end.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
 
 @final
 class ReplyReader:
@@ -858,6 +980,26 @@ def prepare_for_forks() -> None:
     would leave the child waiting for a thread that does not exist there.
     """
 
+def produce_arrow_until(
+    queue: "Queue",
+    batch: "Any",
+    type_column: "str",
+    timeout: "float | None",
+    stop: "Any",
+    call: "HandlerCall | None",
+) -> int:
+    """
+    `Queue.produce_arrow`, which also ends when the event `stop` is set.
+
+    Args:
+        queue: The queue.
+        batch: As in `Queue.produce_arrow`.
+        type_column: As in `Queue.produce_arrow`.
+        timeout: As in `Queue.produce_arrow`.
+        stop: A `threading.Event`.
+        call: The handler call that the caller belongs to.
+    """
+
 def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
     """
     `Queue.remove_handler` without the wait.
@@ -932,4 +1074,29 @@ def try_produce_many(
         The number of items accepted so far, those before `start` included, and the result for the
         next item: True if there is none, None if the loop should get a turn first, else as in
         `try_produce`.
+    """
+
+def try_submit(
+    queue: "Queue",
+    item: "Any",
+    notifier: "RoomNotifier | None",
+    call: "HandlerCall | None",
+    mailbox: "Any",
+    destination: "Any",
+) -> "tuple[Any, bool | PendingItem]":
+    """
+    Enqueue one item whose result is wanted, without waiting.
+
+    Args:
+        queue: The queue.
+        item: Any object.
+        notifier: As in `try_produce`.
+        call: As in `try_produce`.
+        mailbox: Its `deliver` gets a list of pairs when items are done: `destination`, and the
+            future of the item.
+        destination: Any object.
+
+    Returns:
+        The future of the item; and False, or a `PendingItem` to try again. A refused item has its
+        error in the future.
     """

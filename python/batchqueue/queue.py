@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
 
 import batchqueue._callbacks
@@ -85,6 +86,12 @@ class BatchQueue(_core.Queue, Generic[T]):
             self, items: Iterable[T], *, timeout: SupportsFloat | SupportsIndex | None = None
         ) -> int:
             """Enqueue many items in order, up to the first that is refused."""
+            ...
+
+        def submit(
+            self, item: T, *, timeout: SupportsFloat | SupportsIndex | None = None
+        ) -> Future[Any]:
+            """Enqueue one item whose result is wanted."""
             ...
 
     def add_handler(

@@ -93,6 +93,7 @@ impl<T: Item> Shared<T> {
         self.ending.running().notify();
         self.flushes.notify();
         self.retirements.end_all();
+        self.host.note_abandoned();
         if abandoned == 0 && !self.ending.running().is_empty() {
             let name = &self.name;
             self.host.log(&format!(

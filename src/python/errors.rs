@@ -1,16 +1,11 @@
 //! The errors of the core as exceptions of Python.
 
-use std::fmt::Display;
-
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-use super::exceptions::{
-    BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError,
-    ReentrantProduceError,
-};
+use super::exceptions::{BatchQueueError, ConfigError, QueueClosedError, QueueForkedError};
+use crate::FlushError;
 use crate::arrow::aggregate::AggregateError;
-use crate::{FlushError, ProduceError};
 
 impl From<crate::ConfigError> for PyErr {
     fn from(error: crate::ConfigError) -> Self {
@@ -45,32 +40,6 @@ pub(crate) fn too_late(name: &str) -> PyErr {
         "queue {name:?} cannot start while the interpreter exits: nothing would close it; make it \
          earlier"
     ))
-}
-
-/// A refusal as an exception, or `None` if the return value of the call reports it.
-pub(crate) fn refused<T, E: Into<PyErr> + Display>(
-    py: Python<'_>,
-    refusal: ProduceError<T, E>,
-    accepted: usize,
-) -> Option<PyErr> {
-    let text = match &refusal {
-        ProduceError::Full(_) | ProduceError::Closed(_) => return None,
-        other => other.to_string(),
-    };
-    Some(match refusal {
-        ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
-        ProduceError::Interrupted(_, interrupt) => {
-            let interrupt = interrupt.into();
-            // An exception that refuses attributes is still the one to raise.
-            let _ = interrupt.value(py).setattr("accepted", accepted);
-            interrupt
-        }
-        _ => {
-            let reentrant = ReentrantProduceError::new_err(text);
-            let _ = reentrant.value(py).setattr("accepted", accepted);
-            reentrant
-        }
-    })
 }
 
 pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {

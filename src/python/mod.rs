@@ -10,6 +10,7 @@
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
 //! | `item` | what goes into a queue: objects and rows |
+//! | `results` | the futures of submitted items |
 //! | `entries` | records of Redis streams, out of the bytes of a reply |
 //! | `stages` | what a stage of a pipeline holds, and what it does with its time |
 //! | `errors` | the errors of the core as exceptions of Python |
@@ -35,6 +36,7 @@ mod item;
 mod process;
 mod produce_arrow;
 mod queue;
+mod results;
 mod snapshot;
 mod stages;
 
@@ -57,7 +59,8 @@ mod _core {
     use super::event_loop::handler_call::HandlerCall;
     #[pymodule_export]
     use super::event_loop::nonblocking::{
-        flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many,
+        flush_until, produce_arrow_until, remove_handler_soon, room, shutdown_until, try_produce,
+        try_produce_many, try_submit,
     };
     #[pymodule_export]
     use super::event_loop::pending_item::PyPendingItem;
@@ -67,6 +70,8 @@ mod _core {
     use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use super::queue::Queue;
+    #[pymodule_export]
+    use super::results::FutureBase;
     #[pymodule_export]
     use super::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
 

@@ -10,6 +10,7 @@ use super::exceptions;
 use super::handler::{coroutine_type, forget_desks};
 use super::interpreter::{InterpreterPause, deadline_of, enter_child};
 use super::item::{PyItem, has_gil};
+use super::results::future_class;
 use crate::control::balance::control_thread;
 use crate::control::helpers;
 use crate::control::scheduler::{forget_pools, live_pools};
@@ -105,6 +106,7 @@ pub(crate) fn prepare_for_forks(py: Python<'_>) -> PyResult<()> {
     exceptions::import_all(py)?;
     coroutine_type(py)?;
     has_gil(py);
+    future_class(py)?;
     Ok(())
 }
 

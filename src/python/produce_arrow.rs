@@ -6,28 +6,29 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use pyo3::prelude::*;
 
-use super::errors::refused;
 use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
-use super::interpreter::InterpreterPause;
-use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow};
+use super::interpreter::{InterpreterPause, StoppablePause};
+use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused};
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 
 /// One call of `produce_arrow`.
-pub(super) struct ArrowProduce<'a> {
+pub(super) struct ArrowProduce<'a, 'py> {
     pub(super) queue: &'a BatchQueue<PyItem>,
     pub(super) buffers: &'a Buffers,
     pub(super) type_column: &'a str,
     pub(super) registry: &'a HandlerRegistry,
     pub(super) deadline: Option<Instant>,
+    /// A `threading.Event` that ends the call when it is set.
+    pub(super) stop: Option<&'a Bound<'py, PyAny>>,
     /// Rows accepted so far.
     pub(super) accepted: usize,
     /// Whether the queue was shut down meanwhile.
     pub(super) is_closed: bool,
 }
 
-impl ArrowProduce<'_> {
+impl ArrowProduce<'_, '_> {
     pub(super) fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let py = data.py();
         if self.queue.selector() == Selector::Given {
@@ -73,8 +74,11 @@ impl ArrowProduce<'_> {
                 if self.is_closed {
                     return Ok(());
                 }
-                // While there is room, no wait checks for signals.
+                // While there is room, no wait checks for either.
                 py.check_signals()?;
+                if let Some(stop) = self.stop {
+                    StoppablePause(stop).check()?;
+                }
             }
         }
         Ok(())
@@ -97,7 +101,13 @@ impl ArrowProduce<'_> {
         for piece in pieces.pieces {
             let rows = piece.rows.len();
             let item = PyItem::rows(RowBlock::new(source.clone(), piece.rows, piece.key));
-            match self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)) {
+            let produced = match self.stop {
+                Some(stop) => {
+                    self.queue.produce_weighted(item, self.deadline, &mut StoppablePause(stop))
+                }
+                None => self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)),
+            };
+            match produced {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }

@@ -9,16 +9,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::config::{CoreSettings, PyAssign, PySelector, Settings, run_for_caller};
-use super::errors::{flushed, forked, refused, too_late};
+use super::errors::{flushed, forked, too_late};
 use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter};
 use super::interpreter::{InterpreterPause, deadline_of, generation};
-use super::item::{ItemType, PyItem, Sequence};
+use super::item::{ItemType, PyItem, Sequence, refused};
 use super::process::{is_exiting, register};
 use super::produce_arrow::ArrowProduce;
+use super::results::{FutureBase, Submissions, Ticket, future_class};
 use super::snapshot::{TypeHistograms, histograms, snapshot};
-use crate::BatchQueue;
 use crate::arrow::Buffers;
 use crate::rules::{Rule, rule_off};
+use crate::{BatchQueue, ProduceError};
 
 /// How many queues this process and its parents have made.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
@@ -37,6 +38,8 @@ pub(crate) struct Queue {
     assign: Option<Arc<PyAssign>>,
     /// For `produce_arrow`.
     buffers: Buffers,
+    /// For `submit`.
+    submissions: Arc<Submissions>,
 }
 
 impl Queue {
@@ -47,6 +50,39 @@ impl Queue {
             }
             _ => Err(forked()),
         }
+    }
+
+    /// `produce_arrow`, which ends when the event `stop` is set, if there is one.
+    pub(super) fn produce_rows(
+        &self,
+        batch: &Bound<'_, PyAny>,
+        type_column: &str,
+        timeout: Option<f64>,
+        stop: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
+        let (registry, buffers) = (&self.registry, &self.buffers);
+        ArrowProduce {
+            queue,
+            registry,
+            buffers,
+            type_column,
+            deadline,
+            stop,
+            accepted: 0,
+            is_closed: false,
+        }
+        .produce(batch)
+    }
+
+    /// Makes the future of an item, and the item. Nothing is enqueued yet.
+    pub(super) fn submitted<'py>(
+        &self,
+        item: Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, FutureBase>, PyItem)> {
+        let future = self.submissions.add(future_class(item.py())?)?;
+        let ticket = Ticket::new(future.clone().unbind());
+        Ok((future, PyItem::submitted(item, ticket)))
     }
 }
 
@@ -85,10 +121,12 @@ impl Queue {
             config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
         let shutdown_timeout = config.shutdown_timeout;
         let CoreSettings { settings, common, assign } = config.into_core(selector.core())?;
-        let registry = HandlerRegistry::new(&name, common);
+        let submissions = Arc::new(Submissions::new(&name, shared_scheduler.is_some()));
+        let registry = HandlerRegistry::new(&name, common, submissions.clone());
         let keeper = dead_letter.map(|keeper| registry.add_keeper(keeper)).transpose()?;
         let consumers = registry.add_consumers(consumers)?;
-        let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
+        let mut builder =
+            BatchQueue::builder(name, settings).host(Interpreter(submissions.clone()));
         if per_thread {
             builder = builder.consumer_per_thread(move |thread| consumers[thread].clone());
         } else if let Some(consumer) = consumers.into_iter().next() {
@@ -102,6 +140,7 @@ impl Queue {
         }
         // Detached: a new drain thread attaches first of all, and a warning may be logged.
         let queue = py.detach(move || builder.start())?;
+        submissions.set_core(Arc::as_ptr(&queue.shared) as usize);
         if !register(queue.downgrade(), shutdown_timeout) {
             queue.shutdown_with(deadline_of(shutdown_timeout)?, &mut InterpreterPause(py))?;
             return Err(too_late(queue.name()));
@@ -115,6 +154,7 @@ impl Queue {
             registry,
             assign,
             buffers: Buffers::default(),
+            submissions,
         })
     }
 
@@ -154,6 +194,44 @@ impl Queue {
         match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => Ok(true),
             Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
+        }
+    }
+
+    /// Enqueue one item whose result is wanted.
+    ///
+    /// The handler returns a list, or another sequence, with one result for each item of its batch.
+    ///
+    /// Args:
+    ///     item: Any object. It goes to the handler of exactly its class.
+    ///     timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
+    ///
+    /// Returns:
+    ///     A `concurrent.futures.Future`: the result of the item, or what its handler raised in the
+    ///     last attempt. The item may have been refused, which no call raises: the future has a
+    ///     `QueueClosedError` if the queue is shut down, a `ProduceTimeoutError` if the partition
+    ///     stayed full for the whole timeout or is full with `BufferStrategy.IF_POSSIBLE`, a
+    ///     `ReentrantProduceError` if the wait of a handler would never end.
+    ///
+    /// Raises:
+    ///     QueueForkedError: The queue was made before a fork.
+    #[pyo3(signature = (item: "Any", *, timeout=None) -> "Any")]
+    fn submit<'py>(
+        &self,
+        item: Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, FutureBase>> {
+        let queue = self.core()?;
+        let py = item.py();
+        let deadline = deadline_of(timeout)?;
+        let given = self.selector.given(queue, &item)?;
+        let (future, item) = self.submitted(item)?;
+        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => Ok(future),
+            Err(refusal) => {
+                let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
+                let error = refused(py, refusal, 0).filter(|_| is_interrupt);
+                error.map_or(Ok(future), Err)
+            }
         }
     }
 
@@ -236,18 +314,7 @@ impl Queue {
         type_column: &str,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
-        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        let (registry, buffers) = (&self.registry, &self.buffers);
-        ArrowProduce {
-            queue,
-            registry,
-            buffers,
-            type_column,
-            deadline,
-            accepted: 0,
-            is_closed: false,
-        }
-        .produce(batch)
+        self.produce_rows(batch, type_column, timeout, None)
     }
 
     /// Wait until all items accepted before the call have been handled.
@@ -419,6 +486,7 @@ impl Drop for Queue {
             // In a forked child, threads that do not exist here may hold the locks inside.
             std::mem::forget(self.core.take());
             std::mem::forget(self.buffers.clone());
+            std::mem::forget(self.submissions.clone());
         }
     }
 }

@@ -157,7 +157,7 @@ impl<T: Item> Caller<'_, T> {
         let failed = match &result {
             Ok(()) => 0,
             Err(failure) if failure.in_part => job.batch.len().min(job.items),
-            Err(_) => job.items,
+            Err(_) => job.items - job.batch.withdrawn(),
         };
         if let (Err(failure), Some(again)) = (&result, again)
             && failure.retry

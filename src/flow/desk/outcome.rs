@@ -56,6 +56,11 @@ impl<T: Item> Caller<'_, T> {
     /// Counts a job whose type has no handler, or lost it between two tries.
     pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (shared, weight) = (self.shared, job.weight());
+        for batch in job.batches() {
+            // What an item is called may be the user's code.
+            let note = AssertUnwindSafe(|| shared.host.note_unhandled(batch, job.tries > 0));
+            drop(catch_unwind(note));
+        }
         if job.tries > 0
             && let Some(to) = &shared.dead_letters.of_queue
         {

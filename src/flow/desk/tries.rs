@@ -39,6 +39,11 @@ impl<T> Job<T> {
         self
     }
 
+    /// All its items, in no order.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch<T>> {
+        std::iter::once(&self.batch).chain(self.pieces.iter().map(|piece| &piece.batch))
+    }
+
     /// All its items, in order.
     pub(super) fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
         std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))

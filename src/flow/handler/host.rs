@@ -1,5 +1,6 @@
 //! The host that handlers run in. Rust handlers need none; Python handlers need the interpreter.
 
+use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
 
 /// What a drain thread does from start to end.
@@ -44,6 +45,14 @@ pub trait Host<T: Item>: Send + Sync + 'static {
     fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
         None
     }
+
+    /// The items of a batch are about to be dropped, or to go to a handler of dead letters, because
+    /// no handler gets them, or gets them again. Called inside [`enter`](Self::enter).
+    fn note_unhandled(&self, _items: &Batch<T>, _were_tried: bool) {}
+
+    /// The time of a shutdown is over, and all that is not settled was abandoned. Called without a
+    /// lock.
+    fn note_abandoned(&self) {}
 
     /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a
     /// producer.

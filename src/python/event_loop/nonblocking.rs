@@ -8,9 +8,10 @@ use super::handler_call::HandlerCall;
 use super::pending_item::Attempted;
 use super::room_notifier::{RoomNotifier, line_of};
 use crate::python::errors::flushed;
-use crate::python::interpreter::{NoPause, StoppablePause, deadline_of};
+use crate::python::interpreter::{GuardedRef, NoPause, StoppablePause, deadline_of};
 use crate::python::item::{ItemType, PyItem, Sequence};
 use crate::python::queue::Queue;
+use crate::python::results::{FutureBase, Mail};
 
 /// Enqueue one item without waiting.
 ///
@@ -47,6 +48,45 @@ pub(crate) fn try_produce(
         }),
         0,
     )
+}
+
+/// Enqueue one item whose result is wanted, without waiting.
+///
+/// Args:
+///     queue: The queue.
+///     item: Any object.
+///     notifier: As in `try_produce`.
+///     call: As in `try_produce`.
+///     mailbox: Its `deliver` gets a list of pairs when items are done: `destination`, and the
+///         future of the item.
+///     destination: Any object.
+///
+/// Returns:
+///     The future of the item; and False, or a `PendingItem` to try again. A refused item has its
+///     error in the future.
+#[pyfunction]
+#[pyo3(signature = (
+    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", call: "HandlerCall | None",
+    mailbox: "Any", destination: "Any"
+) -> "tuple[Any, bool | PendingItem]")]
+pub(crate) fn try_submit<'py>(
+    queue: &Queue,
+    item: Bound<'py, PyAny>,
+    notifier: Option<&RoomNotifier>,
+    call: Option<&HandlerCall>,
+    mailbox: Py<PyAny>,
+    destination: Py<PyAny>,
+) -> PyResult<(Bound<'py, FutureBase>, Attempted)> {
+    let core = queue.core()?;
+    let py = item.py();
+    let given = queue.selector.given(core, &item)?;
+    let (future, item) = queue.submitted(item)?;
+    let (mailbox, destination) = (GuardedRef::new(mailbox), GuardedRef::new(destination));
+    future.get().send_to(Mail { mailbox, destination });
+    let _assumed = HandlerCall::assume(call);
+    let is_awaited = |line| RoomNotifier::is_awaited(notifier, None, line);
+    let attempted = Attempted::of(py, core.try_produce(item, given, &is_awaited), 0);
+    Ok((future, attempted.unwrap_or(Attempted::Done(Some(false)))))
 }
 
 /// Enqueue the items of a list or a tuple from `start` on, without waiting.
@@ -112,6 +152,32 @@ pub(crate) fn flush_until(
     stop: &Bound<'_, PyAny>,
 ) -> PyResult<bool> {
     flushed(queue.core()?.flush(deadline_of(timeout)?, &mut StoppablePause(stop)))
+}
+
+/// `Queue.produce_arrow`, which also ends when the event `stop` is set.
+///
+/// Args:
+///     queue: The queue.
+///     batch: As in `Queue.produce_arrow`.
+///     type_column: As in `Queue.produce_arrow`.
+///     timeout: As in `Queue.produce_arrow`.
+///     stop: A `threading.Event`.
+///     call: The handler call that the caller belongs to.
+#[pyfunction]
+#[pyo3(signature = (
+    queue: "Queue", batch: "Any", type_column: "str", timeout: "float | None", stop: "Any",
+    call: "HandlerCall | None"
+))]
+pub(crate) fn produce_arrow_until(
+    queue: &Queue,
+    batch: &Bound<'_, PyAny>,
+    type_column: &str,
+    timeout: Option<f64>,
+    stop: &Bound<'_, PyAny>,
+    call: Option<&HandlerCall>,
+) -> PyResult<usize> {
+    let _assumed = HandlerCall::assume(call);
+    queue.produce_rows(batch, type_column, timeout, Some(stop))
 }
 
 /// `Queue.shutdown`, whose wait also ends when the event `stop` is set.

@@ -1,16 +1,19 @@
 //! The interpreter as the host of drain threads.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::results::end_unhandled;
 use crate::flow::handler::host::ThreadBody;
 use crate::python::interpreter::{log, run_thread};
 use crate::python::item::PyItem;
-use crate::{Host, TypeKey};
+use crate::python::results::Submissions;
+use crate::{Batch, Host, TypeKey};
 
-pub(crate) struct Interpreter;
+pub(crate) struct Interpreter(pub(crate) Arc<Submissions>);
 
 thread_local! {
     /// Whether this drain thread was attached by `enter` or `stay`.
@@ -77,6 +80,18 @@ impl Host<PyItem> for Interpreter {
                  too"
             ))
         })
+    }
+
+    fn note_unhandled(&self, items: &Batch<PyItem>, were_tried: bool) {
+        if self.0.is_used() {
+            Python::attach(|py| end_unhandled(py, self.0.queue(), items, were_tried));
+        }
+    }
+
+    fn note_abandoned(&self) {
+        if self.0.is_used() {
+            Python::try_attach(|py| self.0.abandon(py));
+        }
     }
 
     fn type_name(&self, item: &PyItem) -> String {

@@ -9,6 +9,7 @@
 //! | `letters` | what a handler of dead letters gets |
 //! | `retry_on` | the exceptions after which a batch is tried again |
 //! | `failed_part` | a call that failed, perhaps only for a part of its batch |
+//! | `results` | the results of submitted items |
 //! | `desks` | the desks of handler instances |
 //! | `host` | the interpreter as the host of drain threads |
 
@@ -19,6 +20,7 @@ mod letters;
 mod opening;
 mod py_handler;
 mod registry;
+mod results;
 mod retry_on;
 mod spec;
 

@@ -10,11 +10,13 @@ use pyo3::types::{PyList, PyTuple, PyType};
 use super::failed_part::Given;
 use super::letters::{cause_of, list_of_letters};
 use super::opening::Opening;
+use super::results::{begin, end_with_error, end_with_results};
 use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
-use crate::python::item::{PyItem, RowBlock};
+use crate::python::item::{Content, PyItem, RowBlock};
+use crate::python::results::{Submissions, error_value};
 use crate::{Batch, DeadLetters, Desk, Failure, Handler, TypeKey};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
@@ -41,6 +43,8 @@ pub(crate) struct PyHandler {
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
     pub(crate) desk: Arc<Desk>,
+    /// The futures of the queue.
+    pub(crate) submissions: Arc<Submissions>,
 }
 
 impl PyHandler {
@@ -83,10 +87,9 @@ impl PyHandler {
         &self,
         py: Python<'_>,
         batch: &Bound<'_, PyList>,
-        error: PyErr,
+        error: Bound<'_, PyAny>,
         has_dead_letter: bool,
     ) -> Failure {
-        let error = error.into_value(py).into_bound(py).into_any();
         let cause = has_dead_letter.then(|| cause_of(&error));
         Failure { cause, ..self.report_error(py, batch, error) }
     }
@@ -128,28 +131,39 @@ pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 
 /// What a handler's `consume` returned as an error, if it is one.
 fn failure_of(result: Bound<'_, PyAny>) -> PyResult<()> {
+    value_of(result).map(release)
+}
+
+/// What a handler's `consume` returned, unless it is an error.
+fn value_of(result: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     if !result.is_none() && result.is_instance_of::<BatchFailed>() {
         return Err(PyErr::from_value(result));
     }
-    refuse_coroutine(result)
+    reject_coroutine(&result)?;
+    Ok(result)
 }
 
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
-pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = result.py();
     if result.is_none() || !result.get_type().is(coroutine_type(py)?) {
-        release(result);
         return Ok(());
     }
     // A closed coroutine does not warn that it was never awaited.
     let closed =
         result.getattr("close").and_then(|close| guarded_call(&close, &PyTuple::empty(py)));
-    release(result);
     release(closed?);
     Err(ConfigError::new_err(
         "the handler returned a coroutine, which is never awaited; give the `async def` itself to \
          an AsyncBatchQueue, or return something else",
     ))
+}
+
+/// The same for a method whose result is not used.
+pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+    reject_coroutine(&result)?;
+    release(result);
+    Ok(())
 }
 
 /// Moves all items of a batch into a list.
@@ -165,8 +179,9 @@ pub(super) fn list_of<'py>(
     for segment in batch.drain_segments() {
         for item in segment {
             let set = match item.into_content() {
-                Ok(object) => list.set_item(index, object),
-                Err(rows) => set_rows(&list, index, &rows),
+                Content::Object(object) => list.set_item(index, object),
+                Content::Rows(rows) => set_rows(&list, index, &rows),
+                Content::Submitted(submitted) => list.set_item(index, submitted.object),
             };
             if set.is_err() {
                 problem = set;
@@ -211,6 +226,8 @@ impl PyHandler {
         result.map_err(|error| {
             let kept = batch.has_dead_letter();
             let reported = Python::try_attach(|py| {
+                let error = error_value(py, error);
+                end_with_error(py, batch, &error);
                 let list = if kept { copy_of(py, batch) } else { list_of(py, batch) };
                 match list {
                     Ok(list) => self.report(py, &list, error, kept),
@@ -232,11 +249,17 @@ impl Handler<PyItem> for PyHandler {
             return self.aggregate(aggregating, batch);
         }
         Python::attach(|py| {
+            let has_submitted = begin(py, &self.submissions, batch);
+            if batch.is_empty() {
+                // All were cancelled.
+                return Ok(());
+            }
             // While another attempt may follow, the batch keeps its items: the list belongs to the
-            // handler. It also keeps blocks of rows, which are cut if a part of them fails.
+            // handler. It also keeps blocks of rows, which are cut if a part of them fails, and
+            // what was submitted, with its futures.
             let again = self.retry_on.of(batch);
             let rows = has_rows(batch);
-            let keeps = again.is_some() || rows || batch.has_dead_letter();
+            let keeps = again.is_some() || rows || has_submitted || batch.has_dead_letter();
             let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
             let (list, args) =
                 match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
@@ -246,8 +269,19 @@ impl Handler<PyItem> for PyHandler {
             let count = list.len();
             let given = Given { count, blocks: rows.then(|| list.get_slice(0, count)) };
             let opened = self.opening.open(py);
-            let consumed = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
-            let result = match consumed.and_then(failure_of) {
+            let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+            let (handled, again) = match returned.and_then(value_of) {
+                Ok(value) if has_submitted => {
+                    // Results that are wrong would be wrong again.
+                    (end_with_results(py, &self.name, batch, value), None)
+                }
+                Ok(value) => {
+                    release(value);
+                    (Ok(()), None)
+                }
+                Err(error) => (Err(error), again),
+            };
+            let result = match handled {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())

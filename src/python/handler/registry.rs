@@ -19,6 +19,7 @@ use crate::python::config::{RetrySettings, millis};
 use crate::python::exceptions::{ConfigError, QueueClosedError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
+use crate::python::results::Submissions;
 use crate::{AddHandlerError, BatchQueue, HandledType, HandlerRef, Handlers, Pause, TypeKey};
 
 /// How many types that may have gone, and handlers that may be unused, a call checks.
@@ -38,11 +39,12 @@ pub(crate) struct HandlerRegistry {
     entries: Mutex<Entries>,
     /// The name of the queue.
     queue: Arc<str>,
+    submissions: Arc<Submissions>,
 }
 
 impl HandlerRegistry {
-    pub(crate) fn new(queue: &str, common: CommonCallbacks) -> Self {
-        Self { common, entries: Mutex::default(), queue: queue.into() }
+    pub(crate) fn new(queue: &str, common: CommonCallbacks, submissions: Arc<Submissions>) -> Self {
+        Self { common, entries: Mutex::default(), queue: queue.into(), submissions }
     }
 
     /// The handler of a queue's dead letters.
@@ -277,6 +279,7 @@ impl Entries {
                 .as_ref()
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
             queue: registry.queue.clone(),
+            submissions: registry.submissions.clone(),
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
         let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());

@@ -34,6 +34,13 @@ impl Pause for StoppablePause<'_, '_> {
 
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> PyResult<()> {
         self.0.py().detach(|| wait(Some(SLICE)));
+        self.check()
+    }
+}
+
+impl StoppablePause<'_, '_> {
+    /// Raises an error if the event is set.
+    pub(crate) fn check(&self) -> PyResult<()> {
         if self.0.call_method0("is_set")?.is_truthy()? {
             return Err(BatchQueueError::new_err("the wait was cancelled"));
         }

@@ -7,8 +7,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use super::py_item::PyItem;
+use super::refusal::refused;
 use crate::flow::produce::many::Source;
-use crate::python::errors::refused;
 use crate::python::interpreter::InterpreterPause;
 use crate::{BatchQueue, Line, TryProduceError};
 
