@@ -13,12 +13,14 @@ import batchqueue._threads  # noqa: F401 - drain threads look both up, so they m
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue._item_sequence import ItemSequence
+from batchqueue._loop_futures import LoopFuture, Mailbox
 from batchqueue._loop_handlers import (
     HandlerLoops,
     current_call,
     error_handler_on_loop,
     methods_on_loop,
 )
+from batchqueue._sync_producer import SyncProducer
 from batchqueue._wait_room import WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
@@ -84,7 +86,11 @@ class AsyncBatchQueue(Generic[T]):
         self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
             weakref.WeakKeyDictionary()
         )
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
+        self._sync: SyncProducer[T] = SyncProducer(self._queue)
 
     @property
     def name(self) -> str:
@@ -178,6 +184,44 @@ class AsyncBatchQueue(Generic[T]):
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, options, wait=False)
 
+    def handler(
+        self,
+        item_type: type[Any] | str,
+        *,
+        weight: float = 1.0,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[Any] | None = None,
+    ) -> Callable[[Any], Any]:
+        """Register the decorated function, or an instance of the decorated class, as a handler.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            weight: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Returns:
+            A decorator that returns the decorated object unchanged.
+        """
+
+        def register(handler: Any) -> Any:
+            self.add_handler(
+                item_type,
+                handler() if isinstance(handler, type) else handler,
+                weight=weight,
+                max_batch_items=max_batch_items,
+                max_delay_ms=max_delay_ms,
+                retry=retry,
+                dead_letter=dead_letter,
+            )
+            return handler
+
+        return register
+
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.
 
@@ -262,6 +306,99 @@ class AsyncBatchQueue(Generic[T]):
             error.accepted = accepted  # type: ignore[union-attr]
             raise
 
+    def submit(self, item: T, *, timeout: float | None = None) -> "asyncio.Future[Any]":
+        """Enqueue one item whose result is wanted. Await what this returns.
+
+        The item is enqueued before the call returns. Only if the partition is full and the strategy
+        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
+
+        A task that is cancelled while it awaits the result cancels the item, unless a handler has
+        got it: then the handler continues, and its result is dropped.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
+                Default: no limit.
+
+        Returns:
+            A future of the running loop: the result of the item, or what its handler raised in the
+            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
+
+        Raises:
+            ConfigError: The timeout is below 0.
+            QueueForkedError: The queue was made before a fork.
+        """
+        deadline = _deadline(timeout)
+        call = current_call()
+        loop = asyncio.get_running_loop()
+        future = LoopFuture(loop=loop)
+        future.item, result = _core.try_submit(
+            self._queue, item, self._notifier(), call, self._mailbox(loop), future
+        )
+        if not isinstance(result, bool):
+            waiting = loop.create_task(self._enqueue_submitted(result, deadline, call))
+            future.waiting = waiting
+        return future
+
+    async def _enqueue_submitted(
+        self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
+    ) -> None:
+        # The future of the item has the error.
+        with contextlib.suppress(BatchQueueError):
+            await self._wait_room().enqueue(pending, deadline, call)
+
+    async def produce_arrow(
+        self, batch: Any, *, type_column: str, timeout: float | None = None
+    ) -> int:
+        """Enqueue the rows of Arrow data, split by the values of one column, the tags.
+
+        Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
+        thread, so calls that are not awaited one after the other have no order.
+
+        A task that is cancelled has enqueued some of the rows; the others are dropped.
+
+        Args:
+            batch: As in `BatchQueue.produce_arrow`.
+            type_column: As in `BatchQueue.produce_arrow`.
+            timeout: As in `BatchQueue.produce_arrow`.
+
+        Returns:
+            The number of accepted rows.
+
+        Raises:
+            ConfigError: As `BatchQueue.produce_arrow`.
+            BatchQueueError: As `BatchQueue.produce_arrow`.
+            ProduceTimeoutError: As `BatchQueue.produce_arrow`.
+            ReentrantProduceError: As `BatchQueue.produce_arrow`.
+            QueueForkedError: The queue was made before a fork.
+        """
+        queue, call = self._queue, current_call()
+        _check_not_forked(queue)
+        return await in_waiting_thread(
+            "batchqueue-arrow",
+            lambda stop: _core.produce_arrow_until(queue, batch, type_column, timeout, stop, call),
+        )
+
+    @property
+    def sync(self) -> "SyncProducer[T]":
+        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
+
+        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
+        would block it.
+        """
+        return self._sync
+
+    def rebalance(self) -> int:
+        """Run the balancer now, on the load since its last run, as `BatchQueue.rebalance` does.
+
+        Returns:
+            The number of partitions whose wanted drain thread changed; 0 without a balancer.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+        return self._queue.rebalance()
+
     async def flush(self, timeout: float | None = None) -> bool:
         """Wait until all items accepted before the call have been handled.
 
@@ -343,6 +480,13 @@ class AsyncBatchQueue(Generic[T]):
     def _notifier(self) -> _core.RoomNotifier | None:
         wait_room = self._wait_rooms.get(asyncio.get_running_loop())
         return None if wait_room is None else wait_room.notifier
+
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            with self._lock:
+                mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
+        return mailbox
 
     def _wait_room(self) -> WaitRoom:
         """Return the room in which tasks of the running loop wait."""
