@@ -17,6 +17,10 @@ thread_local! {
     static HOLDS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
+    /// What [`this_thread`] returns, once it was asked.
+    static THIS: RefCell<Option<Arc<KnownThread>>> = RefCell::new(None);
+
+    #[allow(clippy::missing_const_for_thread_local)]
     /// If this thread acts as a drain thread: whether the call has ended that it acts in.
     static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
@@ -73,6 +77,28 @@ pub(crate) fn call_has_ended() -> Option<Arc<AtomicBool>> {
 /// Whether the calling thread is a drain thread of any queue.
 pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
+}
+
+/// A thread as the log names it.
+#[derive(Debug)]
+pub(crate) struct KnownThread {
+    /// By which the host knows it.
+    pub(crate) number: u64,
+    /// What it is called if the host does not know it.
+    pub(crate) name: String,
+}
+
+/// The calling thread. `number`: by which the host knows it; called once per thread.
+pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
+    if let Some(known) = THIS.with(|this| this.borrow().clone()) {
+        return known;
+    }
+    // The host may run code that asks as well.
+    let number = number();
+    let name = std::thread::current().name().unwrap_or("a thread without a name").to_owned();
+    let known = Arc::new(KnownThread { number, name });
+    THIS.with(|this| *this.borrow_mut() = Some(known.clone()));
+    known
 }
 
 /// The context of a drain thread, for the thread that does its handler's work while it waits.

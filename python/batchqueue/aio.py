@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
 import batchqueue._callbacks
-import batchqueue._threads  # noqa: F401 - drain threads look both up, so they must be loaded
+import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue._item_sequence import ItemSequence

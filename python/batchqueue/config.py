@@ -91,6 +91,10 @@ class BatchQueueConfig(Generic[T]):
             they have had nothing to do for ten seconds. On a shared scheduler they run in addition
             to its threads. Default: None, which means as many as drain threads, at most 8, and none
             with one drain thread, on a shared scheduler, or with a consumer_factory.
+        warn_after: Seconds after which the log says that a call of a handler takes long, that a
+            producer waits for room, or that an item waits for its call: with a warning, another one
+            each time that the time has doubled, and one when it is over. The stack of the handler
+            comes with it. None means never. Default: 10 s.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
             until accepted items are handled. None means no limit. Default: 30 s.
 
@@ -117,6 +121,7 @@ class BatchQueueConfig(Generic[T]):
     rebalance_interval_ms: float = 1_000
     takeover_after_ms: float = 20
     spare_threads: int | None = None
+    warn_after: float | None = 10
     shutdown_timeout: float | None = 30
 
     def __post_init__(self) -> None:
@@ -182,6 +187,7 @@ class BatchQueueConfig(Generic[T]):
             "min_idle_ms": (int, float),
             "max_idle_ms": (int, float),
             "max_delay_ms": (int, float, type(None)),
+            "warn_after": (int, float, type(None)),
             "shutdown_timeout": (int, float, type(None)),
         }
         for name, kind in expected.items():
@@ -203,6 +209,11 @@ class BatchQueueConfig(Generic[T]):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
+        if self.warn_after is not None and not 0.001 <= self.warn_after < math.inf:
+            raise ConfigError(
+                f"warn_after is {self.warn_after}; give a finite number of seconds from 0.001 up, "
+                "or None for no warning"
+            )
         check_delay(self.max_delay_ms)
         if self.max_delay_ms and self.max_batch_items == 1:
             raise ConfigError(

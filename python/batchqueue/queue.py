@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
 
 import batchqueue._callbacks
-import batchqueue._threads  # noqa: F401 - drain threads look both up, so they must be loaded
+import batchqueue._stacks
+import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue._live_queues import note_queue

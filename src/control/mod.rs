@@ -48,4 +48,5 @@ mod supervisor_tests;
 mod take_over;
 pub(crate) mod thread_slots;
 pub(crate) mod waits;
+pub(crate) mod watchdog;
 mod whereabouts;

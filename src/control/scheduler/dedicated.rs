@@ -75,6 +75,7 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
 fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
     let _mark = DrainScope::of(task.shared());
     let _unwinding = CloseOnPanic(task.shared().clone());
+    task.note_runner();
     loop {
         match task.work() {
             Cycle::Worked => {}

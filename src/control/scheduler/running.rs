@@ -1,13 +1,15 @@
 //! How many threads of a queue or of a pool have not ended.
 
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, wait_for};
 
 /// The drain threads or workers that have not ended. It outlives the rest, so that the last act of
 /// a thread is to count itself out, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct RunningThreads {
     count: Mutex<usize>,
+    /// Those of them that have not begun their end.
+    unended: AtomicUsize,
     changed: Condvar,
 }
 
@@ -19,12 +21,14 @@ impl Default for RunningThreads {
 
 impl RunningThreads {
     pub(crate) fn new(count: usize) -> Self {
-        Self { count: Mutex::new(count), changed: Condvar::new() }
+        let unended = AtomicUsize::new(count);
+        Self { count: Mutex::new(count), unended, changed: Condvar::new() }
     }
 
     /// Counts a thread in, before it starts.
     pub(crate) fn count_in(&self) {
         *self.count.lock() += 1;
+        self.unended.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a thread in, unless all have ended.
@@ -32,7 +36,21 @@ impl RunningThreads {
         let mut count = self.count.lock();
         let is_any = *count > 0;
         *count += usize::from(is_any);
+        // Relaxed: as in `begin_end`.
+        self.unended.fetch_add(usize::from(is_any), Ordering::Relaxed);
         is_any
+    }
+
+    /// Called by a drain thread as its last step before it lets go of its queue. Returns whether no
+    /// other has this step before it.
+    pub(crate) fn begin_end(&self) -> bool {
+        // Relaxed: it only decides which thread is the last.
+        self.unended.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    /// Called for a thread that will not have this step.
+    pub(crate) fn forgo_end(&self) {
+        self.unended.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_out(&self) {

@@ -225,6 +225,18 @@ impl<T> Lane<T> {
         self.failed.as_ref().map_or(0, Job::weight) + self.tail.len()
     }
 
+    pub(super) fn lingers(&self) -> bool {
+        matches!(self.state, State::Lingering { .. })
+    }
+
+    /// No item that no thread has in hand was put before this many others.
+    pub(super) fn first_held(&self) -> Option<u64> {
+        if self.failed.is_some() {
+            return Some(self.start);
+        }
+        (!self.tail.is_empty()).then(|| self.tail_start())
+    }
+
     /// Whether its job has waited for `limit`, counted from the first call.
     pub(super) fn has_waited(&mut self, limit: Duration, now: Instant) -> bool {
         now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit

@@ -40,6 +40,21 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         log::info!(target: "batchqueue", "{line}");
     }
 
+    /// A number by which the host knows the calling thread.
+    fn thread_number(&self) -> u64 {
+        0
+    }
+
+    /// What a thread is called, if the host knows it. May wait for the host.
+    fn thread_name(&self, _number: u64) -> Option<String> {
+        None
+    }
+
+    /// The calls that a thread is inside of, if the host knows them. May wait for the host.
+    fn thread_stack(&self, _number: u64) -> Option<String> {
+        None
+    }
+
     /// A hint for the log: why an item may have no handler although others do. Called inside
     /// [`enter`](Self::enter).
     fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {

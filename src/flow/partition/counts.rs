@@ -38,6 +38,16 @@ impl<T> Partition<T> {
         self.gate.lock().pushed()
     }
 
+    /// The position of the first item that waits for its call, or of an earlier one, and that of
+    /// the next item to be put. Items that wait for their batch to become full are left out.
+    pub(crate) fn first_waiting(&self) -> Option<(u64, u64)> {
+        let lanes = self.lanes.lock();
+        let pushed = self.gate.lock().pushed();
+        let (taken, held) = (self.taken(), lanes.first_held());
+        let queued = (pushed > taken && !lanes.has_lingering()).then_some(taken);
+        held.into_iter().chain(queued).min().map(|first| (first, pushed))
+    }
+
     /// A consistent snapshot of the counts: under the two locks no item enters, is taken or is
     /// settled.
     pub(crate) fn counts(&self) -> PartitionCounts {

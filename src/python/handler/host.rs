@@ -8,7 +8,7 @@ use pyo3::types::PyType;
 
 use super::results::end_unhandled;
 use crate::flow::handler::host::ThreadBody;
-use crate::python::interpreter::{log, run_thread};
+use crate::python::interpreter::{ask_of_thread, log, run_thread, thread_number};
 use crate::python::item::PyItem;
 use crate::python::results::Submissions;
 use crate::{Batch, Host, TypeKey};
@@ -63,6 +63,18 @@ impl Host<PyItem> for Interpreter {
 
     fn inform(&self, line: &str) {
         log("inform", line);
+    }
+
+    fn thread_number(&self) -> u64 {
+        thread_number()
+    }
+
+    fn thread_name(&self, number: u64) -> Option<String> {
+        ask_of_thread("name_of", number)
+    }
+
+    fn thread_stack(&self, number: u64) -> Option<String> {
+        ask_of_thread("stack_of", number)
     }
 
     fn unhandled_hint(

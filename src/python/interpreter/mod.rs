@@ -14,7 +14,7 @@ mod guarded_call;
 mod pause;
 mod thread;
 
-pub(crate) use callbacks::{describe_error, log};
+pub(crate) use callbacks::{ask_of_thread, describe_error, log, thread_number};
 pub(crate) use fork::{enter_child, generation};
 pub(crate) use guarded_call::{GuardedRef, guarded_call, release};
 pub(crate) use pause::{InterpreterPause, NoPause, StoppablePause, deadline_of};
