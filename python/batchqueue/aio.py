@@ -6,26 +6,25 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import batchqueue._callbacks
 import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import check_factory, check_name_and_config, handler_options
 from batchqueue._item_sequence import ItemSequence
-from batchqueue._loop_futures import LoopFuture, Mailbox
 from batchqueue._loop_handlers import (
     HandlerLoops,
     current_call,
     error_handler_on_loop,
     methods_on_loop,
 )
-from batchqueue._sync_producer import SyncProducer
+from batchqueue._loop_submitter import LoopSubmitter, check_not_forked, deadline_in
 from batchqueue._wait_room import WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
-from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
+from batchqueue.exceptions import BatchQueueError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
 from batchqueue.policies import RetryPolicy
 from batchqueue.queue import T, start_core_queue
@@ -38,7 +37,7 @@ LoopDeadLetterHandler = (
 )
 
 
-class AsyncBatchQueue(Generic[T]):
+class AsyncBatchQueue(LoopSubmitter[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
     Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
@@ -86,11 +85,8 @@ class AsyncBatchQueue(Generic[T]):
         self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
             weakref.WeakKeyDictionary()
         )
-        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
-            weakref.WeakKeyDictionary()
-        )
         self._lock = threading.Lock()
-        self._sync: SyncProducer[T] = SyncProducer(self._queue)
+        super().__init__()
 
     @property
     def name(self) -> str:
@@ -259,7 +255,7 @@ class AsyncBatchQueue(Generic[T]):
             ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_in(timeout)
         call = current_call()
         result = _core.try_produce(self._queue, item, self._notifier(), None, call)
         if isinstance(result, bool):
@@ -289,7 +285,7 @@ class AsyncBatchQueue(Generic[T]):
                 `accepted` too.
             QueueForkedError: The queue was made before a fork.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_in(timeout)
         sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
         try:
             while True:
@@ -305,88 +301,6 @@ class AsyncBatchQueue(Generic[T]):
             accepted = max(sequence.accepted, getattr(error, "accepted", 0))
             error.accepted = accepted  # type: ignore[union-attr]
             raise
-
-    def submit(self, item: T, *, timeout: float | None = None) -> "asyncio.Future[Any]":
-        """Enqueue one item whose result is wanted. Await what this returns.
-
-        The item is enqueued before the call returns. Only if the partition is full and the strategy
-        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
-
-        A task that is cancelled while it awaits the result cancels the item, unless a handler has
-        got it: then the handler continues, and its result is dropped.
-
-        Args:
-            item: Any object. It goes to the handler of exactly its class.
-            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
-                Default: no limit.
-
-        Returns:
-            A future of the running loop: the result of the item, or what its handler raised in the
-            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
-
-        Raises:
-            ConfigError: The timeout is below 0.
-            QueueForkedError: The queue was made before a fork.
-        """
-        deadline = _deadline(timeout)
-        call = current_call()
-        loop = asyncio.get_running_loop()
-        future = LoopFuture(loop=loop)
-        future.item, result = _core.try_submit(
-            self._queue, item, self._notifier(), call, self._mailbox(loop), future
-        )
-        if not isinstance(result, bool):
-            waiting = loop.create_task(self._enqueue_submitted(result, deadline, call))
-            future.waiting = waiting
-        return future
-
-    async def _enqueue_submitted(
-        self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
-    ) -> None:
-        # The future of the item has the error.
-        with contextlib.suppress(BatchQueueError):
-            await self._wait_room().enqueue(pending, deadline, call)
-
-    async def produce_arrow(
-        self, batch: Any, *, type_column: str, timeout: float | None = None
-    ) -> int:
-        """Enqueue the rows of Arrow data, split by the values of one column, the tags.
-
-        Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
-        thread, so calls that are not awaited one after the other have no order.
-
-        A task that is cancelled has enqueued some of the rows; the others are dropped.
-
-        Args:
-            batch: As in `BatchQueue.produce_arrow`.
-            type_column: As in `BatchQueue.produce_arrow`.
-            timeout: As in `BatchQueue.produce_arrow`.
-
-        Returns:
-            The number of accepted rows.
-
-        Raises:
-            ConfigError: As `BatchQueue.produce_arrow`.
-            BatchQueueError: As `BatchQueue.produce_arrow`.
-            ProduceTimeoutError: As `BatchQueue.produce_arrow`.
-            ReentrantProduceError: As `BatchQueue.produce_arrow`.
-            QueueForkedError: The queue was made before a fork.
-        """
-        queue, call = self._queue, current_call()
-        _check_not_forked(queue)
-        return await in_waiting_thread(
-            "batchqueue-arrow",
-            lambda stop: _core.produce_arrow_until(queue, batch, type_column, timeout, stop, call),
-        )
-
-    @property
-    def sync(self) -> "SyncProducer[T]":
-        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
-
-        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
-        would block it.
-        """
-        return self._sync
 
     def rebalance(self) -> int:
         """Run the balancer now, on the load since its last run, as `BatchQueue.rebalance` does.
@@ -418,7 +332,7 @@ class AsyncBatchQueue(Generic[T]):
                 "flush was called from a handler, which would wait for itself; "
                 "call it from another task"
             )
-        _check_not_forked(queue)
+        check_not_forked(queue)
         return await in_waiting_thread(
             "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
         )
@@ -440,7 +354,7 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         queue, call = self._queue, current_call()
-        _check_not_forked(queue)
+        check_not_forked(queue)
         self._abandon_closed_loops()
         return await in_waiting_thread(
             "batchqueue-shutdown", lambda stop: _core.shutdown_until(queue, timeout, stop, call)
@@ -481,13 +395,6 @@ class AsyncBatchQueue(Generic[T]):
         wait_room = self._wait_rooms.get(asyncio.get_running_loop())
         return None if wait_room is None else wait_room.notifier
 
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        mailbox = self._mailboxes.get(loop)
-        if mailbox is None:
-            with self._lock:
-                mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
-        return mailbox
-
     def _wait_room(self) -> WaitRoom:
         """Return the room in which tasks of the running loop wait."""
         loop = asyncio.get_running_loop()
@@ -505,16 +412,3 @@ class AsyncBatchQueue(Generic[T]):
             wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
         for wait_room in wait_rooms:
             wait_room.abandon()
-
-
-def _check_not_forked(queue: _core.Queue) -> None:
-    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
-    _ = queue.running
-
-
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if not timeout >= 0:
-        raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
-    return asyncio.get_running_loop().time() + timeout
