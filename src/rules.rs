@@ -125,6 +125,10 @@ pub(crate) enum Rule {
     ForkGeneration,
     /// P9: a wait checks for signals.
     CheckSignals,
+    /// P9: a shutdown that runs out of time ends the futures of what it abandons.
+    AbandonFutures,
+    /// P2: no handler gets an item that was cancelled.
+    SkipCancelled,
     /// P1: a drain thread takes only from partitions that it owns, not from one on its way to it.
     TakeOnlyWhenOwned,
     /// P1: the owner word changes by compare-exchange, not by a load and a store.

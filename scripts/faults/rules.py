@@ -273,4 +273,6 @@ RULES: dict[str, list[str]] = {
     "ExitGuard": ["py:core/promises/test_p9_exit.py"],
     "ForkGeneration": ["py:core/promises/test_p9_fork.py"],
     "CheckSignals": ["py:core/promises/test_p9_signals.py"],
+    "AbandonFutures": ["py:core/results/test_ends.py"],
+    "SkipCancelled": ["py:core/results/test_cancel.py"],
 }

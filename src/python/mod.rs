@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `event_loop` | a queue used from an event loop |
 //! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
+//! | `submit` | items with a future |
 //! | `produce_arrow` | Arrow data, split into blocks of rows |
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
@@ -39,6 +40,7 @@ mod queue;
 mod results;
 mod snapshot;
 mod stages;
+mod submit;
 
 use pyo3::prelude::*;
 

@@ -8,28 +8,54 @@ use pyo3::prelude::*;
 
 use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
-use super::interpreter::{InterpreterPause, StoppablePause};
+use super::interpreter::{InterpreterPause, StoppablePause, deadline_of};
 use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused};
+use super::queue::Queue;
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 
 /// One call of `produce_arrow`.
-pub(super) struct ArrowProduce<'a, 'py> {
-    pub(super) queue: &'a BatchQueue<PyItem>,
-    pub(super) buffers: &'a Buffers,
-    pub(super) type_column: &'a str,
-    pub(super) registry: &'a HandlerRegistry,
-    pub(super) deadline: Option<Instant>,
+struct ArrowProduce<'a, 'py> {
+    queue: &'a BatchQueue<PyItem>,
+    buffers: &'a Buffers,
+    type_column: &'a str,
+    registry: &'a HandlerRegistry,
+    deadline: Option<Instant>,
     /// A `threading.Event` that ends the call when it is set.
-    pub(super) stop: Option<&'a Bound<'py, PyAny>>,
+    stop: Option<&'a Bound<'py, PyAny>>,
     /// Rows accepted so far.
-    pub(super) accepted: usize,
+    accepted: usize,
     /// Whether the queue was shut down meanwhile.
-    pub(super) is_closed: bool,
+    is_closed: bool,
+}
+
+impl Queue {
+    /// `produce_arrow`, which ends when the event `stop` is set, if there is one.
+    pub(super) fn produce_rows(
+        &self,
+        batch: &Bound<'_, PyAny>,
+        type_column: &str,
+        timeout: Option<f64>,
+        stop: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
+        let (registry, buffers) = (&self.registry, &self.buffers);
+        ArrowProduce {
+            queue,
+            registry,
+            buffers,
+            type_column,
+            deadline,
+            stop,
+            accepted: 0,
+            is_closed: false,
+        }
+        .produce(batch)
+    }
 }
 
 impl ArrowProduce<'_, '_> {
-    pub(super) fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+    fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let py = data.py();
         if self.queue.selector() == Selector::Given {
             return Err(ConfigError::new_err(

@@ -14,12 +14,11 @@ use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interprete
 use super::interpreter::{InterpreterPause, deadline_of, generation};
 use super::item::{ItemType, PyItem, Sequence, refused};
 use super::process::{is_exiting, register};
-use super::produce_arrow::ArrowProduce;
-use super::results::{FutureBase, Submissions, Ticket, future_class};
+use super::results::{FutureBase, Submissions};
 use super::snapshot::{TypeHistograms, histograms, snapshot};
+use crate::BatchQueue;
 use crate::arrow::Buffers;
 use crate::rules::{Rule, rule_off};
-use crate::{BatchQueue, ProduceError};
 
 /// How many queues this process and its parents have made.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
@@ -37,9 +36,9 @@ pub(crate) struct Queue {
     /// The function of a custom balancer, which the core holds as well.
     assign: Option<Arc<PyAssign>>,
     /// For `produce_arrow`.
-    buffers: Buffers,
+    pub(super) buffers: Buffers,
     /// For `submit`.
-    submissions: Arc<Submissions>,
+    pub(super) submissions: Arc<Submissions>,
 }
 
 impl Queue {
@@ -50,39 +49,6 @@ impl Queue {
             }
             _ => Err(forked()),
         }
-    }
-
-    /// `produce_arrow`, which ends when the event `stop` is set, if there is one.
-    pub(super) fn produce_rows(
-        &self,
-        batch: &Bound<'_, PyAny>,
-        type_column: &str,
-        timeout: Option<f64>,
-        stop: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<usize> {
-        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        let (registry, buffers) = (&self.registry, &self.buffers);
-        ArrowProduce {
-            queue,
-            registry,
-            buffers,
-            type_column,
-            deadline,
-            stop,
-            accepted: 0,
-            is_closed: false,
-        }
-        .produce(batch)
-    }
-
-    /// Makes the future of an item, and the item. Nothing is enqueued yet.
-    pub(super) fn submitted<'py>(
-        &self,
-        item: Bound<'py, PyAny>,
-    ) -> PyResult<(Bound<'py, FutureBase>, PyItem)> {
-        let future = self.submissions.add(future_class(item.py())?)?;
-        let ticket = Ticket::new(future.clone().unbind());
-        Ok((future, PyItem::submitted(item, ticket)))
     }
 }
 
@@ -220,19 +186,7 @@ impl Queue {
         item: Bound<'py, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, FutureBase>> {
-        let queue = self.core()?;
-        let py = item.py();
-        let deadline = deadline_of(timeout)?;
-        let given = self.selector.given(queue, &item)?;
-        let (future, item) = self.submitted(item)?;
-        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
-            Ok(()) => Ok(future),
-            Err(refusal) => {
-                let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
-                let error = refused(py, refusal, 0).filter(|_| is_interrupt);
-                error.map_or(Ok(future), Err)
-            }
-        }
+        self.submit_item(item, timeout)
     }
 
     /// Enqueue many items in order, up to the first that is refused.

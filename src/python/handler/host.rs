@@ -11,6 +11,7 @@ use crate::flow::handler::host::ThreadBody;
 use crate::python::interpreter::{ask_of_thread, log, run_thread, thread_number};
 use crate::python::item::PyItem;
 use crate::python::results::Submissions;
+use crate::rules::{Rule, rule_off};
 use crate::{Batch, Host, TypeKey};
 
 pub(crate) struct Interpreter(pub(crate) Arc<Submissions>);
@@ -101,7 +102,7 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn note_abandoned(&self) {
-        if self.0.is_used() {
+        if self.0.is_used() && !rule_off(Rule::AbandonFutures) {
             Python::try_attach(|py| self.0.abandon(py));
         }
     }

@@ -22,6 +22,7 @@ use crate::flow::pause::slice;
 use crate::python::errors::forked;
 use crate::python::exceptions::{BatchQueueError, CancelledError, InvalidStateError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, deadline_of, generation};
+use crate::rules::{Rule, rule_off};
 use crate::thread_context::{drained_queue, on_drain_thread};
 
 /// The class that `submit` makes instances of: `FutureBase` and `concurrent.futures.Future`.
@@ -73,7 +74,7 @@ impl FutureBase {
         if known.state == State::Pending {
             known.state = State::Running;
         }
-        known.state != State::Cancelled
+        known.state != State::Cancelled || rule_off(Rule::SkipCancelled)
     }
 
     pub(super) fn end(&self, py: Python<'_>, ending: Ending) -> Ended {

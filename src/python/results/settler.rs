@@ -45,8 +45,12 @@ impl<'py> Settler<'py> {
         }
     }
 
-    /// Wakes and calls what waits.
-    pub(crate) fn finish(mut self) {
+    /// Wakes and calls what waits, as a drop does.
+    pub(crate) fn finish(self) {
+        drop(self);
+    }
+
+    fn notify(&mut self) {
         for (future, standard, ending) in std::mem::take(&mut self.conditional) {
             if let Err(error) = self.end_under_condition(&future, &standard, ending) {
                 log_error(self.py, "a wait for a result failed", error);
@@ -121,6 +125,13 @@ impl<'py> Settler<'py> {
         })();
         guarded_call(&condition.getattr("release")?, &nothing)?;
         told
+    }
+}
+
+/// Whatever happens between two futures of a batch: those that have ended are heard of.
+impl Drop for Settler<'_> {
+    fn drop(&mut self) {
+        self.notify();
     }
 }
 
