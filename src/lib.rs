@@ -107,6 +107,9 @@ pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};
 pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
 pub use item::{HandledType, Item, TypeKey};
+#[doc(hidden)]
+#[cfg(not(loom))]
+pub use observe::measure;
 pub use observe::{
     DrainThreadStats, HandlerHistograms, HandlerStats, Histogram, PartitionStats, Stats,
 };

@@ -3,6 +3,7 @@
 
 mod counters;
 mod histogram;
+mod measuring;
 mod stats;
 mod throttle;
 
@@ -11,5 +12,8 @@ pub(crate) use counters::{
     STUCK_AFTER, ThreadFigures, ThreadTally,
 };
 pub use histogram::Histogram;
+#[cfg(not(loom))]
+pub use measuring::measure;
+pub(crate) use measuring::measures;
 pub use stats::{DrainThreadStats, HandlerHistograms, HandlerStats, PartitionStats, Stats};
 pub(crate) use throttle::{Due, Others, Throttle};

@@ -9,6 +9,7 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
+use crate::observe::measures;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
@@ -75,8 +76,7 @@ impl<T: Item> Shared<T> {
         Some((target, job))
     }
 
-    /// Takes the job of a lane in hand for a call. Not in loom, which has no clock: with the time
-    /// of its put.
+    /// Takes the job of a lane in hand for a call, with the time of its put.
     #[inline]
     pub(in crate::flow) fn take_job(
         &self,
@@ -86,7 +86,7 @@ impl<T: Item> Shared<T> {
         target: &Target<T>,
     ) -> Job<T> {
         let has_one_type = self.has_one_type(partition);
-        let put_at = (!cfg!(loom)).then(|| partition.put_time(lanes, lane, has_one_type)).flatten();
+        let put_at = measures().then(|| partition.put_time(lanes, lane, has_one_type)).flatten();
         let most = target.registered.settings.max_batch_items;
         let job = lanes.take_job(partition.index, lane, most, target.handler().desk.address());
         Job { put_at, ..job }

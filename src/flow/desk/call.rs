@@ -13,7 +13,7 @@ use crate::flow::handler::drop_items::message;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
-use crate::observe::{CallFigures, Calling, ThreadTally};
+use crate::observe::{CallFigures, Calling, ThreadTally, measures};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, now, time_since};
@@ -220,7 +220,7 @@ impl<T: Item> Caller<'_, T> {
         self.note_duration(target, job.place, start, took);
         job.took += took;
         let waited = job.put_at.take().map(|put_at| start.saturating_duration_since(put_at));
-        job.call = Some(CallFigures { items: job.items, took, waited });
+        job.call = measures().then_some(CallFigures { items: job.items, took, waited });
         Some((result, took))
     }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
+use crate::observe::measures;
 use crate::sync::{Duration, Instant, now};
 
 /// More would only be needed where many batches wait for their handler.
@@ -84,11 +85,10 @@ impl PutTimes {
 }
 
 impl<T> Partition<T> {
-    /// Under the gate, after a put of so many items, where items do not linger. Not in loom, which
-    /// has no clock.
+    /// Under the gate, after a put of so many items, where items do not linger.
     #[inline]
     pub(super) fn note_time(&self, gate: &Gate<T>, put: usize) {
-        if !cfg!(loom) && gate.open.len() <= put {
+        if gate.open.len() <= put && measures() {
             let now = now();
             self.linger.lock().times.mark(gate.pushed() - put as u64, now);
         }
