@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
@@ -365,6 +366,20 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         self._abandon_closed_loops()
         return BatchQueueStats.from_snapshot(self._queue._stats())
 
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, as `BatchQueue.picture` does.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, whatever its name.
+
+        Raises:
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.display.picture import draw
+
+        draw(self.stats(), path)
+
     async def __aenter__(self) -> Self:
         """Return the queue."""
         return self
@@ -379,6 +394,11 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             return f"<AsyncBatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
         except QueueForkedError:
             return f"<AsyncBatchQueue {self.name!r} made before a fork>"
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import queue_html
+
+        return queue_html(self)
 
     def __reduce__(self) -> Any:
         return self._queue.__reduce__()

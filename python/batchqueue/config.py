@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.dead_letters import DeadLetter
+from batchqueue.display.text import config_text
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import SupportsConsume, handler_methods
 from batchqueue.policies import DrainBalancer, PartitionSelector, RetryPolicy
@@ -141,6 +142,14 @@ class BatchQueueConfig(Generic[T]):
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise ConfigError(f"{name} is {function!r}; it must be callable")
+
+    def __repr__(self) -> str:
+        return config_text(self)
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import config_html
+
+        return config_html(self)
 
     @property
     def effective_selector(self) -> PartitionSelector:

@@ -235,6 +235,25 @@ class BatchQueue(_core.Queue, Generic[T]):
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
         return BatchQueueStats.from_snapshot(self._stats())
 
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, before and after balancing.
+
+        The load of a partition is the time that handlers were called for its items; before any
+        call has taken time, the items that producers tried to enqueue. The picture shows where it
+        would be if no partition had moved, and where it is now. The tip of each partition names
+        its types.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, whatever its name.
+
+        Raises:
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.display.picture import draw
+
+        draw(self.stats(), path)
+
     def __enter__(self) -> Self:
         """Return the queue."""
         return self
@@ -252,6 +271,11 @@ class BatchQueue(_core.Queue, Generic[T]):
             return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
         except QueueForkedError:
             return f"<BatchQueue {self.name!r} made before a fork>"
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import queue_html
+
+        return queue_html(self)
 
 
 def blocking_keeper(dead_letter: DeadLetterHandler[Any] | None) -> HandlerMethods | None:

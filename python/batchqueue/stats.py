@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchqueue._type_names import type_name, unique_names
+from batchqueue.display.text import stats_text
 from batchqueue.rates import BatchQueueRates, rates_between
 
 
@@ -19,6 +20,7 @@ class PartitionStats:
         used_percentage: `used` in percent of `buffer_size`, 0 to 100.
         owner: Index of the drain thread that takes from it, from 0.
         attempts: Items that producers tried to enqueue.
+        busy_s: Time that handlers were called for its items so far, in seconds.
         types: The classes and tags that are routed to it.
     """
 
@@ -27,6 +29,7 @@ class PartitionStats:
     used_percentage: float
     owner: int
     attempts: int
+    busy_s: float
     types: tuple[type | str, ...]
 
 
@@ -162,9 +165,10 @@ class BatchQueueStats:
                 _percentage(used, snapshot["buffer_size"]),
                 owner,
                 attempts,
+                busy_s,
                 tuple(types),
             )
-            for index, used, owner, attempts, types in snapshot.pop("partitions")
+            for index, used, owner, attempts, busy_s, types in snapshot.pop("partitions")
         )
         handlers = tuple(
             (item_type, HandlerStats(*counts)) for item_type, *counts in snapshot.pop("handlers")
@@ -232,6 +236,14 @@ class BatchQueueStats:
                 for name, (_, handler) in zip(names, self._handlers, strict=True)
             },
         }
+
+    def __repr__(self) -> str:
+        return stats_text(self)
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import stats_html
+
+        return stats_html(self)
 
     def __sub__(self, earlier: "BatchQueueStats") -> BatchQueueRates:
         """Return what the queue did since an earlier snapshot, per second.

@@ -171,6 +171,7 @@ impl Stats {
             used: queued + unsettled,
             owner,
             attempts: counts.attempts,
+            busy: counts.calls.total,
             types,
         });
     }
@@ -219,6 +220,8 @@ pub struct PartitionStats {
     pub owner: usize,
     /// Puts that were begun.
     pub attempts: u64,
+    /// How long handlers were called for its items so far.
+    pub busy: Duration,
     /// The types routed to it.
     pub types: Vec<TypeKey>,
 }

@@ -70,10 +70,11 @@ pub(super) fn snapshot<'py>(
                 partition.used,
                 partition.owner,
                 partition.attempts,
+                partition.busy.as_secs_f64(),
                 partition.types.iter().filter_map(type_of).collect(),
             )
         })
-        .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyAny>>)>>();
+        .collect::<Vec<(usize, u64, usize, u64, f64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
