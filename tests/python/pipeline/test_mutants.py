@@ -20,7 +20,7 @@ def test_each_rule_is_in_the_code_once():
     assert len({mutant.rule for mutant in MUTANTS}) == len(MUTANTS)
 
 
-@pytest.mark.matrix(12)
+@pytest.mark.matrix(24)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.rule)
 def test_each_rule_is_needed(mutant, tmp_path):

@@ -14,21 +14,32 @@ RECOVERY = "pipeline/cuts/recovery.py"
 
 ROOM = (
     Mutant(
-        "LargeChunkPassesAlone",
+        "BytesAreCounted",
         GATE,
-        "return not self._chunks or self._bytes + size <= self._max_bytes",
-        "return self._bytes + size <= self._max_bytes",
-        ("pipeline/runner/test_gate.py -k empty_stage_admits_any_chunk",),
+        "found = self.try_enter(rows, size, worker)",
+        "found = self.try_enter(rows, 0, worker)",
+        ("pipeline/runner/test_gate.py -k bytes_up_to_the_limit_exactly",),
     ),
     Mutant(
-        "BytesAreBounded",
+        "RowsOfAWorkerAreCounted",
         GATE,
-        "return not self._chunks or self._bytes + size <= self._max_bytes",
-        "return True",
-        (
-            "pipeline/runner/test_gate.py -k bytes_up_to_the_limit_exactly",
-            "pipeline/runner/test_gate.py -k two_large_chunks_never_pile_up",
-        ),
+        "found = self.try_enter(rows, size, worker)",
+        "found = self.try_enter(0, size, worker)",
+        ("pipeline/runner/test_gate.py -k rows_of_a_worker_up_to_the_limit_exactly",),
+    ),
+    Mutant(
+        "ChunkGoesToItsWorker",
+        GATE,
+        "found = self.try_enter(rows, size, worker)",
+        "found = self.try_enter(rows, size, None)",
+        ("pipeline/runner/test_gate.py -k rows_of_a_worker_up_to_the_limit_exactly",),
+    ),
+    Mutant(
+        "FreeWaitsForARow",
+        GATE,
+        "        while room is None:\n",
+        "        while False:\n",
+        ("pipeline/runner/test_gate.py -k free_is_what_is_left_and_waits",),
     ),
     Mutant(
         "StagesShareBytes",
@@ -36,41 +47,6 @@ ROOM = (
         "pipeline.max_bytes // len(graph.stages)",
         "pipeline.max_bytes",
         ("pipeline/runner/test_memory.py -k stages_share_max_bytes_equally",),
-    ),
-    Mutant(
-        "WorkerRowsAreBounded",
-        GATE,
-        "has_room = not held[worker] or held[worker] + rows <= self.worker_rows",
-        "has_room = True",
-        ("pipeline/runner/test_gate.py -k rows_of_a_worker_up_to_the_limit_exactly",),
-    ),
-    Mutant(
-        "LargeChunkHasItsTurn",
-        GATE,
-        "return None if is_behind else found",
-        "return found",
-        ("pipeline/runner/test_gate.py -k no_chunk_overtakes_one_that_waits_for_bytes",),
-    ),
-    Mutant(
-        "HungWorkerHoldsUpOnlyItsRows",
-        GATE,
-        "self._worker_with_room(each.worker, each.rows) is not None for each in before",
-        "True for each in before",
-        ("pipeline/runner/test_gate.py -k waits_for_its_worker_is_overtaken",),
-    ),
-    Mutant(
-        "IdleWorkerFirst",
-        GATE,
-        "worker = min(order, key=held.__getitem__)",
-        "worker = next(order)",
-        ("pipeline/runner/test_gate.py -k the_one_that_has_least",),
-    ),
-    Mutant(
-        "BytesAreCounted",
-        GATE,
-        "            self._bytes += size\n",
-        "",
-        ("pipeline/runner/test_gate.py -k bytes_up_to_the_limit_exactly",),
     ),
     Mutant(
         "SinkHasRoomForTwoBatches",
@@ -321,8 +297,8 @@ CUT = (
     Mutant(
         "NothingIsHandledAfterAnError",
         WORKER,
-        "                if not self._stage.ending.has_begun:\n                    self._emit(",
-        "                if True:\n                    self._emit(",
+        "if not stage.ending.has_begun:\n                        self._emit(",
+        "if True:\n                        self._emit(",
         ("pipeline/runner/test_failures.py -k nothing_is_handled_after_the_first_error",),
     ),
 )
