@@ -192,7 +192,7 @@ bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups
 	@scripts/redis.sh
 	$(BIN)/python benches/groups/run.py --page docs/figures/groups.md $(BENCH_GROUPS_ARGS)
 
-bench-pipelines: $(VENV)/requirements $(VENV)/installed-release ## pipelines in one process, into docs/figures/pipelines.md; four minutes
+bench-pipelines: $(VENV)/requirements $(VENV)/installed-release ## pipelines in one process and on Spark, into docs/figures/pipelines.md; half an hour
 	$(BIN)/python benches/pipelines/run.py --page docs/figures/pipelines.md $(BENCH_PIPELINES_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes
