@@ -50,10 +50,13 @@ fn ns_per_item(items: usize, mut round: impl FnMut()) -> [f64; 2] {
     ticks.map(|ticks| ticks as f64 * 1e7 / (ROUNDS * items) as f64)
 }
 
-fn print(workload: &'static str, [without, with]: [f64; 2]) {
-    let wanted = "histograms take at most 3 ns of CPU time an item";
+fn print(workload: &'static str, most_ns: Option<f64>, [without, with]: [f64; 2]) {
+    let (wanted, most_ns) = match most_ns {
+        Some(most) => ("histograms take at most 3 ns of CPU time an item", most),
+        None => ("for comparison: what a call costs, by ten; no bound", f64::INFINITY),
+    };
     Line { row: "14", workload, wanted }.print(
-        with - without <= MOST_NS,
+        with - without <= most_ns,
         &format!("{:.2} ns: {with:.1} and {without:.1} without", with - without),
     );
 }
@@ -67,7 +70,7 @@ fn main() {
         produce_all(&all, &slots, items);
         assert_eq!(all.flush(None, &mut Wait), Ok(true));
     });
-    print("headline, no-op handler", figures);
+    print("headline, no-op handler", Some(MOST_NS), figures);
     assert_eq!(all.shutdown(None), 0);
 
     let threads = ThreadPolicy::fixed(1).expect("a valid count");
@@ -79,6 +82,6 @@ fn main() {
         }
         assert_eq!(small.flush(None, &mut Wait), Ok(true));
     });
-    print("one type, batches of 10, no-op handler", figures);
+    print("one type, batches of 10, no-op handler", None, figures);
     assert_eq!(small.shutdown(None), 0);
 }

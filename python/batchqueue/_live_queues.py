@@ -1,6 +1,5 @@
 """The queues of this process that exist, whether the manager knows them or not."""
 
-import os
 import weakref
 
 from batchqueue import _core
@@ -33,7 +32,3 @@ def live_stats() -> list[tuple[_core.Queue, BatchQueueStats]]:
         except QueueForkedError:
             continue
     return found
-
-
-# A forked child does not have the queues of its parent.
-os.register_at_fork(after_in_child=_references.clear)

@@ -88,7 +88,10 @@ impl<T> Partition<T> {
     /// Under the gate, after a put of so many items, where items do not linger.
     #[inline]
     pub(super) fn note_time(&self, gate: &Gate<T>, put: usize) {
-        if gate.open.len() <= put && measures() {
+        // After the last item of a segment, the open one is empty.
+        let begins =
+            gate.open.len() <= put && (!gate.open.is_empty() || put > 1 || gate.segment_size == 1);
+        if begins && measures() {
             let now = now();
             self.linger.lock().times.mark(gate.pushed() - put as u64, now);
         }
