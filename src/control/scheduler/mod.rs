@@ -27,3 +27,5 @@ pub(crate) use registry::{forget_pools, live_pools};
 pub(crate) use running::{CountOut, RunningThreads};
 pub(crate) use tasks::{After, PoolTask};
 pub(crate) use worker::Live;
+#[cfg(feature = "python")]
+pub(crate) use worker::is_worker;

@@ -45,6 +45,12 @@ pub(super) fn works_for<P: Employer>(pool: &P) -> bool {
     WORKS_FOR.with(Cell::get) == std::ptr::from_ref(pool) as usize
 }
 
+/// Whether the calling thread is a worker of any pool.
+#[cfg(feature = "python")]
+pub(crate) fn is_worker() -> bool {
+    WORKS_FOR.with(Cell::get) != 0
+}
+
 /// For a forked child: its only thread is not a worker, even if the forking thread was one.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(super) fn forget_worker() {

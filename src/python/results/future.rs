@@ -18,6 +18,7 @@ use super::settler::{Ended, Settler, call_back, error_value};
 use super::state::{Ending, Known, Mail, Sleeper, Standard, State, Watch, exception_of};
 use super::submissions::Submissions;
 use crate::Pause;
+use crate::control::scheduler::is_worker;
 use crate::flow::pause::slice;
 use crate::python::errors::forked;
 use crate::python::exceptions::{BatchQueueError, CancelledError, InvalidStateError};
@@ -134,7 +135,8 @@ impl FutureBase {
             }
             let listed = known.listed.as_ref().filter(|_| timeout.is_none() && on_drain_thread());
             let would_wait_forever = listed.is_some_and(|(submissions, _)| {
-                submissions.is_pooled || drained_queue() == Some(submissions.core())
+                (submissions.is_pooled && is_worker())
+                    || drained_queue() == Some(submissions.core())
             });
             let sleeper = Arc::<Sleeper>::default();
             if !would_wait_forever {
@@ -144,9 +146,9 @@ impl FutureBase {
         };
         if would_wait_forever {
             return Err(BatchQueueError::new_err(
-                "a handler waits for a result of the queue that it handles, or of one on a shared \
-                 scheduler, which may need the thread that waits: use add_done_callback, or give \
-                 a timeout",
+                "a handler waits for a result of the queue that it handles, or of one on the same \
+                 shared scheduler, which may need the thread that waits: use add_done_callback, \
+                 or give a timeout",
             ));
         }
         let waited = sleep(py, &sleeper, timeout);

@@ -238,6 +238,30 @@ def test_several_loops_get_their_own_results():
     run(queue.shutdown)
 
 
+def test_a_loop_is_woken_once_for_the_results_of_a_batch():
+    async def main():
+        loop, wakes = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+
+        def counted(*args, **options):
+            wakes.append(args)
+            return wake(*args, **options)
+
+        queue, handler = held_queue()
+        async with queue:
+            first = queue.submit(0)
+            await until(handler.entered.is_set)
+            futures = [queue.submit(number) for number in range(1, 201)]
+            loop.call_soon_threadsafe = counted
+            handler.released.set()
+            assert await asyncio.gather(first, *futures) == list(range(201))
+            loop.call_soon_threadsafe = wake
+        assert len(handler.batches) == 2
+        assert len(wakes) <= 2
+
+    run(main)
+
+
 def test_results_for_a_closed_loop_go_nowhere(caplog):
     queue, handler = held_queue()
 

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from batchqueue import BatchQueue, BatchQueueError
+from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, ThreadPolicy
 from core_support.handlers import Held
 from core_support.queues import config
 from core_support.waits import WAIT_S, eventually
@@ -221,6 +221,18 @@ def test_a_handler_may_wait_for_another_queue(make_queue):
     second.add_handler(int, lambda batch: [item + 1 for item in batch])
     first.add_handler(int, lambda batch: [second.submit(item).result(WAIT_S) for item in batch])
     assert first.submit(1).result(WAIT_S) == 2
+
+
+def test_a_handler_on_a_shared_scheduler_is_refused_a_wait_for_another_queue_there(make_queue):
+    settings = BatchQueueConfig(shared_scheduler=("results", ThreadPolicy.fixed(1)))
+    first, second = make_queue("first", settings), make_queue("second", settings)
+    alone = make_queue("alone")
+    second.add_handler(int, lambda batch: [item + 1 for item in batch])
+    for queue in (first, alone):
+        queue.add_handler(str, lambda batch: [second.submit(len(item)).result() for item in batch])
+    with pytest.raises(BatchQueueError, match="on the same shared scheduler"):
+        first.submit("four").result(WAIT_S)
+    assert alone.submit("four").result(WAIT_S) == 5
 
 
 def test_a_future_can_be_referred_to_weakly_and_is_garbage_when_done(queue, echo):
