@@ -73,10 +73,14 @@ impl LogHelper {
         let (host, queue, leave) = (host.clone(), queue.to_owned(), Leave(self.clone()));
         // If the system has no thread left, the next line tries again.
         let _ = spawn_helper("batchqueue-log", move || {
-            let leave = leave;
-            while let Some(line) = leave.0.next(&queue) {
-                line.log(&*host);
-            }
+            let of_lines = host.clone();
+            // As a thread of the host, which shows its name in the log.
+            host.live(Box::new(move || {
+                let leave = leave;
+                while let Some(line) = leave.0.next(&queue) {
+                    line.log(&*of_lines);
+                }
+            }));
         });
     }
 

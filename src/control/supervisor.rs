@@ -9,6 +9,9 @@
 //!
 //! A queue that has had no turn for a second is visited no more; its next turn asks for visits
 //! again. The supervisor calls no user code, so that no queue can hold it up.
+//!
+//! The same thread visits each queue for its [`watchdog`](super::watchdog), in separate visits:
+//! also one with a single drain thread, and one that is idle.
 
 use crate::control::agenda::{Agenda, Duty};
 use crate::control::log_helper::Line;

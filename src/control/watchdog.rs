@@ -127,6 +127,13 @@ impl<T: Item> fmt::Debug for Watchdog<T> {
 }
 
 impl<T: Item> Shared<T> {
+    /// The last step of each drain thread before it lets go of its queue.
+    pub(crate) fn end_watch(&self) {
+        if !cfg!(loom) && self.ending.running().begin_end() {
+            self.watchdog.stop();
+        }
+    }
+
     /// Called by a producer that is about to wait for room.
     pub(crate) fn watch_wait(&self, partition: usize, key: TypeKey) -> Option<WatchedWait> {
         self.watchdog.limit?;

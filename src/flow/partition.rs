@@ -27,7 +27,7 @@
 //! in the hand of a thread. `pushed - released` items, those queued and those held, count against
 //! the bound; `partition/room.rs` has it.
 
-mod counts;
+pub(crate) mod counts;
 pub(crate) mod gate;
 mod linger;
 mod put;

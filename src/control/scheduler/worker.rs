@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::running::{CountOut, RunningThreads};
 use super::tasks::{After, Turn};
 use crate::flow::handler::host::ThreadBody;
-use crate::sync::{Arc, AtomicBool, Ordering, spawn, thread_local};
+use crate::sync::{Arc, spawn, thread_local};
 
 /// Runs a worker from start to end. If it does not call the body, the pool continues with one
 /// worker less.
@@ -76,17 +76,23 @@ pub(super) fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Res
 #[allow(clippy::needless_pass_by_value)]
 fn live<P: Employer>(pool: Arc<P>) {
     WORKS_FOR.with(|works_for| works_for.set(Arc::as_ptr(&pool) as usize));
-    let (worked, employer) = (Arc::new(AtomicBool::new(false)), pool.clone());
-    let has_worked = worked.clone();
+    let mut idle = IdleWorker(Some(pool.clone()));
     (pool.live())(Box::new(move || {
-        // Relaxed, here and below: it stays on this thread.
-        has_worked.store(true, Ordering::Relaxed);
-        while let Some(turn) = employer.next_turn() {
-            run(&*employer, turn);
+        let Some(pool) = idle.0.take() else { return };
+        while let Some(turn) = pool.next_turn() {
+            run(&*pool, turn);
         }
     }));
-    if !worked.load(Ordering::Relaxed) {
-        pool.lost_worker();
+}
+
+/// A worker that has not run its body. If that is dropped, the pool has lost the worker.
+struct IdleWorker<P: Employer>(Option<Arc<P>>);
+
+impl<P: Employer> Drop for IdleWorker<P> {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.0 {
+            pool.lost_worker();
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use super::lasting::Say;
 use super::producers::Wait;
 use super::texts::{HostWitness, LongCall, Witness, seconds, wait};
-use super::waiting_items::Found;
 use super::{MOST_PAUSE, Seen};
 use crate::config::Selector;
 use crate::control::log_helper::Line;
@@ -197,17 +196,26 @@ impl<T: Item> Visit<'_, T> {
         }));
     }
 
-    /// A line about what items or producers of a partition wait for.
+    /// A line about what items or producers of a partition wait for. `text` gets the names of
+    /// types from `names`.
     fn log_wait(
         &self,
         partition: usize,
-        text: impl FnOnce(&dyn Witness) -> String + Send + 'static,
+        names: impl FnOnce(&Shared<T>) -> String + Send + 'static,
+        text: impl FnOnce(&dyn Witness, &str) -> String + Send + 'static,
     ) {
         let (shared, queue) = (self.shared, self.shared.name.clone());
         let call = shared.blocking_call(partition, self.now);
         let call = call.map(|call| (is_current(shared, &call), call));
+        let weak = Arc::downgrade(shared);
         self.log(Line::later(move |witness| {
-            let text = text(witness);
+            // Not during the visit: the last reference to removed handlers may be dropped here.
+            let names = weak.upgrade().map_or_else(String::new, |shared| {
+                let names = names(&shared);
+                Shared::let_go(shared);
+                names
+            });
+            let text = text(witness, &names);
             let call = call.map_or_else(String::new, |(is_current, call)| {
                 format!("; {}{}", call.text(witness), call.stack(witness, is_current))
             });
@@ -237,18 +245,20 @@ impl<T: Item> Visit<'_, T> {
     fn log_producers(&self, wait: &Wait, producers: usize, lasts: Duration) {
         let shared = self.shared;
         let Wait { partition, key, thread, .. } = wait.clone();
-        let item = shared.type_named(key).map_or_else(String::new, |name| format!(" of {name}"));
         let (size, lasts) = (shared.config.buffer_size, seconds(lasts));
         let others = match producers - 1 {
             0 => String::new(),
             1 => "; 1 more producer waits".to_owned(),
             others => format!("; {others} more producers wait"),
         };
-        self.log_wait(partition, move |witness| {
+        let of_type = move |shared: &Shared<T>| {
+            shared.type_named(key).map_or_else(String::new, |name| format!(" of {name}"))
+        };
+        self.log_wait(partition, of_type, move |witness, of_type| {
             let name = witness.name(&thread);
             format!(
-                "a producer on {name} has waited for room for an item{item} for {lasts}: partition \
-                 {partition} is full ({size} items){others}"
+                "a producer on {name} has waited for room for an item{of_type} for {lasts}: \
+                 partition {partition} is full ({size} items){others}"
             )
         });
     }
@@ -265,8 +275,8 @@ impl<T: Item> Visit<'_, T> {
         let is_expired = shared.ending.is_expired();
         for partition in shared.route.partitions() {
             let may_wait = !is_expired && (partition.is_ready() || partition.has_lanes());
-            let found = may_wait.then(|| partition.first_waiting()).flatten();
-            let found = found.map(|(first, pushed)| Found { first, pushed });
+            let one_type = shared.has_one_type(partition);
+            let found = may_wait.then(|| partition.waiting(one_type)).flatten();
             seen.waiting.note(partition.index, found, self.now);
         }
         let oldest = seen.waiting.oldest();
@@ -279,12 +289,13 @@ impl<T: Item> Visit<'_, T> {
         }
         let Some((partition, since)) = oldest else { return };
         if let Say::Lasts(lasts) = seen.items.note(since, self.limit, self.now) {
-            let (types, lasts) = (shared.types_in(partition), seconds(lasts));
+            let lasts = seconds(lasts);
             let items = wait(waiting_in(shared.route.partition(partition)));
-            self.log_wait(partition, move |_| {
+            let types = move |shared: &Shared<T>| shared.types_in(partition);
+            self.log_wait(partition, types, move |_, types| {
                 format!(
-                    "an item in partition {partition}{types} has waited for its call for {lasts} \
-                     or longer; {items} there"
+                    "an item in partition {partition}{types} has waited for its call for {lasts}; \
+                     {items} there"
                 )
             });
         }

@@ -227,7 +227,7 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         self.note_cpu_time();
         let Self { index, shared, sleeper, .. } = self;
-        shared.ending.running().forgo_end();
+        shared.end_watch();
         shared.threads.spares.give_back(index, sleeper);
         shared.threads[index].set_running(false);
         Shared::let_go(shared);
@@ -244,9 +244,7 @@ impl<T: Item> DrainTask<T> {
         self.lines.extend(self.shared.dispatch_log.take_rest(&self.shared.name));
         self.log_lines();
         self.note_cpu_time();
-        if !cfg!(loom) && self.shared.ending.running().begin_end() {
-            self.shared.watchdog.stop();
-        }
+        self.shared.end_watch();
     }
 
     /// After an expired shutdown, drops the remaining items, which were counted as abandoned. They

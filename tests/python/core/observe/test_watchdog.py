@@ -74,6 +74,16 @@ def test_a_long_call_is_logged_with_its_stack_then_again_and_when_it_is_over(
     assert queue.flush(WAIT_S)
 
 
+def test_a_line_is_logged_on_a_thread_with_a_name(make_queue, lines, caplog):
+    handler = Held()
+    queue = make_queue("orders", warn_after=SOON)
+    queue.add_handler(int, handler)
+    handler.hold(queue, 1)
+    wait_for(lines, "in one call")
+    assert {record.threadName for record in caplog.records} == {"batchqueue-log"}
+    handler.released.set()
+
+
 def test_each_drain_thread_has_lines_for_its_own_call(make_queue, lines):
     handlers = {int: Held(), str: Held(), float: Held()}
     queue = make_queue("orders", threads=3, partitions=3, warn_after=SOON)
