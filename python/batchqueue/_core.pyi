@@ -737,7 +737,7 @@ class StageGate:
     """
     How much a stage of a pipeline holds, in rows and bytes, and what waits for room, in order.
 
-    Whoever makes room gives it to those that wait, so no thread wakes in vain.
+    The thread that makes room gives it to those that wait, so that none wakes in vain.
     """
     def __new__(
         cls, /, workers: SupportsIndex, max_bytes: SupportsIndex, worker_rows: SupportsIndex
@@ -760,10 +760,6 @@ class StageGate:
 
         Raises:
             RunEnded: It will not get any, because the run ends early.
-        """
-    def give_up(self, /, ticket: GateTicket) -> bool:
-        """
-        Leave the line; return False if there is no such chunk in it.
         """
     def held_amount(self, /) -> tuple[int, int]:
         """

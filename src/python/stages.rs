@@ -33,7 +33,7 @@ struct Inner {
 
 /// How much a stage of a pipeline holds, in rows and bytes, and what waits for room, in order.
 ///
-/// Whoever makes room gives it to those that wait, so no thread wakes in vain.
+/// The thread that makes room gives it to those that wait, so that none wakes in vain.
 #[pyclass(frozen, subclass, module = "batchqueue._core")]
 pub(crate) struct StageGate(Mutex<Inner>);
 
@@ -120,13 +120,6 @@ impl StageGate {
             drop(self.running()?);
         }
         Ok(worker)
-    }
-
-    /// Leave the line; return False if there is no such chunk in it.
-    fn give_up(&self, py: Python<'_>, ticket: &Bound<'_, GateTicket>) -> PyResult<bool> {
-        let (was_waiting, entered) = self.0.lock().gate.give_up(|each| each.is(ticket));
-        admit(py, entered)?;
-        Ok(was_waiting)
     }
 
     /// Give back the room of chunks that are completed, and let those in that wait for it.

@@ -30,8 +30,8 @@ struct Waiter<T> {
 /// A stage that is empty admits any chunk, and a worker that is empty any number of rows. A chunk
 /// overtakes only those that wait for rows of their worker, so a large one has its turn.
 ///
-/// Whoever makes room gives it to those that wait: a waiting chunk is inside before its thread
-/// wakes, and no thread wakes in vain.
+/// The thread that makes room gives it to those that wait: a waiting chunk is inside before its
+/// thread wakes, and no thread wakes in vain.
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
     max_bytes: u64,
@@ -105,14 +105,6 @@ impl<T> Gate<T> {
         self.held.bytes = self.held.bytes.saturating_sub(size.bytes);
         self.chunks = self.chunks.saturating_sub(chunks);
         if self.waiting.is_empty() { Vec::new() } else { self.admit_waiting() }
-    }
-
-    /// Takes a chunk out of the line; returns `false` if it is not in it.
-    pub(crate) fn give_up(&mut self, is_it: impl Fn(&T) -> bool) -> (bool, Vec<(T, usize)>) {
-        let before = self.waiting.len();
-        self.waiting.retain(|waiter| !is_it(&waiter.ticket));
-        // Those behind it may have waited for its turn only.
-        (self.waiting.len() < before, self.admit_waiting())
     }
 
     /// Returns the tickets of all that wait, which will not enter.

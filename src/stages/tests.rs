@@ -18,8 +18,6 @@ enum Step {
     Put(Wish),
     /// The chunk at this place of those inside, modulo their number, is completed.
     Complete(usize),
-    /// The chunk at this place of those that wait gives up.
-    GiveUp(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -29,7 +27,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => put,
         3 => any::<usize>().prop_map(Step::Complete),
-        1 => any::<usize>().prop_map(Step::GiveUp),
     ];
     proptest::collection::vec(step, 1..200)
 }
@@ -106,13 +103,7 @@ impl Model {
                 let entered = self.gate.leave(wish.size, worker, 1);
                 self.admit_waiting(entered);
             }
-            Step::GiveUp(place) if !self.waiting.is_empty() => {
-                let (ticket, _) = self.waiting.remove(place % self.waiting.len());
-                let (was_waiting, entered) = self.gate.give_up(|each| *each == ticket);
-                assert!(was_waiting);
-                self.admit_waiting(entered);
-            }
-            _ => (),
+            Step::Complete(_) => (),
         }
     }
 }

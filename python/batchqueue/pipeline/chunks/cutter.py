@@ -151,13 +151,15 @@ class ChunkCutter:
         rows, step = block.num_rows, self._chunk_rows
         if rows <= step:
             return [SizedBatch(block, size)]
-        return [
-            SizedBatch(
-                block.slice(start, min(step, rows - start)),
-                size * min(start + step, rows) // rows - size * start // rows,
-            )
-            for start in range(0, rows, step)
-        ]
+        chunks = []
+        done = 0
+        for start in range(0, rows, step):
+            end = start + step
+            upto = size * end // rows if end < rows else size
+            # The last slice ends with the block.
+            chunks.append(SizedBatch(block.slice(start, step), upto - done))
+            done = upto
+        return chunks
 
     def _fitting_rows(self, batch: pa.RecordBatch) -> int:
         """Return how many rows from the front fit, of a batch that does not; at least 1."""

@@ -1,8 +1,6 @@
 """`Gate`: how much a stage holds, in rows and bytes; who wants to put more, waits here."""
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 from batchqueue._core import StageGate
 from batchqueue.pipeline.contract import Limit
@@ -15,24 +13,17 @@ class Gate(StageGate):
     A stage that is empty admits any chunk, and a worker that is empty any number of rows. A chunk
     overtakes only those that wait for rows of their worker, so a large one has its turn.
 
-    Whoever completes a chunk gives its room to those that wait. So a thread wakes only when its
-    chunk is inside.
+    The thread that completes a chunk gives its room to those that wait, so that each wakes only
+    when its chunk is inside.
     """
 
-    def enter(
-        self,
-        rows: int,
-        size: int,
-        worker: int | None = None,
-        while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> int:
+    def enter(self, rows: int, size: int, worker: int | None = None) -> int:
         """Wait for room, and take it.
 
         Args:
             rows: The rows of the chunk, at least 1.
             size: Its bytes.
             worker: The worker that must have it. Default: None, any.
-            while_waiting: Makes what is entered while it waits; nothing is, if there is room.
 
         Returns:
             The worker that gets it.
@@ -40,10 +31,11 @@ class Gate(StageGate):
         Raises:
             RunEnded: The run ends early.
         """
-        found = self.try_enter(rows, size, worker)
-        if found is None:
-            with while_waiting():
-                found = self._wait(rows, size, worker)
+        lock = _locked()
+        ticket = self.line_up(rows, size, worker, lock)
+        lock.acquire()
+        found = self.entered(ticket)
+        assert found is not None, "the lock is released for those that are inside"
         return found
 
     def free(self) -> Limit:
@@ -63,18 +55,6 @@ class Gate(StageGate):
     def held(self) -> Limit:
         """Return the rows and bytes that are accepted and not completed."""
         return Limit(*self.held_amount())
-
-    def _wait(self, rows: int, size: int, worker: int | None) -> int:
-        lock = _locked()
-        ticket = self.line_up(rows, size, worker, lock)
-        try:
-            lock.acquire()
-            found = self.entered(ticket)
-        except BaseException:
-            self.give_up(ticket)
-            raise
-        assert found is not None, "the lock is released for those that are inside"
-        return found
 
 
 def _locked() -> threading.Lock:

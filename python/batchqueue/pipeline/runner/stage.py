@@ -1,8 +1,7 @@
 """`Stage`: the queue of a stage, with its gate, its workers and its figures."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -157,7 +156,7 @@ class Stage:
             if taken is None:
                 if items:
                     break
-                taken = self.gate.enter(rows, size, None, partial(self._wait_of, None))
+                taken = self._wait_for_room(rows, size, None, None)
             items.append(Chunk(taken, batch, size, origin))
             rows_in += rows
             bytes_in += size
@@ -174,7 +173,7 @@ class Stage:
         rows = batch.num_rows
         taken = self.gate.try_enter(rows, size, worker)
         if taken is None:
-            taken = self.gate.enter(rows, size, worker, partial(self._wait_of, busy))
+            taken = self._wait_for_room(rows, size, worker, busy)
         self.rows_in.add(rows)
         self.bytes_in.add(size)
         if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, origin)):
@@ -253,14 +252,15 @@ class Stage:
         """End the threads; return whether they have ended in time, in seconds."""
         return self._queue is None or self._queue.shutdown(timeout) == 0
 
-    @contextmanager
-    def _wait_of(self, busy: TimeMeter | None) -> Iterator[None]:
-        """Count the wait of a thread for room, and not as work."""
+    def _wait_for_room(
+        self, rows: int, size: int, worker: int | None, busy: TimeMeter | None
+    ) -> int:
+        """Enter the gate, and count the wait of this thread for room, and not as work."""
         if busy is not None:
             busy.leave()
         self.waited_for.enter()
         try:
-            yield
+            return self.gate.enter(rows, size, worker)
         finally:
             self.waited_for.leave()
             if busy is not None:

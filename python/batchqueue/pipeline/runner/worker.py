@@ -129,18 +129,20 @@ class OperatorWorker(Worker):
         self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: Chunk | None = None
     ) -> None:
         """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
-        number = 0
         # Most operators return one batch, which nothing later can be joined with.
-        cut = self._cutter.all_of if type(batches) is tuple else self._cutter.add
+        is_alone = type(batches) is tuple
+        cut = self._cutter.all_of if is_alone else self._cutter.add
+        number = 0
         for batch in batches:
             # Operators often return what they were given, which has been measured.
             size = chunk.size if chunk is not None and batch is chunk.batch else None
             for piece in cut(batch, size):
                 self._hand_on(piece, origin.child(number))
                 number += 1
-        for piece in self._cutter.rest():
-            self._hand_on(piece, origin.child(number))
-            number += 1
+        if not is_alone:
+            for piece in self._cutter.rest():
+                self._hand_on(piece, origin.child(number))
+                number += 1
 
     def _hand_on(self, piece: SizedBatch, origin: Origin) -> None:
         stage = self._stage
@@ -187,15 +189,19 @@ class SinkWorker(Worker):
     def take(self, chunks: list[Chunk]) -> None:
         """Write the chunks, in groups of about the rows that the sink wants."""
         for group in _groups(chunks, self.sink.batch_rows):
+            rows = size = 0
+            for chunk in group:
+                rows += chunk.batch.num_rows
+                size += chunk.size
             try:
                 if not (self._stage.ending.has_begun or self.skips):
                     self._write(group)
+                    self._stage.rows_out.add(rows)
+                    self._stage.bytes_out.add(size)
             except BaseException as error:
                 self._stage.chunks_failed.add(len(group))
                 self._stage.ending.fail(self._stage.name, error, group[0].origin)
             finally:
-                rows = sum(chunk.batch.num_rows for chunk in group)
-                size = sum(chunk.size for chunk in group)
                 self._stage.gate.leave(rows, size, self.number, len(group))
 
     def commit(self, cut: int, positions: Positions) -> None:
@@ -213,8 +219,6 @@ class SinkWorker(Worker):
             batches = [each.batch for each in group]
         with stage.busy:
             self.sink.write(batches)
-        stage.rows_out.add(sum(each.batch.num_rows for each in group))
-        stage.bytes_out.add(sum(each.size for each in group))
 
 
 def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:

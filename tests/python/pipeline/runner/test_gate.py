@@ -114,20 +114,6 @@ def test_room_that_came_before_a_chunk_is_in_line_is_not_missed():
     assert not lock.locked()
 
 
-def test_a_chunk_that_gives_up_lets_those_behind_it_in():
-    gate = Gate(1, 100, 2_000)
-    gate.enter(1, 60, None)
-    lock = threading.Lock()
-    lock.acquire()
-    ticket = gate.line_up(1, 100, None, lock)
-    small = Entering(gate, 1, 10)
-    assert small.waits
-    assert gate.give_up(ticket)
-    small.result()
-    assert not gate.give_up(ticket)
-    assert gate.held() == (2, 70)
-
-
 def test_a_chunk_that_waits_for_its_worker_is_overtaken():
     gate = Gate(2, 1_000, 10)
     gate.enter(10, 1, 0)
