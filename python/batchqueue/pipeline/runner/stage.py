@@ -36,6 +36,9 @@ _SLACK = 64
 
 _NEVER_MS = 1e15
 
+_MOST_BYTES = 2**63 - 1
+"""More than there is: what the gate can count to."""
+
 
 class Stage:
     """A stage that runs: each worker is a drain thread of the queue, with its partition.
@@ -70,7 +73,7 @@ class Stage:
         self.plan = plan
         self.name = plan.name
         self.outlets = tuple(outlets)
-        self.gate = Gate(plan.workers, max_bytes, rows)
+        self.gate = Gate(plan.workers, min(max_bytes, _MOST_BYTES), rows)
         self.ending = ending
         self.workers: list[Worker] = []
         self.busy = TimeMeter(plan.workers)
