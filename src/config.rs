@@ -11,7 +11,7 @@ pub use retry_policy::RetryPolicy;
 
 /// The most drain threads, partitions and items per partition that a queue may ask for. They are
 /// far beyond any use: a typing error fails with a message and does not exhaust the machine.
-const MAX_THREADS: usize = 1_024;
+pub(crate) const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 pub(crate) const MAX_BUFFER_SIZE: usize = 100_000_000;
 
@@ -309,6 +309,11 @@ impl Config {
         }
         self.retry = self.retry.map(RetryPolicy::with_bounded_times);
         self
+    }
+
+    /// The same settings for a queue that its callers drain.
+    pub(crate) fn inline(self) -> Self {
+        Self { spare_threads: Some(0), warn_after: None, ..self.on_shared_pool() }
     }
 
     /// The same settings for a queue whose one drain task runs on a shared pool.

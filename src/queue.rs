@@ -341,6 +341,25 @@ impl<T: Item> BatchQueue<T> {
         self.shared.histograms()
     }
 
+    /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+    #[cfg(feature = "python")]
+    pub(crate) fn run_inline(&self) {
+        self.shared.run_inline();
+    }
+
+    /// The capacity of each partition.
+    #[cfg(feature = "python")]
+    pub(crate) fn buffer_size(&self) -> usize {
+        self.shared.config.buffer_size
+    }
+
+    /// Whether no thread drains the queue.
+    #[cfg(feature = "python")]
+    #[inline]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.shared.is_inline()
+    }
+
     /// The number of partitions; `add_handler` may raise it.
     pub fn partition_count(&self) -> usize {
         self.shared.route.partition_count()

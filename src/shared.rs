@@ -30,6 +30,7 @@ use crate::control::known_types::KnownTypes;
 use crate::control::log_helper::LogHelper;
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::Pool;
+use crate::control::scheduler::inline::InlineDrain;
 use crate::control::serving::Serving;
 use crate::control::slow_calls::SlowCalls;
 use crate::control::supervision::Supervision;
@@ -65,6 +66,8 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) dead_letters: DeadLetterBoxes<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: ThreadSlots,
+    /// The drain task, if the callers drain the queue.
+    pub(crate) inline: InlineDrain<T>,
     /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
@@ -113,6 +116,7 @@ impl<T: Item> Shared<T> {
             host,
             ending: Ending::new(threads.len()),
             threads,
+            inline: InlineDrain::default(),
             pool,
             route,
             retirements: Retirements::new(),

@@ -21,24 +21,65 @@ thread_local! {
     static THIS: RefCell<Option<Arc<KnownThread>>> = RefCell::new(None);
 
     #[allow(clippy::missing_const_for_thread_local)]
+    /// The inline queues that this thread drains, as addresses, the innermost last.
+    static INLINE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+
+    #[allow(clippy::missing_const_for_thread_local)]
     /// If this thread acts as a drain thread: whether the call has ended that it acts in.
     static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
 
-/// While it lives, this thread drains a queue.
+/// While it lives, this thread drains a queue. A thread that drains inline queues may drain another
+/// inside a handler; so the former queue returns.
 #[derive(Debug)]
-pub(crate) struct DrainScope(());
+pub(crate) struct DrainScope {
+    before: usize,
+    held_before: usize,
+}
 
 impl DrainScope {
     pub(crate) fn of<Q>(queue: &Arc<Q>) -> Self {
-        DRAINS.with(|drains| drains.set(Arc::as_ptr(queue) as usize));
-        Self(())
+        let before = DRAINS.with(|drains| drains.replace(Arc::as_ptr(queue) as usize));
+        Self { before, held_before: HOLDS.with(|holds| holds.replace(0)) }
     }
 }
 
 impl Drop for DrainScope {
     fn drop(&mut self) {
-        DRAINS.with(|drains| drains.set(0));
+        DRAINS.with(|drains| drains.set(self.before));
+        HOLDS.with(|holds| holds.set(self.held_before));
+    }
+}
+
+/// While it lives, this thread drains an inline queue, perhaps inside a handler of another.
+#[derive(Debug)]
+pub(crate) struct InlineScope {
+    is_nested: bool,
+}
+
+impl InlineScope {
+    /// Returns `None` if this thread drains the queue already.
+    pub(crate) fn enter(queue: usize) -> Option<Self> {
+        INLINE.with(|inline| {
+            let mut inline = inline.borrow_mut();
+            if inline.contains(&queue) {
+                return None;
+            }
+            let is_nested = !inline.is_empty();
+            inline.push(queue);
+            Some(Self { is_nested })
+        })
+    }
+
+    /// Whether the thread is inside a handler of another inline queue.
+    pub(crate) fn is_nested(&self) -> bool {
+        self.is_nested
+    }
+}
+
+impl Drop for InlineScope {
+    fn drop(&mut self) {
+        INLINE.with(|inline| inline.borrow_mut().pop());
     }
 }
 
@@ -156,4 +197,5 @@ impl Drop for AssumedContext {
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));
     HOLDS.with(|holds| holds.set(0));
+    INLINE.with(|inline| inline.borrow_mut().clear());
 }

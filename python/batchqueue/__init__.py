@@ -31,6 +31,7 @@ from batchqueue.handlers import HandlerConsumer, SupportsConsume
 from batchqueue.manager import BatchQueueManager
 from batchqueue.queue import BatchQueue
 from batchqueue.rates import BatchQueueRates
+from batchqueue.service import run_until_signal
 from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "SupportsConsume",
     "ThreadPolicy",
     "__version__",
+    "run_until_signal",
     "serve_metrics",
 ]
 

@@ -1,12 +1,16 @@
 """Functions that the core calls: log lines, tracebacks, balancers, failed parts, dead letters."""
 
+import inspect
 import logging
 import operator
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
+from batchqueue import _core
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
 
@@ -54,6 +58,55 @@ def assign(
             f"the custom balancer returned {plan!r}: "
             "give a list with one drain thread per partition, or None"
         )
+
+
+def check_result(result: object) -> None:
+    """Raise for what a handler returned if it says that the work failed, or was not done.
+
+    Raises:
+        ConfigError: A generator, whose body has not run, or an awaitable, which nothing awaits.
+        BaseException: The error of a failed future.
+    """
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)):
+        if isinstance(result, GeneratorType):
+            result.close()
+        raise ConfigError(
+            f"the handler returned a {type(result).__name__}, whose body has not run; write a "
+            "function without `yield`, or consume the generator in the handler"
+        )
+    futures: Any = sys.modules.get("concurrent.futures")
+    if futures is not None and isinstance(result, futures.Future):
+        if result.done():
+            result.result()
+        else:
+            result.add_done_callback(_report_late_failure)
+    elif inspect.isawaitable(result):
+        raise ConfigError(
+            f"the handler returned a {type(result).__name__}, which is never awaited; give an "
+            "`async def` to an AsyncBatchQueue, or wait for the result in the handler"
+        )
+
+
+def _report_late_failure(future: Any) -> None:
+    error = None if future.cancelled() else future.exception()
+    if future.cancelled() or error is not None:
+        text = "it was cancelled" if error is None else describe_error(error)
+        warn(
+            "a future that a handler returned failed after its batch had counted as consumed; wait "
+            f"for it in the handler, so that the batch counts as failed: {text}"
+        )
+
+
+def queue_restarted() -> None:
+    """Let a process of `multiprocessing` close its queues at its end, which has no exit."""
+    processes: Any = sys.modules.get("multiprocessing.util")
+    if processes is None or sys.modules["multiprocessing.process"].parent_process() is None:
+        return
+    processes.Finalize(None, _core.close_all, exitpriority=_LAST)
+
+
+_LAST = -100
+"""After the finalizers of others, which may produce their last items."""
 
 
 def add_dead_letters(  # noqa: PLR0917 - the core passes them by position

@@ -2,6 +2,7 @@
 The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 """
 
+from datetime import timedelta
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
@@ -355,7 +356,7 @@ class PartitionPolicy:
             ConfigError: `multiplier` is below 1.
         """
     @staticmethod
-    def fixed(count: SupportsIndex) -> PartitionPolicy:
+    def fixed(count: "int") -> PartitionPolicy:
         """
         Use `count` partitions.
 
@@ -453,6 +454,7 @@ class Queue:
         consumers: "Any",
         per_thread: "bool",
         dead_letter: "Any",
+        default_handler: "Any",
     ) -> Queue:
         """
         Start the drain threads.
@@ -465,6 +467,7 @@ class Queue:
                 drain thread.
             per_thread: Whether there is one consumer per drain thread.
             dead_letter: Methods of the handler of dead letters, or None.
+            default_handler: Methods of the handler of types that have none, or None.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
     def _add_handlers(
@@ -501,7 +504,11 @@ class Queue:
         """
         Return the core's snapshot, for the facade's `BatchQueueStats`.
         """
-    def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+    def _unhandled_types(self, /) -> list[str]:
+        """
+        Return the names of types without a handler of which the queue got items, the first few.
+        """
+    def flush(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> bool:
         """
         Wait until all items accepted before the call have been handled.
 
@@ -521,7 +528,12 @@ class Queue:
         The name of the queue.
         """
     def produce(
-        self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+        self,
+        /,
+        item: Any,
+        second: None = None,
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> bool:
         """
         Enqueue one item.
@@ -545,7 +557,7 @@ class Queue:
         batch: Any,
         *,
         type_column: str,
-        timeout: SupportsFloat | SupportsIndex | None = None,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
         """
         Enqueue the rows of Arrow data, split by the values of one column, the tags.
@@ -580,7 +592,12 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     def produce_many(
-        self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+        self,
+        /,
+        items: Any,
+        second: None = None,
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
         """
         Enqueue many items in order, up to the first that is refused.
@@ -613,7 +630,13 @@ class Queue:
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
-    def remove_handler(self, /, item_type: "type | str", *, timeout: "float | None" = None) -> bool:
+    def remove_handler(
+        self,
+        /,
+        item_type: "type | str",
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
+    ) -> bool:
         """
         Remove the handler of a type. Items of the type are unhandled from now on.
 
@@ -634,11 +657,16 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     @property
+    def _number(self, /) -> int:
+        """
+        The place of the queue among all that this process has made, in order of creation.
+        """
+    @property
     def running(self, /) -> bool:
         """
         Whether the queue accepts items: False once it is shut down.
         """
-    def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+    def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> int:
         """
         Refuse every new item, deliver what was accepted, and end the drain threads.
 
@@ -849,7 +877,7 @@ class ThreadPolicy:
     def __reduce__(self, /) -> tuple[Any, Any]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
-    def cpu_cores(multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
+    def cpu_cores(multiplier: "float") -> ThreadPolicy:
         """
         Use `multiplier` drain threads per core that this process may use: rounded half up, at
         least 1.
@@ -875,7 +903,7 @@ class ThreadPolicy:
             ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
         """
     @staticmethod
-    def fixed(count: SupportsIndex) -> ThreadPolicy:
+    def fixed(count: "int") -> ThreadPolicy:
         """
         Use `count` drain threads on every machine.
 
@@ -948,7 +976,9 @@ def close_all() -> None:
     delivered, within each queue's `shutdown_timeout`, counted from the call.
     """
 
-def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
+def flush_until(
+    queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: "Any"
+) -> bool:
     """
     `Queue.flush`, whose wait also ends when the event `stop` is set.
     """
@@ -1008,7 +1038,10 @@ def room(queue: "Queue", line: "tuple[int, int]") -> int:
     """
 
 def shutdown_until(
-    queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"
+    queue: "Queue",
+    timeout: SupportsFloat | SupportsIndex | timedelta | None,
+    stop: "Any",
+    call: "HandlerCall | None",
 ) -> int:
     """
     `Queue.shutdown`, whose wait also ends when the event `stop` is set.

@@ -7,12 +7,13 @@ import weakref
 from typing import Any, Generic
 
 from batchqueue import _core
+from batchqueue._arguments import Timeout, seconds_of
 from batchqueue._loop_futures import LoopFuture, Mailbox
 from batchqueue._loop_handlers import current_call
 from batchqueue._sync_producer import SyncProducer
 from batchqueue._wait_room import WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
-from batchqueue.exceptions import BatchQueueError, ConfigError
+from batchqueue.exceptions import BatchQueueError
 from batchqueue.queue import T
 
 
@@ -34,7 +35,7 @@ class LoopSubmitter(Generic[T]):
     def _wait_room(self) -> WaitRoom:
         raise NotImplementedError
 
-    def submit(self, item: T, *, timeout: float | None = None) -> "asyncio.Future[Any]":
+    def submit(self, item: T, *, timeout: Timeout = None) -> "asyncio.Future[Any]":
         """Enqueue one item whose result is wanted. Await what this returns.
 
         The item is enqueued before the call returns. Only if the partition is full and the strategy
@@ -75,9 +76,7 @@ class LoopSubmitter(Generic[T]):
         with contextlib.suppress(BatchQueueError):
             await self._wait_room().enqueue(pending, deadline, call)
 
-    async def produce_arrow(
-        self, batch: Any, *, type_column: str, timeout: float | None = None
-    ) -> int:
+    async def produce_arrow(self, batch: Any, *, type_column: str, timeout: Timeout = None) -> int:
         """Enqueue the rows of Arrow data, split by the values of one column, the tags.
 
         Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
@@ -129,14 +128,11 @@ def check_not_forked(queue: _core.Queue) -> None:
     _ = queue.running
 
 
-def deadline_in(timeout: float | None) -> float | None:
+def deadline_in(timeout: Timeout) -> float | None:
     """Return the time `timeout` seconds from now by the clock of the running loop.
 
     Raises:
-        ConfigError: It is below 0.
+        ConfigError: It is below 0, or neither a number nor a `timedelta`.
     """
-    if timeout is None:
-        return None
-    if not timeout >= 0:
-        raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
-    return asyncio.get_running_loop().time() + timeout
+    seconds = seconds_of(timeout)
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from batchqueue import _core
+from batchqueue._arguments import Timeout
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -13,19 +14,19 @@ T_contra = TypeVar("T_contra", contravariant=True)
 class Produce(Protocol[T_contra]):
     """`BatchQueue.produce`."""
 
-    def __call__(self, item: T_contra, *, timeout: float | None = None) -> bool: ...
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool: ...
 
 
 class ProduceMany(Protocol[T_contra]):
     """`BatchQueue.produce_many`."""
 
-    def __call__(self, items: Iterable[T_contra], *, timeout: float | None = None) -> int: ...
+    def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int: ...
 
 
 class Submit(Protocol[T_contra]):
     """`BatchQueue.submit`."""
 
-    def __call__(self, item: T_contra, *, timeout: float | None = None) -> Future[Any]: ...
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]: ...
 
 
 class SyncProducer(Generic[T]):

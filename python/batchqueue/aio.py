@@ -12,7 +12,15 @@ from typing import Any, Self, TypeVar
 import batchqueue._callbacks
 import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
-from batchqueue._arguments import check_factory, check_name_and_config, handler_options
+from batchqueue._arguments import (
+    Timeout,
+    check_decorated_type,
+    check_factory,
+    check_item_type,
+    check_loop_config,
+    check_name_and_config,
+    handler_options,
+)
 from batchqueue._item_sequence import ItemSequence
 from batchqueue._loop_handlers import (
     HandlerLoops,
@@ -76,6 +84,7 @@ class AsyncBatchQueue(LoopSubmitter[T]):
 
     def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
         check_name_and_config(name, config)
+        check_loop_config(config)
         self.config = config
         self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
         settings = dataclasses.replace(
@@ -105,6 +114,8 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         handler: SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any],
         *,
         weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -115,12 +126,14 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         This never waits: when it returns, a replaced handler may still be inside its last batch.
 
         Args:
-            item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
-                tag of rows.
+            item_type: A class; items match by `type(item)`, and subclasses only with
+                `subclasses`. Or a str, the tag of rows.
             handler: An object with `consume`, or a function that takes a list. Coroutine functions,
                 and functions that return an awaitable, run on the current event loop; a handler
-                that is registered again moves to it.
+                that is registered again, with `replace`, moves to it.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
+            replace: As in `BatchQueue.add_handler`.
+            subclasses: As in `BatchQueue.add_handler`.
             max_batch_items: As in `BatchQueue.add_handler`.
             max_delay_ms: As in `BatchQueue.add_handler`.
             retry: As in `BatchQueue.add_handler`.
@@ -132,21 +145,26 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         options = handler_options(
             weight=weight,
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
 
     def add_handler_factory(
         self,
         item_type: type[H] | str,
-        factory: Callable[[], Any],
+        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any]],
         *,
         partitions: int,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -160,6 +178,8 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             item_type: A class or a tag, as in `add_handler`.
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 or more.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
@@ -171,12 +191,15 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         check_factory(factory, partitions)
         options = handler_options(
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, options, wait=False)
@@ -186,6 +209,8 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         item_type: type[Any] | str,
         *,
         weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -196,6 +221,8 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         Args:
             item_type: A class or a tag, as in `add_handler`.
             weight: As in `add_handler`.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
@@ -203,13 +230,20 @@ class AsyncBatchQueue(LoopSubmitter[T]):
 
         Returns:
             A decorator that returns the decorated object unchanged.
+
+        Raises:
+            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
+                the decorator is applied.
         """
+        check_decorated_type(item_type)
 
         def register(handler: Any) -> Any:
             self.add_handler(
                 item_type,
                 handler() if isinstance(handler, type) else handler,
                 weight=weight,
+                replace=replace,
+                subclasses=subclasses,
                 max_batch_items=max_batch_items,
                 max_delay_ms=max_delay_ms,
                 retry=retry,
@@ -237,7 +271,7 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         """
         return _core.remove_handler_soon(self._queue, item_type)
 
-    async def produce(self, item: T, *, timeout: float | None = None) -> bool:
+    async def produce(self, item: T, *, timeout: Timeout = None) -> bool:
         """Enqueue one item.
 
         The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
@@ -263,7 +297,7 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             return result
         return await self._wait_room().enqueue(result, deadline, call)
 
-    async def produce_many(self, items: Iterable[T], *, timeout: float | None = None) -> int:
+    async def produce_many(self, items: Iterable[T], *, timeout: Timeout = None) -> int:
         """Enqueue many items in order, up to the first that is refused.
 
         A cancelled task has enqueued the first items up to some item, and none after it. The
@@ -314,7 +348,7 @@ class AsyncBatchQueue(LoopSubmitter[T]):
         """
         return self._queue.rebalance()
 
-    async def flush(self, timeout: float | None = None) -> bool:
+    async def flush(self, timeout: Timeout = None) -> bool:
         """Wait until all items accepted before the call have been handled.
 
         Args:
@@ -338,7 +372,7 @@ class AsyncBatchQueue(LoopSubmitter[T]):
             "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
         )
 
-    async def shutdown(self, timeout: float | None = None) -> int:
+    async def shutdown(self, timeout: Timeout = None) -> int:
         """Refuse every new item, deliver what was accepted, and end the drain threads.
 
         Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a

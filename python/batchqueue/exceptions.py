@@ -89,6 +89,11 @@ class BatchFailed(BatchQueueError, RuntimeError):
         if (items is None) == (indexes is None):
             given = "both" if items is not None else "neither"
             raise ConfigError(f"{given} of items and indexes is given; give exactly one")
+        if items is not None and not isinstance(items, Iterable):
+            raise ConfigError(
+                f"BatchFailed got items={items!r}, a {type(items).__name__}; give a list of "
+                "objects of the batch, or indexes=[...]"
+            )
         self.items = None if items is None else list(items)
         self.indexes = None if indexes is None else [_position(number) for number in indexes]
         self.cause = self.__cause__ = cause

@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from batchqueue.exceptions import ConfigError
 
 H = TypeVar("H")
+R = TypeVar("R")
 
 
 class SupportsConsume(Protocol[H]):
@@ -23,6 +24,22 @@ class SupportsConsume(Protocol[H]):
             batch: One to `max_batch_items` items, or record batches. The list belongs to the
                 handler.
         """
+
+
+class HandlerDecorator(Protocol[H]):
+    """What `@queue.handler(Order)` is: it takes a handler of lists of orders, and returns it."""
+
+    @overload
+    def __call__(self, handler: type[SupportsConsume[H]], /) -> type[Any]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[list[H]], R], /) -> Callable[[list[H]], R]: ...
+
+    @overload
+    def __call__(self, handler: SupportsConsume[H], /) -> Any: ...
+
+    def __call__(self, handler: Any, /) -> Any:
+        """Register a handler: a function, an instance, or a class that is instantiated."""
 
 
 class HandlerConsumer(Generic[H]):
@@ -87,6 +104,9 @@ class HandlerConsumer(Generic[H]):
         """
 
 
+METHOD_NAMES = ("consume", "on_open", "on_idle", "on_error", "on_close")
+
+
 class HandlerMethods(NamedTuple):
     """The methods of one handler that the queue calls; None for those that it does not define."""
 
@@ -103,8 +123,7 @@ class HandlerMethods(NamedTuple):
 
     def coroutine_functions(self) -> list[str]:
         """Return the names of the methods that must run on an event loop."""
-        names = ("consume", "on_open", "on_idle", "on_error", "on_close")
-        return [name for name in names if is_coroutine_function(getattr(self, name))]
+        return [name for name in METHOD_NAMES if is_coroutine_function(getattr(self, name))]
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -134,6 +153,19 @@ def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
         )
 
 
+def refuse_generator_function(described: str, function: object) -> None:
+    """Raise ConfigError for a function with `yield`: a call of it runs nothing."""
+    candidates = [function]
+    if not inspect.isroutine(function):
+        candidates.append(getattr(function, "__call__", None))  # noqa: B004 - as above
+    for candidate in candidates:
+        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
+            raise ConfigError(
+                f"{described} is a generator function: a call of it runs nothing, and its batches "
+                "would be lost; write a function without `yield`"
+            )
+
+
 def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
     """Find what to call on a handler: an object with `consume`, or a plain function.
 
@@ -142,6 +174,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     """
     consume = getattr(handler, "consume", None)
     if consume is None and callable(handler) and not isinstance(handler, type):
+        refuse_generator_function(repr(handler), handler)
         return HandlerMethods(handler, _protected(handler), handler, None, None, None)
     if not callable(consume) or isinstance(handler, type):
         kind = (
@@ -153,7 +186,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
             f"{kind} cannot be a handler: it has no method consume(batch); "
             "give an instance that defines it, or a function that takes a list"
         )
-    return HandlerMethods(
+    methods = HandlerMethods(
         handler,
         handler,
         consume,
@@ -162,6 +195,9 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
         _overridden(handler, "on_close"),
         on_open=_overridden(handler, "on_open"),
     )
+    for name in METHOD_NAMES:
+        refuse_generator_function(f"{name} of {handler!r}", getattr(methods, name))
+    return methods
 
 
 def _protected(function: Any) -> Any:

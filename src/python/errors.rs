@@ -1,6 +1,6 @@
 //! The errors of the core as exceptions of Python.
 
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 
 use super::exceptions::{BatchQueueError, ConfigError, QueueClosedError, QueueForkedError};
@@ -39,6 +39,39 @@ pub(crate) fn too_late(name: &str) -> PyErr {
     QueueClosedError::new_err(format!(
         "queue {name:?} cannot start while the interpreter exits: nothing would close it; make it \
          earlier"
+    ))
+}
+
+/// An error of what the caller gave, after some items were accepted.
+pub(crate) fn after_some(py: Python<'_>, error: PyErr, accepted: usize) -> PyErr {
+    let value = error.value(py);
+    // An exception that refuses attributes or notes is still the one to raise.
+    let _ = value.setattr("accepted", accepted);
+    let note = format!("produce_many had enqueued the first {accepted} items when this was raised");
+    let _ = value.call_method1("add_note", (note,));
+    error
+}
+
+#[cold]
+pub(crate) fn not_iterable(items: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = items.py();
+    if !error.is_instance_of::<PyTypeError>(py) || items.hasattr("__iter__").unwrap_or(true) {
+        return error;
+    }
+    let kind = items.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "produce_many got a {kind}, which is not iterable; give a list or another iterable of \
+         items, or give one item to produce"
+    ))
+}
+
+/// `timeout` is given by name only.
+#[cold]
+pub(crate) fn misplaced(method: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let given = given.repr().map_or_else(|_| "...".to_owned(), |text| text.to_string());
+    PyTypeError::new_err(format!(
+        "{method} takes one positional argument, and {given} is a second one; give a timeout by \
+         name, in seconds: timeout={given}"
     ))
 }
 

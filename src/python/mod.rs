@@ -5,6 +5,7 @@
 //! | `event_loop` | a queue used from an event loop |
 //! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
 //! | `submit` | items with a future |
+//! | `life` | a queue in one process, and how a forked child restarts it |
 //! | `produce_arrow` | Arrow data, split into blocks of rows |
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
@@ -34,6 +35,7 @@ mod exceptions;
 mod handler;
 mod interpreter;
 mod item;
+mod life;
 mod process;
 mod produce_arrow;
 mod queue;
@@ -52,9 +54,9 @@ mod _core {
     #[pymodule_export]
     use super::aggregator::PyAggregator;
     #[pymodule_export]
-    use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
+    use super::config::key::partition_of_key;
     #[pymodule_export]
-    use super::config::selector::partition_of_key;
+    use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
     use super::entries::{PyEntries, PyReplyReader};
     #[pymodule_export]

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 
 use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
-use super::interpreter::{InterpreterPause, StoppablePause, deadline_of};
+use super::interpreter::{InterpreterPause, StoppablePause, Timeout, deadline_of};
 use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused};
-use super::queue::Queue;
+use super::queue::{Queue, run_inline};
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 
@@ -35,11 +35,12 @@ impl Queue {
         &self,
         batch: &Bound<'_, PyAny>,
         type_column: &str,
-        timeout: Option<f64>,
+        timeout: Option<Timeout>,
         stop: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        let (registry, buffers) = (&self.registry, &self.buffers);
+        let life = self.life()?;
+        let (queue, deadline) = (life.core()?, deadline_of(timeout)?);
+        let (registry, buffers) = (&life.registry, &life.buffers);
         ArrowProduce {
             queue,
             registry,
@@ -94,8 +95,12 @@ impl ArrowProduce<'_, '_> {
             let batch = batch.map_err(|error| {
                 BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
             })?;
-            for start in (0..batch.num_rows()).step_by(CHUNK_ROWS) {
-                let rows = CHUNK_ROWS.min(batch.num_rows() - start);
+            // A caller that drains the queue must not wait for room.
+            let is_inline = self.queue.is_inline();
+            let most =
+                if is_inline { self.queue.buffer_size().min(CHUNK_ROWS) } else { CHUNK_ROWS };
+            for start in (0..batch.num_rows()).step_by(most) {
+                let rows = most.min(batch.num_rows() - start);
                 self.chunk(py, &batch.slice(start, rows), column, pyarrow)?;
                 if self.is_closed {
                     return Ok(());
@@ -137,6 +142,7 @@ impl ArrowProduce<'_, '_> {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }
+            run_inline(py, self.queue);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::handler::HandlerRegistry;
 use super::item::PyItem;
+use crate::arrow::Tags;
 use crate::{BatchQueue, Histogram, TypeKey};
 
 /// Stands for all types of a queue with a consumer.
@@ -61,6 +62,8 @@ pub(super) fn snapshot<'py>(
         TypeKey::CONSUMER => Some(consumer.clone().into_any().unbind()),
         key => entries.type_of(py, key),
     };
+    // The default handler has one more key for rows, which few queues have.
+    let is_of_rows = |key: &TypeKey| *key == Tags::UNKNOWN;
     let partitions: Vec<_> = stats
         .partitions
         .iter()
@@ -71,13 +74,14 @@ pub(super) fn snapshot<'py>(
                 partition.owner,
                 partition.attempts,
                 partition.busy.as_secs_f64(),
-                partition.types.iter().filter_map(type_of).collect(),
+                partition.types.iter().filter(|key| !is_of_rows(key)).filter_map(type_of).collect(),
             )
         })
         .collect::<Vec<(usize, u64, usize, u64, f64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
+        .filter(|handler| !is_of_rows(&handler.key) || handler.batches > 0)
         .filter_map(|handler| {
             let item_type = type_of(&handler.key)?;
             Some((

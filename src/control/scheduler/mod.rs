@@ -1,7 +1,8 @@
-//! The threads that drain a queue: dedicated threads, which sleep between cycles, or the workers of
-//! a pool that queues share.
+//! What drains a queue: dedicated threads, which sleep between cycles, the workers of a pool that
+//! queues share, or its callers.
 
 pub(crate) mod dedicated;
+pub(crate) mod inline;
 mod park;
 mod pool;
 pub(crate) mod pooled;

@@ -49,6 +49,7 @@ pub(crate) struct Settings<'py> {
     takeover_after_ms: f64,
     spare_threads: Option<i64>,
     warn_after: Option<f64>,
+    pub(crate) inline: bool,
     pub(crate) shutdown_timeout: Option<f64>,
 }
 

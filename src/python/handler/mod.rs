@@ -3,6 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `registry` | the types and handlers that a queue was given |
+//! | `known` | what a registry knows of each of them |
+//! | `resolution` | which handler the items of a class go to: base classes, the default |
 //! | `spec` | a handler to register |
 //! | `py_handler` | one Python handler as the core calls it |
 //! | `opening` | `on_open`, which comes before the first batch |
@@ -16,10 +18,12 @@
 mod desks;
 mod failed_part;
 mod host;
+mod known;
 mod letters;
 mod opening;
 mod py_handler;
 mod registry;
+mod resolution;
 mod results;
 mod retry_on;
 mod spec;

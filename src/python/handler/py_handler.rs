@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::{PyBool, PyInt, PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
 use super::letters::{cause_of, list_of_letters};
@@ -146,8 +146,11 @@ fn value_of(result: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
 fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = result.py();
-    if result.is_none() || !result.get_type().is(coroutine_type(py)?) {
+    if result.is_none() {
         return Ok(());
+    }
+    if !result.get_type().is(coroutine_type(py)?) {
+        return check_result(result);
     }
     // A closed coroutine does not warn that it was never awaited.
     let closed =
@@ -159,11 +162,27 @@ fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
     ))
 }
 
+/// Rejects what says that the work has not been done: a generator, an awaitable, a failed future.
+fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
+    if result.is_exact_instance_of::<PyInt>()
+        || result.is_exact_instance_of::<PyBool>()
+        || result.is_exact_instance_of::<PyList>()
+    {
+        return Ok(());
+    }
+    let py = result.py();
+    let args = PyTuple::new(py, [result])?;
+    let check = py.import("batchqueue._callbacks")?.getattr("check_result")?;
+    let checked = guarded_call(&check, &args);
+    release(args.into_any());
+    checked.map(release)
+}
+
 /// The same for a method whose result is not used.
 pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
-    reject_coroutine(&result)?;
+    let rejected = reject_coroutine(&result);
     release(result);
-    Ok(())
+    rejected
 }
 
 /// Moves all items of a batch into a list.

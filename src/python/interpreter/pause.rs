@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::timeout::Timeout;
 use crate::Pause;
 use crate::python::exceptions::{BatchQueueError, ConfigError};
 use crate::rules::{Rule, rule_off};
@@ -61,8 +62,8 @@ impl Pause for NoPause {
 
 /// The moment `timeout` seconds from now; `None` for no deadline.
 #[inline]
-pub(crate) fn deadline_of(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    timeout.map_or(Ok(None), deadline_in)
+pub(crate) fn deadline_of(timeout: Option<Timeout>) -> PyResult<Option<Instant>> {
+    timeout.map_or(Ok(None), |Timeout(seconds)| deadline_in(seconds))
 }
 
 #[cold]

@@ -67,10 +67,23 @@ impl PyItem {
     }
 
     /// An item with a future, which ends with an error if the item is dropped.
-    pub(crate) fn submitted(object: Bound<'_, PyAny>, ticket: Ticket) -> Self {
-        let key = TypeKey(object.get_type_ptr() as usize);
+    /// `key`: that of the class whose handler it goes to, if it is not its own.
+    pub(crate) fn submitted(
+        object: Bound<'_, PyAny>,
+        ticket: Ticket,
+        key: Option<TypeKey>,
+    ) -> Self {
+        let key = key.unwrap_or(TypeKey(object.get_type_ptr() as usize));
+        assert!(!Tags::is_tag(key), "the key of an object must not be that of a tag");
         let submitted = Box::into_raw(Box::new(Submitted { object: object.unbind(), ticket }));
         Self { content: Stored { submitted: submitted.map_addr(|address| address + 1) }, key }
+    }
+
+    /// An item that goes to the handler of another class than its own. `key` must not be that of a
+    /// tag.
+    pub(crate) fn with_key(object: Bound<'_, PyAny>, key: TypeKey) -> Self {
+        assert!(!Tags::is_tag(key), "the key of an object must not be that of a tag");
+        Self { content: Stored { object: ManuallyDrop::new(object.unbind()) }, key }
     }
 
     /// An item of rows.

@@ -22,7 +22,7 @@ use crate::control::scheduler::is_worker;
 use crate::flow::pause::slice;
 use crate::python::errors::forked;
 use crate::python::exceptions::{BatchQueueError, CancelledError, InvalidStateError};
-use crate::python::interpreter::{GuardedRef, InterpreterPause, deadline_of, generation};
+use crate::python::interpreter::{GuardedRef, InterpreterPause, Timeout, deadline_of, generation};
 use crate::rules::{Rule, rule_off};
 use crate::thread_context::{drained_queue, on_drain_thread};
 
@@ -193,7 +193,7 @@ impl FutureBase {
 /// Returns whether the future ended; `false` if time ran out.
 fn sleep(py: Python<'_>, sleeper: &Sleeper, timeout: Option<f64>) -> PyResult<bool> {
     // As in `concurrent.futures`, a time below 0 is over already.
-    let deadline = deadline_of(timeout.map(|seconds| seconds.max(0.0)))?;
+    let deadline = deadline_of(timeout.map(|seconds| Timeout(seconds.max(0.0))))?;
     loop {
         let mut is_over = false;
         InterpreterPause(py).pause(&mut |limit| {

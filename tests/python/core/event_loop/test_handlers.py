@@ -331,7 +331,7 @@ def test_replacing_and_removing_a_busy_handler_does_not_wait_for_it():
             queue.add_handler(int, Handler("old"))
             await queue.produce(1)
             await until(lambda: log)
-            queue.add_handler(int, Handler("new"))
+            queue.add_handler(int, Handler("new"), replace=True)
             await queue.produce(2)
             release.set()
             await until(lambda: ("new", 2) in log)
