@@ -340,10 +340,14 @@ class PartitionPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, *args, **options) -> PartitionPolicy:
+        """
+        Raise TypeError: use a static method.
+        """
     def __reduce__(self, /) -> tuple[Any, tuple[int]]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
-    def adaptive(multiplier: SupportsIndex = 25) -> PartitionPolicy:
+    def adaptive(multiplier: "int" = ...) -> PartitionPolicy:
         """
         Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per
         drain thread, then one for every two handlers.
@@ -377,7 +381,7 @@ class PartitionPolicy:
             handlers: Sum of the weights of the handlers.
         """
     @staticmethod
-    def thread_multiply(multiplier: SupportsIndex) -> PartitionPolicy:
+    def thread_multiply(multiplier: "int") -> PartitionPolicy:
         """
         Use `multiplier` partitions per drain thread.
 
@@ -500,6 +504,11 @@ class Queue:
             For each type the type, and for each histogram its count, its sum, and how many of its
             values are at most each limit.
         """
+    @property
+    def _number(self, /) -> int:
+        """
+        The place of the queue among all that this process has made, in order of creation.
+        """
     def _stats(self, /) -> "dict[str, Any]":
         """
         Return the core's snapshot, for the facade's `BatchQueueStats`.
@@ -531,7 +540,7 @@ class Queue:
         self,
         /,
         item: Any,
-        second: None = None,
+        second: "None" = None,
         *,
         timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> bool:
@@ -595,7 +604,7 @@ class Queue:
         self,
         /,
         items: Any,
-        second: None = None,
+        second: "None" = None,
         *,
         timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
@@ -657,11 +666,6 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     @property
-    def _number(self, /) -> int:
-        """
-        The place of the queue among all that this process has made, in order of creation.
-        """
-    @property
     def running(self, /) -> bool:
         """
         Whether the queue accepts items: False once it is shut down.
@@ -683,7 +687,7 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     def submit(
-        self, /, item: "Any", *, timeout: SupportsFloat | SupportsIndex | None = None
+        self, /, item: "Any", *, timeout: SupportsFloat | SupportsIndex | timedelta | None = None
     ) -> "Any":
         """
         Enqueue one item whose result is wanted.
@@ -874,6 +878,10 @@ class ThreadPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, *args, **options) -> ThreadPolicy:
+        """
+        Raise TypeError: use a static method.
+        """
     def __reduce__(self, /) -> tuple[Any, Any]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
@@ -889,9 +897,7 @@ class ThreadPolicy:
             ConfigError: `multiplier` is not a finite number above 0.
         """
     @staticmethod
-    def cpu_cores_with_base(
-        base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex
-    ) -> ThreadPolicy:
+    def cpu_cores_with_base(base: "int", multiplier: "float") -> ThreadPolicy:
         """
         Use `base` drain threads and `multiplier` more per core, rounded half up.
 
@@ -993,7 +999,7 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
     Return the partition of a key, the same in every process and version.
 
     Args:
-        key: A str, bytes or int.
+        key: A str, bytes, int or bool, or a tuple of these and None.
         partitions: The number of partitions, 1 or more.
 
     Raises:
