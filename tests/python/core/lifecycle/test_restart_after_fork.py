@@ -288,6 +288,37 @@ say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert out == ["child [1, 2]", "3"]
 
 
+def test_forks_under_load_never_hang_a_child():
+    out = run("""
+stop = threading.Event()
+classes = [type(f"T{number}", (), {}) for number in range(3)]
+queue.add_handler(str, len)
+
+def load(number):
+    while not stop.is_set():
+        queue.produce_many([str(number)] * 100)
+        queue.add_handler(classes[number], len)
+        queue.remove_handler(classes[number])
+
+loaders = [threading.Thread(target=load, args=(n,), daemon=True) for n in range(3)]
+for loader in loaders:
+    loader.start()
+
+def body():
+    queue.produce_many(["x"] * 100)
+    assert queue.flush(60)
+    assert queue.stats().consumed == 100
+    assert queue.shutdown(60) == 0
+
+say([child(body) for _ in range(20)] == [0] * 20)
+stop.set()
+for loader in loaders:
+    loader.join(60)
+say(queue.shutdown(60))
+""")
+    assert out == ["True", "0"]
+
+
 def test_async_queue_cannot_restart():
     async def main():
         with pytest.raises(ConfigError, match=r"restart_after_fork=True is given for an Async.*in"):
