@@ -340,7 +340,7 @@ class PartitionPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
-    def __new__(cls, /, *args, **options) -> PartitionPolicy:
+    def __new__(cls, /, *args: "Any", **options: "Any") -> PartitionPolicy:
         """
         Raise TypeError: use a static method.
         """
@@ -878,7 +878,7 @@ class ThreadPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
-    def __new__(cls, /, *args, **options) -> ThreadPolicy:
+    def __new__(cls, /, *args: "Any", **options: "Any") -> ThreadPolicy:
         """
         Raise TypeError: use a static method.
         """
@@ -1016,7 +1016,7 @@ def produce_arrow_until(
     queue: "Queue",
     batch: "Any",
     type_column: "str",
-    timeout: "float | None",
+    timeout: SupportsFloat | SupportsIndex | timedelta | None,
     stop: "Any",
     call: "HandlerCall | None",
 ) -> int:

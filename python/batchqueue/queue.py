@@ -97,7 +97,9 @@ class BatchQueue(_core.Queue, Generic[T]):
             """Enqueue many items in order, up to the first that is refused."""
             ...
 
-        def submit(self, item: T, *, timeout: Timeout = None) -> Future[Any]:
+        def submit(  # type: ignore[override]
+            self, item: T, *, timeout: Timeout = None
+        ) -> Future[Any]:
             """Enqueue one item whose result is wanted."""
             ...
 
