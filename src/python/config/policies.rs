@@ -22,7 +22,7 @@ impl std::hash::Hash for ThreadPolicy {
 impl ThreadPolicy {
     /// Raise TypeError: use a static method.
     #[new]
-    #[pyo3(signature = (*args, **options))]
+    #[pyo3(signature = (*args: "Any", **options: "Any"))]
     fn new(args: &Bound<'_, PyTuple>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let _ = options;
         let examples = "ThreadPolicy.fixed(2) or ThreadPolicy.cpu_cores(1.0)";
@@ -121,7 +121,7 @@ pub(crate) struct PartitionPolicy(pub(crate) config::PartitionPolicy);
 impl PartitionPolicy {
     /// Raise TypeError: use a static method.
     #[new]
-    #[pyo3(signature = (*args, **options))]
+    #[pyo3(signature = (*args: "Any", **options: "Any"))]
     fn new(args: &Bound<'_, PyTuple>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let _ = options;
         let examples = "PartitionPolicy.fixed(8) or PartitionPolicy.adaptive()";
@@ -223,6 +223,7 @@ fn partitions(name: &str, count: &Bound<'_, PyAny>) -> PyResult<usize> {
 }
 
 /// Partitions per drain thread.
+#[derive(Clone, Copy)]
 struct PerThread(usize);
 
 impl<'py> FromPyObject<'_, 'py> for PerThread {

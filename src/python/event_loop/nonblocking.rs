@@ -169,7 +169,7 @@ pub(crate) fn flush_until(
 ///     call: The handler call that the caller belongs to.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", batch: "Any", type_column: "str", timeout: "float | None", stop: "Any",
+    queue: "Queue", batch: "Any", type_column: "str", timeout, stop: "Any",
     call: "HandlerCall | None"
 ))]
 pub(crate) fn produce_arrow_until(

@@ -75,7 +75,7 @@ impl HandlerRegistry {
         let reference = self.entries.lock().handler(spec, self).1;
         // The rows of all tags without a handler have one key.
         for (key, weight) in [(DEFAULT, 1.0), (Tags::UNKNOWN, 0.001)] {
-            let handled = HandledType {
+            let item_type = HandledType {
                 key,
                 name: "default".to_owned(),
                 weight,
@@ -84,7 +84,7 @@ impl HandlerRegistry {
                 retry: None,
             };
             let handlers = Handlers { instances: vec![reference.clone()], dead_letter: None };
-            let added = queue.add_handler_with(handled, handlers, &mut NoPause);
+            let added = queue.add_handler_with(item_type, handlers, &mut NoPause);
             if let Err(AddHandlerError::Config(problem)) = added {
                 return Err(problem.into());
             }

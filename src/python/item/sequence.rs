@@ -17,6 +17,9 @@ use crate::{BatchQueue, Line, TryProduceError, TypeKey};
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
 
+/// How many items were accepted, and the result of the last attempt; `None` if the turn ended first.
+pub(crate) type Tried = (usize, Option<Result<(), TryProduceError<PyItem>>>);
+
 /// A list or a tuple. A subclass is excluded: its methods may return other items.
 pub(crate) enum Sequence<'py> {
     List(Bound<'py, PyList>),
@@ -90,7 +93,7 @@ impl<'py> Sequence<'py> {
         start: usize,
         is_awaited: &dyn Fn(Line) -> bool,
         awaits_any: bool,
-    ) -> PyResult<(usize, Option<Result<(), TryProduceError<PyItem>>>)> {
+    ) -> PyResult<Tried> {
         let mut items = if registry.resolves() {
             self.resolved_items(start, TURN, registry)?
         } else {
