@@ -52,11 +52,13 @@ impl Drop for DrainScope {
 }
 
 /// While it lives, this thread drains an inline queue, perhaps inside a handler of another.
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 #[derive(Debug)]
 pub(crate) struct InlineScope {
     is_nested: bool,
 }
 
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 impl InlineScope {
     /// Returns `None` if this thread drains the queue already.
     pub(crate) fn enter(queue: usize) -> Option<Self> {

@@ -76,10 +76,11 @@ def check_result(result: object) -> None:
         )
     futures: Any = sys.modules.get("concurrent.futures")
     if futures is not None and isinstance(result, futures.Future):
-        if result.done():
-            result.result()
+        future: Any = result
+        if future.done():
+            future.result()
         else:
-            result.add_done_callback(_report_late_failure)
+            future.add_done_callback(_report_late_failure)
     elif inspect.isawaitable(result):
         raise ConfigError(
             f"the handler returned a {type(result).__name__}, which is never awaited; give an "

@@ -2,6 +2,7 @@
 //! queues share, or its callers.
 
 pub(crate) mod dedicated;
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) mod inline;
 mod park;
 mod pool;

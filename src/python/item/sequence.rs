@@ -17,7 +17,7 @@ use crate::{BatchQueue, Line, TryProduceError, TypeKey};
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
 
-/// How many items were accepted, and the result of the last attempt; `None` if the turn ended first.
+/// How many items were accepted, and the result of the last attempt; `None` if time ended first.
 pub(crate) type Tried = (usize, Option<Result<(), TryProduceError<PyItem>>>);
 
 /// A list or a tuple. A subclass is excluded: its methods may return other items.

@@ -1,6 +1,7 @@
 """`Gate`: how much a stage holds, in rows and bytes; who wants to put more, waits here."""
 
 import threading
+from typing import TYPE_CHECKING, Self
 
 from batchqueue._core import StageGate
 from batchqueue.pipeline.contract import Limit
@@ -16,6 +17,12 @@ class Gate(StageGate):
     The thread that completes a chunk gives its room to those that wait, so that each wakes only
     when its chunk is inside.
     """
+
+    if TYPE_CHECKING:  # the core's, which returns the class that is called
+
+        def __new__(cls, workers: int, max_bytes: int, worker_rows: int) -> Self:
+            """Begin empty."""
+            ...
 
     def enter(self, rows: int, size: int, worker: int | None = None) -> int:
         """Wait for room, and take it.
