@@ -68,7 +68,6 @@ WRONG = {
     "an object of class bytes": b"ab",
     "an object of class dict": {0: 1, 1: 2},
     "an object of class set": {1, 2},
-    "an object of class generator": (number for number in range(2)),
     "an object of class int": 2,
 }
 
