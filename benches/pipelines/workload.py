@@ -14,9 +14,7 @@ CHUNK_ROWS = 500
 GROUP_ROWS = 50_000
 
 
-def write_files(
-    folder: Path, rows: int, files: int = 4, group_rows: int = GROUP_ROWS
-) -> list[Path]:
+def write_files(folder: Path, rows: int, files: int = 4) -> list[Path]:
     """Write Parquet files of an int, a float and a string of ten bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -31,7 +29,7 @@ def write_files(
             }
         )
         paths.append(folder / f"{number}.parquet")
-        pq.write_table(table, paths[-1], row_group_size=group_rows)
+        pq.write_table(table, paths[-1], row_group_size=GROUP_ROWS)
     return paths
 
 

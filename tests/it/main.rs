@@ -3,7 +3,6 @@
 
 mod balance;
 mod batches;
-mod call_figures;
 mod host;
 mod lingering;
 mod support;

@@ -7,15 +7,8 @@ use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
 /// a thread is to count itself out, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct RunningThreads {
-    counts: Mutex<Counts>,
+    count: Mutex<usize>,
     changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Counts {
-    running: usize,
-    /// Those of them that have not begun their end.
-    unended: usize,
 }
 
 impl Default for RunningThreads {
@@ -26,56 +19,44 @@ impl Default for RunningThreads {
 
 impl RunningThreads {
     pub(crate) fn new(count: usize) -> Self {
-        let counts = Counts { running: count, unended: count };
-        Self { counts: Mutex::new(counts), changed: Condvar::new() }
+        Self { count: Mutex::new(count), changed: Condvar::new() }
     }
 
     /// Counts a thread in, before it starts.
     pub(crate) fn count_in(&self) {
-        let mut counts = self.counts.lock();
-        counts.running += 1;
-        counts.unended += 1;
+        *self.count.lock() += 1;
     }
 
     /// Counts a thread in, unless all have ended.
     pub(crate) fn count_in_if_any(&self) -> bool {
-        let mut counts = self.counts.lock();
-        let is_any = counts.running > 0;
-        counts.running += usize::from(is_any);
-        counts.unended += usize::from(is_any);
+        let mut count = self.count.lock();
+        let is_any = *count > 0;
+        *count += usize::from(is_any);
         is_any
     }
 
-    /// The last step of a drain thread before it lets go of its queue, or of one that did not
-    /// start. Returns whether all others had it before.
-    pub(crate) fn begin_end(&self) -> bool {
-        let mut counts = self.counts.lock();
-        counts.unended -= 1;
-        counts.unended == 0
-    }
-
     pub(crate) fn count_out(&self) {
-        self.counts.lock().running -= 1;
+        *self.count.lock() -= 1;
         self.changed.notify_all();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.counts.lock().running == 0
+        *self.count.lock() == 0
     }
 
     /// Waits until a thread ends, [`notify`](Self::notify) is called because it `is_over`, or
     /// `limit` has passed; may return early.
     pub(crate) fn wait(&self, limit: Option<Duration>, is_over: impl Fn() -> bool) {
-        let counts = self.counts.lock();
-        if counts.running > 0 && !is_over() {
-            drop(wait_for(&self.changed, counts, limit));
+        let count = self.count.lock();
+        if *count > 0 && !is_over() {
+            drop(wait_for(&self.changed, count, limit));
         }
     }
 
     /// Ends all waits. Called after what `is_over` in [`wait`](Self::wait) checks has changed.
     pub(crate) fn notify(&self) {
         // Under the lock: a thread that has checked before is waiting by now.
-        drop(self.counts.lock());
+        drop(self.count.lock());
         if !rule_off(Rule::NotifyExpiry) {
             self.changed.notify_all();
         }

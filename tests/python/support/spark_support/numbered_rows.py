@@ -44,11 +44,7 @@ def stored(store: SqliteStore, sink_id: str) -> dict[str, tuple[int, int]]:
 
 def rows_of(first: int, last: int) -> pa.RecordBatch:
     """The rows with these numbers, the last one excluded."""
-    return rows_with(list(range(first, last)))
-
-
-def rows_with(ids: list[int]) -> pa.RecordBatch:
-    """The rows with these numbers."""
+    ids = list(range(first, last))
     return pa.RecordBatch.from_pydict(
         {
             "id": ids,
