@@ -155,6 +155,7 @@ lint: require-components $(VENV)/requirements ## format, lint and English, chang
 types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict
 	$(BIN)/mypy --strict tests/python/typing
+	$(BIN)/mypy --config-file= --warn-unused-ignores tests/python/typing/user_script.py
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/python -m mypy.stubtest batchqueue._core
 
@@ -192,7 +193,7 @@ bench-groups: $(VENV)/requirements $(VENV)/installed-release ## partition groups
 	@scripts/redis.sh
 	$(BIN)/python benches/groups/run.py --page docs/figures/groups.md $(BENCH_GROUPS_ARGS)
 
-bench-pipelines: $(VENV)/requirements $(VENV)/installed-release ## pipelines in one process, into docs/figures/pipelines.md; four minutes
+bench-pipelines: $(VENV)/requirements $(VENV)/installed-release ## pipelines in one process and on Spark, into docs/figures/pipelines.md; half an hour
 	$(BIN)/python benches/pipelines/run.py --page docs/figures/pipelines.md $(BENCH_PIPELINES_ARGS)
 
 report: require-toolchain $(VENV)/requirements ## all benches and contenders into docs/figures/benchmarks.md; 40 minutes

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "scripts" / "templates" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "figures"
 BENCHES = (
-    *("balance", "busy", "headline", "sparse", "handoff", "held_up", "batches", "lingering"),
-    *("shift", "memory", "balancer"),
+    *("balance", "busy", "headline", "sparse", "handoff", "held_up", "batches", "histograms"),
+    *("lingering", "shift", "memory", "balancer"),
 )
 HEADLINE_ITEMS = 1_600_000
 HEAD = """| # | workload | target | measured | met |

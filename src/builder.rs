@@ -2,7 +2,9 @@
 
 use crate::config::{Config, ThreadPolicy, available_cores};
 use crate::control::balance::control_thread;
-use crate::control::scheduler::{PoolRef, dedicated, pooled, shared_pool, sleeper, task_sleeper};
+use crate::control::scheduler::{
+    PoolRef, dedicated, inline, pooled, shared_pool, sleeper, task_sleeper,
+};
 use crate::control::spares::Spares;
 use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlots;
@@ -34,6 +36,7 @@ pub struct Builder<T: Item> {
     dead_letter: Option<HandlerRef<T>>,
     host: Arc<dyn Host<T>>,
     shared_scheduler: Option<(String, ThreadPolicy)>,
+    is_inline: bool,
 }
 
 impl<T: Item> BatchQueue<T> {
@@ -52,6 +55,7 @@ impl<T: Item> Builder<T> {
             dead_letter: None,
             host: Arc::new(NoHost),
             shared_scheduler: None,
+            is_inline: false,
         }
     }
 
@@ -98,6 +102,14 @@ impl<T: Item> Builder<T> {
         self
     }
 
+    /// No thread drains the queue: callers do, by [`BatchQueue::run_inline`]. For tests.
+    #[cfg(feature = "python")]
+    #[must_use]
+    pub(crate) fn inline(mut self, is_inline: bool) -> Self {
+        self.is_inline = is_inline;
+        self
+    }
+
     /// Starts the drain threads.
     ///
     /// # Errors
@@ -105,6 +117,9 @@ impl<T: Item> Builder<T> {
     pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
         self.config.validate()?;
         self.config = std::mem::take(&mut self.config).with_bounded_times();
+        if self.is_inline {
+            self.config = std::mem::take(&mut self.config).inline();
+        }
         let share = self.take_share()?;
         let (threads, _, warning) = self.config.resolve(available_cores());
         if let Some(warning) = warning {
@@ -127,7 +142,8 @@ impl<T: Item> Builder<T> {
                     .collect(),
             ),
         };
-        let make_sleeper = if share.is_some() { task_sleeper } else { sleeper };
+        let on_threads = share.is_none() && !self.is_inline;
+        let make_sleeper = if on_threads { sleeper } else { task_sleeper };
         let can_share = !matches!(consumption, Consumption::PerThread(_));
         let spares = self.config.spares(threads, can_share)?;
         let (mut sleepers, mut wakers): (Vec<_>, Vec<_>) =
@@ -147,9 +163,11 @@ impl<T: Item> Builder<T> {
             pool,
         ));
         supervisor::register(&shared);
+        shared.watchdog.start(&shared);
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
             (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
+            (None, Some(sleeper)) if self.is_inline => inline::start(&queue.shared, sleeper),
             (_, last) => {
                 sleepers.extend(last);
                 *queue.joins.lock() = dedicated::start(&queue.shared, sleepers)?;
@@ -187,5 +205,5 @@ fn consumer_of_all_types<T>(
     handler: HandlerRef<T>,
 ) -> TypeHandlers<T> {
     let (name, settings) = (handler.handler.name(), CallSettings::of_queue(config));
-    TypeHandlers::new(TypeKey(0), number, &name, vec![handler], settings)
+    TypeHandlers::new(TypeKey::CONSUMER, number, &name, vec![handler], settings)
 }

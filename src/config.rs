@@ -11,12 +11,15 @@ pub use retry_policy::RetryPolicy;
 
 /// The most drain threads, partitions and items per partition that a queue may ask for. They are
 /// far beyond any use: a typing error fails with a message and does not exhaust the machine.
-const MAX_THREADS: usize = 1_024;
+pub(crate) const MAX_THREADS: usize = 1_024;
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 pub(crate) const MAX_BUFFER_SIZE: usize = 100_000_000;
 
 /// The supervisor visits a queue that often.
 const SHORTEST_TAKEOVER: Duration = Duration::from_millis(1);
+
+/// The watchdog visits a queue that often at most.
+const SHORTEST_WARNING: Duration = Duration::from_millis(1);
 
 /// More spare threads must be asked for.
 const MOST_DEFAULT_SPARES: usize = 8;
@@ -224,6 +227,10 @@ pub struct Config {
     /// as threads, at most 8, and none with one drain thread, on a shared pool, or with one
     /// consumer for each. Default: `None`.
     pub spare_threads: Option<usize>,
+    /// After this time in one call of a handler, in a producer's wait, or of an item that waits for
+    /// its call, the log says so: once, then at double the distance each time, and when it is over.
+    /// `None`: never. Default: 10 s.
+    pub warn_after: Option<Duration>,
 }
 
 impl Default for Config {
@@ -243,6 +250,7 @@ impl Default for Config {
             rebalance_interval: Duration::from_secs(1),
             takeover_after: Duration::from_millis(20),
             spare_threads: None,
+            warn_after: Some(Duration::from_secs(10)),
         }
     }
 }
@@ -251,8 +259,8 @@ impl Config {
     /// Checks what the types cannot.
     ///
     /// # Errors
-    /// `buffer_size`, `max_batch_items` or `takeover_after` is 0, a batch of one item is to wait,
-    /// `max_idle` is below `min_idle`, or there are too many spare threads.
+    /// `buffer_size`, `max_batch_items`, `takeover_after` or `warn_after` is 0, a batch of one item
+    /// is to wait, `max_idle` is below `min_idle`, or there are too many spare threads.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
         within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
@@ -263,6 +271,13 @@ impl Config {
                 "takeover_after_ms is {}; give at least {}",
                 millis(self.takeover_after),
                 millis(SHORTEST_TAKEOVER)
+            )));
+        }
+        if let Some(after) = self.warn_after.filter(|&after| after < SHORTEST_WARNING) {
+            return Err(ConfigError(format!(
+                "warn_after is {}; give at least {} seconds, or None",
+                after.as_secs_f64(),
+                SHORTEST_WARNING.as_secs_f64()
             )));
         }
         if let Some(spares) = self.spare_threads.filter(|&spares| spares > MAX_THREADS) {
@@ -289,11 +304,16 @@ impl Config {
             &mut self.rebalance_interval,
             &mut self.takeover_after,
         ];
-        for time in times.into_iter().chain(&mut self.max_delay) {
+        for time in times.into_iter().chain(&mut self.max_delay).chain(&mut self.warn_after) {
             *time = (*time).min(LONGEST);
         }
         self.retry = self.retry.map(RetryPolicy::with_bounded_times);
         self
+    }
+
+    /// The same settings for a queue that its callers drain.
+    pub(crate) fn inline(self) -> Self {
+        Self { spare_threads: Some(0), warn_after: None, ..self.on_shared_pool() }
     }
 
     /// The same settings for a queue whose one drain task runs on a shared pool.

@@ -62,6 +62,22 @@ impl<T, E> ProduceError<T, E> {
             | Self::Reentrant { item, .. } => item,
         }
     }
+
+    /// The item, and why it was not put in.
+    #[cfg(feature = "python")]
+    pub(crate) fn into_parts(self) -> (T, ProduceError<(), E>) {
+        match self {
+            Self::Full(item) => (item, ProduceError::Full(())),
+            Self::Closed(item) => (item, ProduceError::Closed(())),
+            Self::Interrupted(item, cause) => (item, ProduceError::Interrupted((), cause)),
+            Self::TimedOut { item, partition, buffer_size, is_choked } => {
+                (item, ProduceError::TimedOut { item: (), partition, buffer_size, is_choked })
+            }
+            Self::Reentrant { item, partition, buffer_size, circle } => {
+                (item, ProduceError::Reentrant { item: (), partition, buffer_size, circle })
+            }
+        }
+    }
 }
 
 impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {

@@ -7,6 +7,11 @@ use crate::sync::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeKey(pub usize);
 
+impl TypeKey {
+    /// Stands for all types of a queue with a consumer.
+    pub const CONSUMER: Self = Self(0);
+}
+
 /// A type that a handler is registered for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandledType {

@@ -65,6 +65,7 @@
 //! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
+//! | `stages` | what a stage of a pipeline holds; only the bindings use it |
 //! | `python` | the bindings; they translate and do nothing else |
 
 #[cfg(feature = "arrow")]
@@ -82,6 +83,8 @@ mod queue;
 mod rules;
 mod shared;
 mod snapshot;
+#[cfg(any(feature = "python", all(test, not(loom))))]
+mod stages;
 mod sync;
 #[cfg(test)]
 mod testing;
@@ -98,12 +101,17 @@ pub use config::{
 };
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::desk::Desk;
-pub use flow::handler::host::{Host, NoHost};
+pub use flow::handler::host::{Host, NoHost, ThreadBody};
 pub use flow::handler::{Batch, Cause, DeadLetters, Drain, Failure, Handler, HandlerRef, Handlers};
 pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};
 pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
 pub use item::{HandledType, Item, TypeKey};
-pub use observe::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
+#[doc(hidden)]
+#[cfg(not(loom))]
+pub use observe::measure;
+pub use observe::{
+    DrainThreadStats, HandlerHistograms, HandlerStats, Histogram, PartitionStats, Stats,
+};
 pub use queue::BatchQueue;
 pub use weak_queue::WeakQueue;

@@ -10,7 +10,7 @@ use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, Wait};
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
-use crate::observe::Stats;
+use crate::observe::{HandlerHistograms, Stats};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, JoinHandle, Mutex};
 use crate::thread_context::on_drain_thread;
@@ -333,6 +333,31 @@ impl<T: Item> BatchQueue<T> {
     /// A snapshot of counts and use.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// The histograms of the types in [`Stats::handlers`], in the same order unless one comes or
+    /// goes meanwhile.
+    pub fn histograms(&self) -> Vec<(TypeKey, HandlerHistograms)> {
+        self.shared.histograms()
+    }
+
+    /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+    #[cfg(feature = "python")]
+    pub(crate) fn run_inline(&self) {
+        self.shared.run_inline();
+    }
+
+    /// The capacity of each partition.
+    #[cfg(feature = "python")]
+    pub(crate) fn buffer_size(&self) -> usize {
+        self.shared.config.buffer_size
+    }
+
+    /// Whether no thread drains the queue.
+    #[cfg(feature = "python")]
+    #[inline]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.shared.is_inline()
     }
 
     /// The number of partitions; `add_handler` may raise it.

@@ -125,6 +125,10 @@ pub(crate) enum Rule {
     ForkGeneration,
     /// P9: a wait checks for signals.
     CheckSignals,
+    /// P9: a shutdown that runs out of time ends the futures of what it abandons.
+    AbandonFutures,
+    /// P2: no handler gets an item that was cancelled.
+    SkipCancelled,
     /// P1: a drain thread takes only from partitions that it owns, not from one on its way to it.
     TakeOnlyWhenOwned,
     /// P1: the owner word changes by compare-exchange, not by a load and a store.
@@ -193,6 +197,20 @@ pub(crate) enum Rule {
     StatsNeverWait,
     /// P1: the items of one class are spread over all partitions where the selector says so.
     SpreadForConsumers,
+
+    // What a stage of a pipeline admits; the tests are in `src/stages/tests.rs`.
+    /// A stage that is empty admits any chunk.
+    LargeChunkAlone,
+    /// A stage holds no more bytes than its limit.
+    StageBytes,
+    /// A worker holds no more rows than its limit.
+    WorkerRows,
+    /// A chunk does not overtake one that waits for bytes.
+    TurnAtTheGate,
+    /// A chunk that waits for its worker is overtaken.
+    PassWaitingWorker,
+    /// A chunk for any worker goes to the one that holds the fewest rows.
+    LeastHeldWorker,
 }
 
 /// Whether `rule` is switched off.

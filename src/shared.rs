@@ -13,6 +13,7 @@
 //! | `serving` | see `control/serving.rs` | control side, drain threads |
 //! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
 //! | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
+//! | `watchdog` | see `control/watchdog.rs` | producers that wait, supervisor |
 //! | `balancing` | see `control/balance/balancing.rs` | control side, statistics |
 //! | `control` | control side, under its lock | the same |
 //! | `next_partition` | producers, with a selector that goes in turn | the same |
@@ -29,10 +30,12 @@ use crate::control::known_types::KnownTypes;
 use crate::control::log_helper::LogHelper;
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::Pool;
+use crate::control::scheduler::inline::InlineDrain;
 use crate::control::serving::Serving;
 use crate::control::slow_calls::SlowCalls;
 use crate::control::supervision::Supervision;
 use crate::control::thread_slots::ThreadSlots;
+use crate::control::watchdog::Watchdog;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
 use crate::flow::handler::dispatch_log::DispatchLog;
@@ -63,6 +66,8 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) dead_letters: DeadLetterBoxes<T>,
     pub(crate) host: Arc<dyn Host<T>>,
     pub(crate) threads: ThreadSlots,
+    /// The drain task, if the callers drain the queue.
+    pub(crate) inline: InlineDrain<T>,
     /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) route: Route<T>,
@@ -82,6 +87,7 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) threads_per_core: u32,
     pub(crate) dispatch_log: DispatchLog,
     pub(crate) log_helper: LogHelper,
+    pub(crate) watchdog: Watchdog<T>,
 }
 
 impl<T: Item> Shared<T> {
@@ -101,6 +107,7 @@ impl<T: Item> Shared<T> {
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         let (supervision, slow_calls) =
             (Supervision::new(&config, &threads), SlowCalls::new(threads.most()));
+        let watchdog = Watchdog::new(&config, threads.most());
         Self {
             name,
             config,
@@ -109,6 +116,7 @@ impl<T: Item> Shared<T> {
             host,
             ending: Ending::new(threads.len()),
             threads,
+            inline: InlineDrain::default(),
             pool,
             route,
             retirements: Retirements::new(),
@@ -130,6 +138,7 @@ impl<T: Item> Shared<T> {
             threads_per_core,
             dispatch_log: DispatchLog::new(),
             log_helper: LogHelper::default(),
+            watchdog,
         }
     }
 

@@ -4,10 +4,11 @@ use rustc_hash::FxHashMap;
 
 use crate::control::balance::Balancing;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::route::TypeRoute;
 use crate::item::{Item, TypeKey};
-use crate::observe::{Calling, Stats};
+use crate::observe::{Calling, HandlerCounts, HandlerHistograms, Stats};
 use crate::shared::Shared;
-use crate::sync::Instant;
+use crate::sync::{Duration, now};
 
 impl<T: Item> Shared<T> {
     /// What a thread is inside of, for logs and statistics.
@@ -42,10 +43,17 @@ impl<T: Item> Shared<T> {
         }
         stats.thread_count = self.threads.len();
         stats.taken_over = self.supervision.taken_over();
-        let now = Instant::now();
+        let now = now();
+        // The calls that run now, by the number of their handlers.
+        let mut in_calls: FxHashMap<usize, Duration> = FxHashMap::default();
         // Threads first: what is counted as handled here is counted as produced below.
         for (index, slot) in self.threads.iter().enumerate().filter(|(_, slot)| slot.has_run()) {
-            stats.add_thread(index, &slot.figures(), now, |calling| self.name_of(calling));
+            let figures = slot.figures();
+            if let Some((Calling::Batch { number, .. }, since)) = &figures.counts.calling {
+                let in_call = in_calls.entry(*number).or_default();
+                *in_call = now.saturating_duration_since(*since).max(*in_call);
+            }
+            stats.add_thread(index, &figures, now, |calling| self.name_of(calling));
         }
         let mut types: FxHashMap<usize, Vec<TypeKey>> = FxHashMap::default();
         for type_route in route.types() {
@@ -53,15 +61,46 @@ impl<T: Item> Shared<T> {
             for &partition in &registered.partitions {
                 types.entry(partition).or_default().push(registered.key);
             }
-            stats.add_handler(registered.key, registered.tally.counts());
+            let in_call = in_calls.get(&registered.number).copied().unwrap_or_default();
+            let add = |counts: &_| stats.add_handler(registered.key, counts, in_call);
+            registered.tally.read(add);
+        }
+        if let Some(counts) = self.consumed_by_consumers() {
+            let in_call = in_calls.into_values().max().unwrap_or_default();
+            stats.add_handler(TypeKey::CONSUMER, &counts, in_call);
         }
         for partition in route.partitions() {
             let counts = partition.counts();
             let owner = route.owner(partition.index).load().inside();
             let types = types.remove(&partition.index).unwrap_or_default();
+            if !expired {
+                stats.add_waiting(partition.oldest_put(self.has_one_type(partition)), now);
+            }
             stats.add_partition(counts, owner, types, expired);
         }
         stats.finish(if expired { 0 } else { self.dead_letters.waiting_items() });
         stats
+    }
+
+    pub(crate) fn histograms(&self) -> Vec<(TypeKey, HandlerHistograms)> {
+        let registered = self.route.types().filter_map(TypeRoute::registered);
+        let by_type = registered.map(|registered| (registered.key, registered.tally.counts()));
+        let of_consumers = self.consumed_by_consumers().map(|counts| (TypeKey::CONSUMER, counts));
+        by_type.chain(of_consumers).map(|(key, counts)| (key, counts.into())).collect()
+    }
+
+    /// What all consumers of the queue were given; `None` if it has handlers.
+    fn consumed_by_consumers(&self) -> Option<HandlerCounts> {
+        match &self.consumption {
+            Consumption::ByHandler => None,
+            Consumption::OneConsumer(consumer) => Some(consumer.tally.counts()),
+            Consumption::PerThread(consumers) => {
+                let mut all = HandlerCounts::default();
+                for consumer in consumers {
+                    consumer.tally.read(|counts| all.merge(counts));
+                }
+                Some(all)
+            }
+        }
     }
 }

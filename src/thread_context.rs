@@ -17,24 +17,71 @@ thread_local! {
     static HOLDS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
+    /// What [`this_thread`] returns, once it was asked.
+    static THIS: RefCell<Option<Arc<KnownThread>>> = RefCell::new(None);
+
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// The inline queues that this thread drains, as addresses, the innermost last.
+    static INLINE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+
+    #[allow(clippy::missing_const_for_thread_local)]
     /// If this thread acts as a drain thread: whether the call has ended that it acts in.
     static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
 
-/// While it lives, this thread drains a queue.
+/// While it lives, this thread drains a queue. A thread that drains inline queues may drain another
+/// inside a handler; so the former queue returns.
 #[derive(Debug)]
-pub(crate) struct DrainScope(());
+pub(crate) struct DrainScope {
+    before: usize,
+    held_before: usize,
+}
 
 impl DrainScope {
     pub(crate) fn of<Q>(queue: &Arc<Q>) -> Self {
-        DRAINS.with(|drains| drains.set(Arc::as_ptr(queue) as usize));
-        Self(())
+        let before = DRAINS.with(|drains| drains.replace(Arc::as_ptr(queue) as usize));
+        Self { before, held_before: HOLDS.with(|holds| holds.replace(0)) }
     }
 }
 
 impl Drop for DrainScope {
     fn drop(&mut self) {
-        DRAINS.with(|drains| drains.set(0));
+        DRAINS.with(|drains| drains.set(self.before));
+        HOLDS.with(|holds| holds.set(self.held_before));
+    }
+}
+
+/// While it lives, this thread drains an inline queue, perhaps inside a handler of another.
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+#[derive(Debug)]
+pub(crate) struct InlineScope {
+    is_nested: bool,
+}
+
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+impl InlineScope {
+    /// Returns `None` if this thread drains the queue already.
+    pub(crate) fn enter(queue: usize) -> Option<Self> {
+        INLINE.with(|inline| {
+            let mut inline = inline.borrow_mut();
+            if inline.contains(&queue) {
+                return None;
+            }
+            let is_nested = !inline.is_empty();
+            inline.push(queue);
+            Some(Self { is_nested })
+        })
+    }
+
+    /// Whether the thread is inside a handler of another inline queue.
+    pub(crate) fn is_nested(&self) -> bool {
+        self.is_nested
+    }
+}
+
+impl Drop for InlineScope {
+    fn drop(&mut self) {
+        INLINE.with(|inline| inline.borrow_mut().pop());
     }
 }
 
@@ -73,6 +120,28 @@ pub(crate) fn call_has_ended() -> Option<Arc<AtomicBool>> {
 /// Whether the calling thread is a drain thread of any queue.
 pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
+}
+
+/// A thread as the log names it.
+#[derive(Debug)]
+pub(crate) struct KnownThread {
+    /// By which the host knows it.
+    pub(crate) number: u64,
+    /// What it is called if the host does not know it.
+    pub(crate) name: String,
+}
+
+/// The calling thread. `number`: by which the host knows it; called once per thread.
+pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
+    if let Some(known) = THIS.with(|this| this.borrow().clone()) {
+        return known;
+    }
+    // The host may run code that asks as well.
+    let number = number();
+    let name = std::thread::current().name().unwrap_or("a thread without a name").to_owned();
+    let known = Arc::new(KnownThread { number, name });
+    THIS.with(|this| *this.borrow_mut() = Some(known.clone()));
+    known
 }
 
 /// The context of a drain thread, for the thread that does its handler's work while it waits.
@@ -130,4 +199,5 @@ impl Drop for AssumedContext {
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));
     HOLDS.with(|holds| holds.set(0));
+    INLINE.with(|inline| inline.borrow_mut().clear());
 }

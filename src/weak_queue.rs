@@ -27,6 +27,15 @@ impl<T: Item> WeakQueue<T> {
         }
     }
 
+    /// Closes and ends a queue that no thread drains.
+    #[cfg(feature = "python")]
+    pub(crate) fn end_inline(&self) {
+        if let Some(shared) = self.0.upgrade().filter(|shared| shared.is_inline()) {
+            shared.close();
+            shared.run_inline();
+        }
+    }
+
     /// [`BatchQueue::shutdown_with`], if the queue still exists.
     ///
     /// # Errors

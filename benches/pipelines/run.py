@@ -1,4 +1,4 @@
-"""What pipelines cost in one process, and how steady their flow is.
+"""What pipelines cost in one process and on Spark, and how steady their flow is.
 
     make bench-pipelines
     python benches/pipelines/run.py --page docs/figures/pipelines.md
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from on_spark import SparkBench
+from spark_rows import Row, SparkRows
 from workload import PacedSink, same, through_loop, through_pipeline, write_files
 
 from batchqueue.pipeline import FileSource, Pipeline
@@ -69,21 +71,8 @@ def stalled(paths: list[Path], stall_s: float) -> tuple[int, int]:
     return deepest, bound
 
 
-def main() -> None:
-    """Measure, print a table, and write the page if one is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, help="write the table to this page")
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--pause", type=float, default=60)
-    options = parser.parse_args()
-    rows: list[tuple[str, str, str]] = []
-
-    def row(what: str, wanted: str, measure: Callable[[], str]) -> None:
-        rows.append((what, wanted, measure()))
-        print(" | ".join(rows[-1]), flush=True)
-
+def in_one_process(row: Row, options: argparse.Namespace) -> None:
+    """Measure the rows of pipelines in this process."""
     with tempfile.TemporaryDirectory() as folder:
         paths = write_files(Path(folder) / "files", options.rows)
 
@@ -108,19 +97,55 @@ def main() -> None:
         row("operators that do nothing, to the same loop in plain pyarrow", "≥ 0.8", rates)
         row(f"memory of a source paused for {options.pause:g} s", "≤ 64 MB", growth)
         row("deepest queue of a sink that stands still for 5 s", "≤ the bound", depth)
+
+
+def on_spark(row: Row, options: argparse.Namespace, picture: Path | None) -> None:
+    """Measure the rows of pipelines on Spark, and draw them."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = SparkBench(Path(folder), options.rows)
+        rows = SparkRows(bench, options.rounds)
+        rows.add(row)
+        bench.close()
+    if picture is not None:
+        rows.picture(picture)
+
+
+def main() -> None:
+    """Measure, print a table, and write the page if one is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, help="write the table to this page")
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--pause", type=float, default=60)
+    parser.add_argument("--only", choices=("process", "spark"), help="one part of the table")
+    options = parser.parse_args()
+    rows: list[tuple[str, str, str]] = []
+
+    def row(what: str, wanted: str, measure: Callable[[], str]) -> None:
+        rows.append((what, wanted, measure()))
+        print(" | ".join(rows[-1]), flush=True)
+
+    if options.only != "spark":
+        in_one_process(row, options)
+    picture = None if options.page is None else options.page.with_suffix(".png")
+    if options.only != "process":
+        on_spark(row, options, picture)
     if options.page is not None:
         options.page.write_text(_page(rows))
 
 
 def _page(rows: list[tuple[str, str, str]]) -> str:
     lines = [
-        "# Pipelines in one process, measured",
+        "# Pipelines, measured",
         "",
         f"Made by `make bench-pipelines` on {os.cpu_count()} cores, from Parquet files.",
         "",
         "| what | wanted | measured |",
         "|---|---|---|",
         *(f"| {what} | {wanted} | {measured} |" for what, wanted, measured in rows),
+        "",
+        "![Seconds of epochs on Spark: from the start, and behind a pause](pipelines.png)",
         "",
     ]
     return "\n".join(lines)

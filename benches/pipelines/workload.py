@@ -14,7 +14,9 @@ CHUNK_ROWS = 500
 GROUP_ROWS = 50_000
 
 
-def write_files(folder: Path, rows: int, files: int = 4) -> list[Path]:
+def write_files(
+    folder: Path, rows: int, files: int = 4, group_rows: int = GROUP_ROWS
+) -> list[Path]:
     """Write Parquet files of an int, a float and a string of ten bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -29,7 +31,7 @@ def write_files(folder: Path, rows: int, files: int = 4) -> list[Path]:
             }
         )
         paths.append(folder / f"{number}.parquet")
-        pq.write_table(table, paths[-1], row_group_size=GROUP_ROWS)
+        pq.write_table(table, paths[-1], row_group_size=group_rows)
     return paths
 
 

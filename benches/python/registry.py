@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from batchqueue import BatchQueue, BatchQueueConfig, PartitionPolicy, ThreadPolicy
@@ -69,11 +70,12 @@ def measure_types(count: int, make_handler: Callable[[], object], label: str) ->
     with make_queue("types") as queue:
         for number in range(count - 1):
             queue.add_handler(new_class(number), make_handler())
+        replace = partial(queue.add_handler, replace=True)
         took: dict[str, list[float]] = {"register": [], "replace": [], "remove": []}
         for number in range(ROUNDS):
             last, first, second = new_class(-number), make_handler(), make_handler()
             took["register"].append(timed_us(queue.add_handler, last, first))
-            took["replace"].append(timed_us(queue.add_handler, last, second))
+            took["replace"].append(timed_us(replace, last, second))
             took["remove"].append(timed_us(queue.remove_handler, last))
         medians = ", ".join(f"{name} {statistics.median(us):.1f}" for name, us in took.items())
         print(f"type {count:,}, {label}: {medians} us")
@@ -136,7 +138,7 @@ def measure_replacements(types: int) -> None:
             nonlocal replacements
             while not ended.wait(REPLACED_EVERY_S):
                 if replaces.is_set():
-                    queue.add_handler(replaced, deque[object](maxlen=0).extend)
+                    queue.add_handler(replaced, deque[object](maxlen=0).extend, replace=True)
                     replacements += 1
 
         thread = threading.Thread(target=replace)

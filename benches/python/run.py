@@ -20,6 +20,7 @@ from string import Template
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import aggregation
+import answers
 import binding
 import columnar
 import latency
@@ -55,6 +56,7 @@ def main() -> None:
         *aggregation_rows(args.rounds, share),
         *latency_rows(args.rounds, share),
         start_row(args.wheel),
+        *result_rows(args.rounds, share),
     ]
     print("\n".join((HEAD, *map(line, rows))))
     target = ROOT / "target" / "benches-python"
@@ -244,6 +246,37 @@ def start_row(wheel: Path | None) -> Row:
         measured,
         met,
     )
+
+
+def result_rows(times: int, share: int) -> list[Row]:
+    count = max(200_000 // share, answers.PIECE)
+    measures = {
+        "submit and result": functools.partial(answers.submit_ns, count),
+        "ThreadPoolExecutor": functools.partial(answers.executor_ns, max(count // 4, 1_000)),
+        "async submit": functools.partial(answers.async_submit_ns, count),
+        "produce": functools.partial(answers.produce_ns, count),
+        "produce through the door": functools.partial(answers.door_ns, count),
+    }
+    ours, pool, awaited, produce, door = (
+        statistics.median(measured) for measured in rounds(times, measures).values()
+    )
+    return [
+        (
+            "9",
+            "`submit` and `result()`, in batches; `ThreadPoolExecutor(1)`",
+            "at most 1,500 ns per item; a sixth of the executor",
+            f"{ours:,.0f} ns; {pool:,.0f} ns, {pool / ours:.0f} x",
+            ours <= 1_500 and pool / ours >= 6,
+        ),
+        ("10", "`await` of `AsyncBatchQueue.submit`, in batches", "", f"{awaited:,.0f} ns", None),
+        (
+            "11",
+            "`produce` of `AsyncBatchQueue.sync`; of a `BatchQueue`",
+            "at most 1.2 x",
+            f"{door:.1f} ns; {produce:.1f} ns, {door / produce:.2f} x",
+            door <= 1.2 * produce,
+        ),
+    ]
 
 
 def line(row: Row) -> str:

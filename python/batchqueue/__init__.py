@@ -30,6 +30,8 @@ from batchqueue.exceptions import (
 from batchqueue.handlers import HandlerConsumer, SupportsConsume
 from batchqueue.manager import BatchQueueManager
 from batchqueue.queue import BatchQueue
+from batchqueue.rates import BatchQueueRates
+from batchqueue.service import run_until_signal
 from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "BatchQueueConfig",
     "BatchQueueError",
     "BatchQueueManager",
+    "BatchQueueRates",
     "BatchQueueStats",
     "BufferStrategy",
     "ConfigError",
@@ -58,18 +61,25 @@ __all__ = [
     "SupportsConsume",
     "ThreadPolicy",
     "__version__",
+    "run_until_signal",
+    "serve_metrics",
 ]
 
 if TYPE_CHECKING:
     from batchqueue.aio import AsyncBatchQueue
+    from batchqueue.metrics import serve_metrics
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AsyncBatchQueue` on first use: asyncio takes longer to import than all the rest."""
+    """Import on first use what imports modules that take longer than all the rest."""
     if name == "AsyncBatchQueue":
         from batchqueue.aio import AsyncBatchQueue
 
         return AsyncBatchQueue
+    if name == "serve_metrics":
+        from batchqueue.metrics import serve_metrics
+
+        return serve_metrics
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,6 +1,7 @@
 """Checks of the arguments that both kinds of queue take."""
 
-from typing import NamedTuple
+import datetime
+from typing import Any, NamedTuple, is_typeddict
 
 from batchqueue.config import BatchQueueConfig, check_delay
 from batchqueue.exceptions import ConfigError
@@ -12,6 +13,25 @@ _MAX_WEIGHT = 1_000
 _MAX_ITEMS = 100_000_000
 
 
+Timeout = float | datetime.timedelta | None
+"""Seconds, a `timedelta`, or None for no limit."""
+
+
+def seconds_of(timeout: Timeout) -> float | None:
+    """Return a timeout in seconds, or raise ConfigError."""
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    if seconds is None:
+        return None
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise ConfigError(
+            f"timeout is {timeout!r}, a {type(timeout).__name__}; give seconds from 0 up, a "
+            "timedelta, or None to wait"
+        )
+    if not seconds >= 0:
+        raise ConfigError(f"timeout is {seconds}; give seconds from 0 up, or None to wait")
+    return seconds
+
+
 class HandlerOptions(NamedTuple):
     """The settings of one type, as the core reads them."""
 
@@ -20,6 +40,8 @@ class HandlerOptions(NamedTuple):
     max_delay_ms: float | None
     retry: RetryPolicy | None
     dead_letter: HandlerMethods | None
+    replace: bool
+    subclasses: bool
 
 
 def handler_options(
@@ -29,11 +51,17 @@ def handler_options(
     max_delay_ms: float | None = None,
     retry: RetryPolicy | None = None,
     dead_letter: HandlerMethods | None = None,
+    replace: bool = False,
+    subclasses: bool = False,
 ) -> HandlerOptions:
     """Return the settings of one type, or raise ConfigError for one that is out of range."""
-    if not 0 < weight <= _MAX_WEIGHT:
+    if (
+        not isinstance(weight, (int, float))
+        or isinstance(weight, bool)
+        or not 0 < weight <= _MAX_WEIGHT
+    ):
         raise ConfigError(
-            f"weight is {weight}; give a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole "
+            f"weight is {weight!r}; give a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole "
             "partition"
         )
     if max_batch_items is not None and (
@@ -51,7 +79,66 @@ def handler_options(
             f"retry is {retry!r}, a {type(retry).__name__}; give a RetryPolicy, or None for the "
             "queue's"
         )
-    return HandlerOptions(weight, max_batch_items, max_delay_ms, retry, dead_letter)
+    if not isinstance(replace, bool):
+        raise ConfigError(f"replace is {replace!r}; give True or False")
+    if not isinstance(subclasses, bool):
+        raise ConfigError(f"subclasses is {subclasses!r}; give True or False")
+    return HandlerOptions(
+        weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
+    )
+
+
+def check_item_type(
+    item_type: object, config: BatchQueueConfig[Any], *, subclasses: bool = False
+) -> None:
+    """Raise ConfigError for a type that no item can have, and for a handler beside a consumer.
+
+    What is neither a class nor a str is left to the core.
+    """
+    if config.consumer is not None or config.consumer_factory is not None:
+        given = "consumer" if config.consumer is not None else "consumer_factory"
+        raise ConfigError(
+            f"the queue has a {given}, which gets the items of all types: a handler of "
+            f"{_name_of(item_type)} would get none; leave {given} out of the config and add "
+            "handlers, or handle the type in the consumer"
+        )
+    if subclasses and isinstance(item_type, str):
+        raise ConfigError(
+            f"item_type is the tag {item_type!r} with subclasses=True, and a tag has none; leave "
+            "subclasses out"
+        )
+    if item_type is Any:
+        raise ConfigError(
+            "item_type is Any, and no item is of that class; give the class of the items, or a "
+            "consumer in the config for items of all classes"
+        )
+    if isinstance(item_type, type):
+        if getattr(item_type, "_is_protocol", False):
+            raise ConfigError(
+                f"item_type is the Protocol {item_type.__qualname__}, and no item is of that "
+                "class; give the class of the items"
+            )
+        if is_typeddict(item_type):
+            raise ConfigError(
+                f"item_type is the TypedDict {item_type.__qualname__}, whose items are of class "
+                "dict; give dict, or make the items a dataclass"
+            )
+
+
+def check_decorated_type(item_type: object) -> None:
+    """Raise ConfigError for `@queue.handler` without a type: the handler is in its place."""
+    is_class = isinstance(item_type, type)
+    if (is_class and callable(getattr(item_type, "consume", None))) or (
+        not is_class and not isinstance(item_type, str) and callable(item_type)
+    ):
+        raise ConfigError(
+            f"@queue.handler got {_name_of(item_type)} as the type of its items, which looks like "
+            "the handler; name the class of the items: @queue.handler(Order)"
+        )
+
+
+def _name_of(item_type: object) -> str:
+    return getattr(item_type, "__qualname__", None) or repr(item_type)
 
 
 def check_name_and_config(name: object, config: object) -> None:
@@ -62,6 +149,20 @@ def check_name_and_config(name: object, config: object) -> None:
         )
     if not isinstance(config, BatchQueueConfig):
         raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
+
+
+def check_loop_config(config: BatchQueueConfig[Any]) -> None:
+    """Raise ConfigError for a setting that a queue on an event loop cannot have."""
+    if config.restart_after_fork:
+        raise ConfigError(
+            "restart_after_fork=True is given for an AsyncBatchQueue, whose event loop does not "
+            "exist in a forked child; make the queue in the child, where its loop runs"
+        )
+    if config.inline:
+        raise ConfigError(
+            "inline=True is given for an AsyncBatchQueue, where a handler would wait for the event "
+            "loop that it holds up; test the handler with a BatchQueue, or await flush()"
+        )
 
 
 def check_factory(factory: object, partitions: object) -> None:

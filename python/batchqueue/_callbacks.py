@@ -1,14 +1,21 @@
 """Functions that the core calls: log lines, tracebacks, balancers, failed parts, dead letters."""
 
+import inspect
 import logging
 import operator
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
+from batchqueue import _core
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
+
+_NOT_RESULTS = (str, bytes, bytearray, Mapping)
+"""Sequences, and what has `__getitem__`, that are not meant as results."""
 
 _log = logging.getLogger("batchqueue")
 
@@ -53,6 +60,56 @@ def assign(
         )
 
 
+def check_result(result: object) -> None:
+    """Raise for what a handler returned if it says that the work failed, or was not done.
+
+    Raises:
+        ConfigError: A generator, whose body has not run, or an awaitable, which nothing awaits.
+        BaseException: The error of a failed future.
+    """
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)):
+        if isinstance(result, GeneratorType):
+            result.close()
+        raise ConfigError(
+            f"the handler returned a {type(result).__name__}, whose body has not run; write a "
+            "function without `yield`, or consume the generator in the handler"
+        )
+    futures: Any = sys.modules.get("concurrent.futures")
+    if futures is not None and isinstance(result, futures.Future):
+        future: Any = result
+        if future.done():
+            future.result()
+        else:
+            future.add_done_callback(_report_late_failure)
+    elif inspect.isawaitable(result):
+        raise ConfigError(
+            f"the handler returned a {type(result).__name__}, which is never awaited; give an "
+            "`async def` to an AsyncBatchQueue, or wait for the result in the handler"
+        )
+
+
+def _report_late_failure(future: Any) -> None:
+    error = None if future.cancelled() else future.exception()
+    if future.cancelled() or error is not None:
+        text = "it was cancelled" if error is None else describe_error(error)
+        warn(
+            "a future that a handler returned failed after its batch had counted as consumed; wait "
+            f"for it in the handler, so that the batch counts as failed: {text}"
+        )
+
+
+def queue_restarted() -> None:
+    """Let a process of `multiprocessing` close its queues at its end, which has no exit."""
+    processes: Any = sys.modules.get("multiprocessing.util")
+    if processes is None or sys.modules["multiprocessing.process"].parent_process() is None:
+        return
+    processes.Finalize(None, _core.close_all, exitpriority=_LAST)
+
+
+_LAST = -100
+"""After the finalizers of others, which may produce their last items."""
+
+
 def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
     letters: list[DeadLetter[Any]],
     items: list[Any],
@@ -66,6 +123,31 @@ def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
         DeadLetter(item, error, attempts, queue, item_type)
         for item, item_type in zip(items, types, strict=True)
     ]
+
+
+def results_of(name: str, returned: Any, count: int) -> list[Any]:
+    """Return what a handler returned for a batch with submitted items, as a list.
+
+    Args:
+        name: The name of the handler.
+        returned: A sequence with one result for each item.
+        count: The items of the batch.
+
+    Raises:
+        ConfigError: It is not such a sequence.
+    """
+    what = f"an object of class {type(returned).__qualname__}"
+    if returned is None:
+        what = "None"
+    elif not isinstance(returned, _NOT_RESULTS) and hasattr(type(returned), "__getitem__"):
+        results = list(returned)
+        if len(results) == count:
+            return results
+        what = f"{len(results)} results"
+    raise ConfigError(
+        f"handler {name} returned {what} for a batch of {count} with submitted items; return a "
+        "list with one result for each item of the batch"
+    )
 
 
 def failed_positions(
@@ -92,6 +174,11 @@ def failed_positions(
         raise ConfigError(
             f"BatchFailed is about a list that had {count} items and has {len(batch)} now; leave "
             "the list as long as it was"
+        )
+    if error.results is not None and len(error.results) != count:
+        raise ConfigError(
+            f"BatchFailed has {len(error.results)} results for a list of {count} items; give one "
+            "for each item of the list, those that failed included"
         )
     given = batch if original is None else original
     named = error.indexes or []

@@ -2,32 +2,40 @@
 The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 """
 
+from datetime import timedelta
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 from typing_extensions import disjoint_base
 
 __all__ = [
     "__version__",
     "Aggregator",
+    "Counter",
     "Entries",
+    "FutureBase",
+    "GateTicket",
     "HandlerCall",
     "PartitionPolicy",
     "PendingItem",
     "Queue",
     "ReplyReader",
     "RoomNotifier",
+    "StageGate",
     "ThreadPolicy",
+    "TimeMeter",
     "after_fork_in_child",
     "close_all",
     "flush_until",
     "is_exiting",
     "partition_of_key",
     "prepare_for_forks",
+    "produce_arrow_until",
     "remove_handler_soon",
     "room",
     "shutdown_until",
     "thread_count",
     "try_produce",
     "try_produce_many",
+    "try_submit",
 ]
 
 __version__: Final[str]
@@ -132,6 +140,33 @@ class Aggregator:
         """
 
 @final
+class Counter:
+    """
+    A count that one or more threads raise, and how fast it rises.
+    """
+    def __new__(cls, /, clock: Any | None = None) -> Counter:
+        """
+        Begin with 0.
+
+        Args:
+            clock: Returns seconds that never decrease. Default: None, that of the system.
+        """
+    def add(self, /, amount: SupportsIndex) -> None:
+        """
+        Raise it.
+        """
+    @property
+    def per_s(self, /) -> float:
+        """
+        How much it rises in a second; the mean of the last three seconds.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The count now.
+        """
+
+@final
 class Entries:
     """
     Entries of a stream, by ascending id, as they were read. A slice shares their bytes.
@@ -173,6 +208,109 @@ class Entries:
             BaseException: What `decode` raised, if it is not a BatchQueueError.
         """
 
+@disjoint_base
+class FutureBase:
+    """
+    The methods of a future. Threads may call them concurrently.
+    """
+    def __new__(cls, /) -> FutureBase: ...
+    @property
+    def _condition(self, /) -> Any:
+        """
+        The condition that `concurrent.futures.wait` holds.
+        """
+    def _get_snapshot(self, /) -> "tuple[bool, bool, Any, BaseException | None]":
+        """
+        Whether it is done, whether it was cancelled, the result, the error: for asyncio.
+        """
+    @property
+    def _state(self, /) -> str:
+        """
+        The name of the state in `concurrent.futures`.
+        """
+    @property
+    def _waiters(self, /) -> Any:
+        """
+        The list that `concurrent.futures.wait` enters itself in.
+        """
+    def add_done_callback(self, /, function: "Any") -> None:
+        """
+        Call a function with the future when it is done; immediately if it is.
+
+        Args:
+            function: Runs on the thread that ends the future, most often a drain thread. What it
+                raises is logged.
+        """
+    def cancel(self, /) -> bool:
+        """
+        Cancel the item, if no handler has got it. It is not handled then, and counts as consumed.
+
+        Returns:
+            True if the item is cancelled. False if it is in a call, or the future is done.
+        """
+    def cancelled(self, /) -> bool:
+        """
+        Whether the item was cancelled.
+        """
+    def done(self, /) -> bool:
+        """
+        Whether the item was cancelled, or there is a result or an error.
+        """
+    def exception(
+        self, /, timeout: SupportsFloat | SupportsIndex | None = None
+    ) -> "BaseException | None":
+        """
+        Wait for the end.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            The error, or None if there is a result.
+
+        Raises:
+            CancelledError: The item was cancelled.
+            TimeoutError: Time ran out.
+            BatchQueueError: Called without a timeout from a handler of the same queue.
+        """
+    def result(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> "Any":
+        """
+        Wait for the result.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            What the handler returned for the item.
+
+        Raises:
+            CancelledError: The item was cancelled.
+            TimeoutError: Time ran out. The item is still queued, or in a call.
+            BatchQueueError: Called without a timeout from a handler of the same queue.
+        """
+    def running(self, /) -> bool:
+        """
+        Whether the item is in a call, or waits for its next attempt.
+        """
+    def set_exception(self, /, exception: "BaseException") -> None:
+        """
+        For those that make futures: end it with an error.
+        """
+    def set_result(self, /, result: "Any") -> None:
+        """
+        For those that make futures: end it with a result.
+        """
+    def set_running_or_notify_cancel(self, /) -> bool:
+        """
+        For those that make futures: the work begins, unless it was cancelled.
+        """
+
+@final
+class GateTicket:
+    """
+    A place in the line of a gate.
+    """
+
 @final
 class HandlerCall:
     """
@@ -202,10 +340,14 @@ class PartitionPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, *args: "Any", **options: "Any") -> PartitionPolicy:
+        """
+        Raise TypeError: use a static method.
+        """
     def __reduce__(self, /) -> tuple[Any, tuple[int]]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
-    def adaptive(multiplier: SupportsIndex = 25) -> PartitionPolicy:
+    def adaptive(multiplier: "int" = ...) -> PartitionPolicy:
         """
         Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per
         drain thread, then one for every two handlers.
@@ -218,7 +360,7 @@ class PartitionPolicy:
             ConfigError: `multiplier` is below 1.
         """
     @staticmethod
-    def fixed(count: SupportsIndex) -> PartitionPolicy:
+    def fixed(count: "int") -> PartitionPolicy:
         """
         Use `count` partitions.
 
@@ -239,7 +381,7 @@ class PartitionPolicy:
             handlers: Sum of the weights of the handlers.
         """
     @staticmethod
-    def thread_multiply(multiplier: SupportsIndex) -> PartitionPolicy:
+    def thread_multiply(multiplier: "int") -> PartitionPolicy:
         """
         Use `multiplier` partitions per drain thread.
 
@@ -316,6 +458,7 @@ class Queue:
         consumers: "Any",
         per_thread: "bool",
         dead_letter: "Any",
+        default_handler: "Any",
     ) -> Queue:
         """
         Start the drain threads.
@@ -328,6 +471,7 @@ class Queue:
                 drain thread.
             per_thread: Whether there is one consumer per drain thread.
             dead_letter: Methods of the handler of dead letters, or None.
+            default_handler: Methods of the handler of types that have none, or None.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
     def _add_handlers(
@@ -346,11 +490,34 @@ class Queue:
         """
         Refuse outside threads. Drain threads may still produce.
         """
+    def _histograms(
+        self, /, limits_ns: "list[int]", limits_items: "list[int]"
+    ) -> "list[tuple[Any, Any, Any, Any]]":
+        """
+        Return the histograms of each type: waits, items and times of calls.
+
+        Args:
+            limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+            limits_items: The same for items.
+
+        Returns:
+            For each type the type, and for each histogram its count, its sum, and how many of its
+            values are at most each limit.
+        """
+    @property
+    def _number(self, /) -> int:
+        """
+        The place of the queue among all that this process has made, in order of creation.
+        """
     def _stats(self, /) -> "dict[str, Any]":
         """
         Return the core's snapshot, for the facade's `BatchQueueStats`.
         """
-    def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+    def _unhandled_types(self, /) -> list[str]:
+        """
+        Return the names of types without a handler of which the queue got items, the first few.
+        """
+    def flush(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> bool:
         """
         Wait until all items accepted before the call have been handled.
 
@@ -370,7 +537,12 @@ class Queue:
         The name of the queue.
         """
     def produce(
-        self, /, item: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+        self,
+        /,
+        item: Any,
+        second: "None" = None,
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> bool:
         """
         Enqueue one item.
@@ -394,7 +566,7 @@ class Queue:
         batch: Any,
         *,
         type_column: str,
-        timeout: SupportsFloat | SupportsIndex | None = None,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
         """
         Enqueue the rows of Arrow data, split by the values of one column, the tags.
@@ -429,7 +601,12 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     def produce_many(
-        self, /, items: Any, *, timeout: SupportsFloat | SupportsIndex | None = None
+        self,
+        /,
+        items: Any,
+        second: "None" = None,
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
         """
         Enqueue many items in order, up to the first that is refused.
@@ -462,7 +639,13 @@ class Queue:
         Raises:
             QueueForkedError: The queue was made before a fork.
         """
-    def remove_handler(self, /, item_type: "type | str", *, timeout: "float | None" = None) -> bool:
+    def remove_handler(
+        self,
+        /,
+        item_type: "type | str",
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
+    ) -> bool:
         """
         Remove the handler of a type. Items of the type are unhandled from now on.
 
@@ -487,7 +670,7 @@ class Queue:
         """
         Whether the queue accepts items: False once it is shut down.
         """
-    def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+    def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> int:
         """
         Refuse every new item, deliver what was accepted, and end the drain threads.
 
@@ -499,6 +682,28 @@ class Queue:
 
         Returns:
             The number of abandoned items: 0 unless time ran out.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+    def submit(
+        self, /, item: "Any", *, timeout: SupportsFloat | SupportsIndex | timedelta | None = None
+    ) -> "Any":
+        """
+        Enqueue one item whose result is wanted.
+
+        The handler returns a list, or another sequence, with one result for each item of its batch.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
+
+        Returns:
+            A `concurrent.futures.Future`: the result of the item, or what its handler raised in the
+            last attempt. The item may have been refused, which no call raises: the future has a
+            `QueueClosedError` if the queue is shut down, a `ProduceTimeoutError` if the partition
+            stayed full for the whole timeout or is full with `BufferStrategy.IF_POSSIBLE`, a
+            `ReentrantProduceError` if the wait of a handler would never end.
 
         Raises:
             QueueForkedError: The queue was made before a fork.
@@ -559,6 +764,112 @@ class RoomNotifier:
         Watch the line that an item waits in, from now on.
         """
 
+@disjoint_base
+class StageGate:
+    """
+    How much a stage of a pipeline holds, in rows and bytes, and what waits for room, in order.
+
+    The thread that makes room gives it to those that wait, so that none wakes in vain.
+    """
+    def __new__(
+        cls, /, workers: SupportsIndex, max_bytes: SupportsIndex, worker_rows: SupportsIndex
+    ) -> StageGate:
+        """
+        Begin empty.
+
+        Args:
+            workers: The workers of the stage.
+            max_bytes: The most bytes that the stage holds, unless a single chunk has more.
+            worker_rows: The most rows that each worker holds, unless a single chunk has more.
+        """
+    def end(self, /) -> None:
+        """
+        Let all waits end, now and later: the run ends early.
+        """
+    def entered(self, /, ticket: GateTicket) -> int | None:
+        """
+        Return the worker that a chunk got that was in line; None if it still is.
+
+        Raises:
+            RunEnded: It will not get any, because the run ends early.
+        """
+    def held_amount(self, /) -> tuple[int, int]:
+        """
+        Return the rows and bytes that are accepted and not completed.
+        """
+    def leave(
+        self,
+        /,
+        rows: SupportsIndex,
+        size: SupportsIndex,
+        worker: SupportsIndex,
+        chunks: SupportsIndex = 1,
+    ) -> None:
+        """
+        Give back the room of chunks that are completed, and let those in that wait for it.
+
+        Args:
+            rows: Their rows in all.
+            size: Their bytes in all.
+            worker: Whose they were.
+            chunks: How many. Default: 1.
+        """
+    def line_up(
+        self, /, rows: SupportsIndex, size: SupportsIndex, worker: SupportsIndex | None, lock: Any
+    ) -> GateTicket:
+        """
+        Wait in line for room; the lock is released when there is a decision.
+
+        Args:
+            rows: The rows of the chunk, at least 1.
+            size: Its bytes.
+            worker: The worker that must have it; None for any.
+            lock: A locked `threading.Lock`.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    @property
+    def most_bytes(self, /) -> int:
+        """
+        The most bytes that were held so far.
+        """
+    def room(self, /, lock: Any | None = None) -> tuple[int, int] | None:
+        """
+        Return the rows and bytes that may still enter; None if that is not even a row.
+
+        Args:
+            lock: A locked `threading.Lock`, which is released when there may be room for a row,
+                if there is none. Default: None.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    def try_enter(
+        self, /, rows: SupportsIndex, size: SupportsIndex, worker: SupportsIndex | None = None
+    ) -> int | None:
+        """
+        Take room and return the worker that gets the chunk; None if it has to wait.
+
+        Args:
+            rows: The rows of the chunk, at least 1.
+            size: Its bytes.
+            worker: The worker that must have it. Default: None, any.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+    @property
+    def waiting(self, /) -> int:
+        """
+        How many chunks wait in line.
+        """
+    @property
+    def worker_rows(self, /) -> int:
+        """
+        The most rows of a worker.
+        """
+
 @final
 class ThreadPolicy:
     """
@@ -567,10 +878,14 @@ class ThreadPolicy:
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, *args: "Any", **options: "Any") -> ThreadPolicy:
+        """
+        Raise TypeError: use a static method.
+        """
     def __reduce__(self, /) -> tuple[Any, Any]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
-    def cpu_cores(multiplier: SupportsFloat | SupportsIndex) -> ThreadPolicy:
+    def cpu_cores(multiplier: "float") -> ThreadPolicy:
         """
         Use `multiplier` drain threads per core that this process may use: rounded half up, at
         least 1.
@@ -582,9 +897,7 @@ class ThreadPolicy:
             ConfigError: `multiplier` is not a finite number above 0.
         """
     @staticmethod
-    def cpu_cores_with_base(
-        base: SupportsIndex, multiplier: SupportsFloat | SupportsIndex
-    ) -> ThreadPolicy:
+    def cpu_cores_with_base(base: "int", multiplier: "float") -> ThreadPolicy:
         """
         Use `base` drain threads and `multiplier` more per core, rounded half up.
 
@@ -596,7 +909,7 @@ class ThreadPolicy:
             ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
         """
     @staticmethod
-    def fixed(count: SupportsIndex) -> ThreadPolicy:
+    def fixed(count: "int") -> ThreadPolicy:
         """
         Use `count` drain threads on every machine.
 
@@ -614,6 +927,49 @@ class ThreadPolicy:
             cores: Cores to count with. Default: the cores that this process may use.
         """
 
+@final
+class TimeMeter:
+    """
+    Sums up the time that one or more threads spend in something.
+
+    A span that has not ended counts as well, so that a call that hangs is seen. `with` counts the
+    time of a block.
+    """
+    def __enter__(self, /) -> None: ...
+    def __exit__(self, /, _kind: Any, _error: Any, _traceback: Any) -> None: ...
+    def __new__(cls, /, threads: SupportsIndex = 1, clock: Any | None = None) -> TimeMeter:
+        """
+        Begin with nothing.
+
+        Args:
+            threads: How many threads are measured; the share is of the time of all of them.
+                Default: 1.
+            clock: Returns seconds that never decrease. Default: None, that of the system.
+        """
+    def enter(self, /) -> None:
+        """
+        Begin to count the time of this thread.
+        """
+    @property
+    def is_open(self, /) -> bool:
+        """
+        Whether a thread is inside.
+        """
+    def leave(self, /) -> None:
+        """
+        Count the time of this thread no longer.
+        """
+    @property
+    def seconds(self, /) -> float:
+        """
+        The time in all, of all threads together.
+        """
+    @property
+    def share(self, /) -> float:
+        """
+        The share of about the last three seconds, 0 to 1; of all the time before that.
+        """
+
 def after_fork_in_child() -> None:
     """
     Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
@@ -626,7 +982,9 @@ def close_all() -> None:
     delivered, within each queue's `shutdown_timeout`, counted from the call.
     """
 
-def flush_until(queue: "Queue", timeout: "float | None", stop: "Any") -> bool:
+def flush_until(
+    queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: "Any"
+) -> bool:
     """
     `Queue.flush`, whose wait also ends when the event `stop` is set.
     """
@@ -641,7 +999,7 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
     Return the partition of a key, the same in every process and version.
 
     Args:
-        key: A str, bytes or int.
+        key: A str, bytes, int or bool, or a tuple of these and None.
         partitions: The number of partitions, 1 or more.
 
     Raises:
@@ -652,6 +1010,26 @@ def prepare_for_forks() -> None:
     """
     Fill all lazy statics of the bindings before they have threads. A fork during an initialization
     would leave the child waiting for a thread that does not exist there.
+    """
+
+def produce_arrow_until(
+    queue: "Queue",
+    batch: "Any",
+    type_column: "str",
+    timeout: SupportsFloat | SupportsIndex | timedelta | None,
+    stop: "Any",
+    call: "HandlerCall | None",
+) -> int:
+    """
+    `Queue.produce_arrow`, which also ends when the event `stop` is set.
+
+    Args:
+        queue: The queue.
+        batch: As in `Queue.produce_arrow`.
+        type_column: As in `Queue.produce_arrow`.
+        timeout: As in `Queue.produce_arrow`.
+        stop: A `threading.Event`.
+        call: The handler call that the caller belongs to.
     """
 
 def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
@@ -666,7 +1044,10 @@ def room(queue: "Queue", line: "tuple[int, int]") -> int:
     """
 
 def shutdown_until(
-    queue: "Queue", timeout: "float | None", stop: "Any", call: "HandlerCall | None"
+    queue: "Queue",
+    timeout: SupportsFloat | SupportsIndex | timedelta | None,
+    stop: "Any",
+    call: "HandlerCall | None",
 ) -> int:
     """
     `Queue.shutdown`, whose wait also ends when the event `stop` is set.
@@ -728,4 +1109,29 @@ def try_produce_many(
         The number of items accepted so far, those before `start` included, and the result for the
         next item: True if there is none, None if the loop should get a turn first, else as in
         `try_produce`.
+    """
+
+def try_submit(
+    queue: "Queue",
+    item: "Any",
+    notifier: "RoomNotifier | None",
+    call: "HandlerCall | None",
+    mailbox: "Any",
+    destination: "Any",
+) -> "tuple[Any, bool | PendingItem]":
+    """
+    Enqueue one item whose result is wanted, without waiting.
+
+    Args:
+        queue: The queue.
+        item: Any object.
+        notifier: As in `try_produce`.
+        call: As in `try_produce`.
+        mailbox: Its `deliver` gets a list of pairs when items are done: `destination`, and the
+            future of the item.
+        destination: Any object.
+
+    Returns:
+        The future of the item; and False, or a `PendingItem` to try again. A refused item has its
+        error in the future.
     """

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from batchqueue import _core
+from batchqueue import _core, _stacks
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.handlers import HandlerMethods, handler_methods, is_coroutine_function
 
@@ -58,7 +58,8 @@ class LoopMethod:
         call = _core.HandlerCall()
         coroutine = _within(call, awaitable)
         try:
-            return self._result(coroutine)
+            with _stacks.waiting_for(coroutine):
+                return self._result(coroutine)
         finally:
             call.end()
             for unawaited in (coroutine, awaitable):
@@ -146,6 +147,7 @@ def methods_on_loop(handler: Any, handler_loops: HandlerLoops) -> HandlerMethods
         on_idle=on_loop(methods.on_idle),
         on_error=on_loop(methods.on_error),
         on_close=on_loop(methods.on_close),
+        on_open=on_loop(methods.on_open),
         works_elsewhere=bool(names),
     )
 

@@ -1,6 +1,9 @@
 """SIGTERM and Ctrl-C: the first stops, the next gives up what is in hand."""
 
+import contextlib
 import logging
+import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -8,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 _log = logging.getLogger("batchqueue")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Flag:
@@ -23,18 +28,53 @@ class Flag:
     def __init__(self) -> None:
         self.is_set = False
 
+    def set(self) -> None:
+        """Set the flag; a signal handler calls this."""
+        self.is_set = True
+
+
+class AwaitedFlag(Flag):
+    """A flag that the main thread waits for, without polling. Close it after use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+
+    def set(self) -> None:
+        """Set the flag and end the wait."""
+        super().set()
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it is readable
+            os.write(self._write, b"!")
+
+    def wait(self) -> None:
+        """Wait until the flag is set."""
+        while not self.is_set:
+            select.select([self._read], [], [])
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._read)
+        os.close(self._write)
+
 
 @contextmanager
-def signals(stop: Flag, give_up: Flag, what: str) -> Iterator[None]:
-    """Set `stop` on the first SIGTERM or SIGINT, `give_up` on the next; in the main thread only.
+def signals(
+    stop: Flag, give_up: Flag, what: str, numbers: tuple[int, ...] = STOP_SIGNALS
+) -> Iterator[list[int]]:
+    """Set `stop` on the first signal, `give_up` on the next; in the main thread only.
 
     Args:
         stop: Set by the first signal.
         give_up: Set by the next one.
         what: What the first one does, for the log.
+        numbers: The signals.
+
+    Yields:
+        The signals that are handled: not those that the process ignores.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -42,20 +82,19 @@ def signals(stop: Flag, give_up: Flag, what: str) -> Iterator[None]:
         name = signal.Signals(number).name
         # Another signal may interrupt the log: it must find that it is the second one.
         if stop.is_set:
-            give_up.is_set = True
+            give_up.set()
             _log.warning("%s again: giving up what is in hand", name)
         else:
-            stop.is_set = True
+            stop.set()
             _log.info("%s: %s", name, what)
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
     # None: set by another language, and it could not be put back.
-    mine = [number for number in numbers if before[number] not in (signal.SIG_IGN, None)]
+    mine = [number for number in before if before[number] not in (signal.SIG_IGN, None)]
     for number in mine:
         signal.signal(number, note)
     try:
-        yield
+        yield mine
     finally:
         for number in mine:
             signal.signal(number, before[number])

@@ -3,14 +3,24 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
+import batchqueue._callbacks
+import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
-from batchqueue._arguments import check_factory, check_name_and_config, handler_options
+from batchqueue._arguments import (
+    Timeout,
+    check_decorated_type,
+    check_factory,
+    check_item_type,
+    check_loop_config,
+    check_name_and_config,
+    handler_options,
+)
 from batchqueue._item_sequence import ItemSequence
 from batchqueue._loop_handlers import (
     HandlerLoops,
@@ -18,11 +28,12 @@ from batchqueue._loop_handlers import (
     error_handler_on_loop,
     methods_on_loop,
 )
+from batchqueue._loop_submitter import LoopSubmitter, check_not_forked, deadline_in
 from batchqueue._wait_room import WaitRoom
 from batchqueue._waiting_thread import in_waiting_thread
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
-from batchqueue.exceptions import BatchQueueError, ConfigError, QueueForkedError
+from batchqueue.exceptions import BatchQueueError, QueueForkedError
 from batchqueue.handlers import HandlerMethods, SupportsConsume, is_coroutine_function
 from batchqueue.policies import RetryPolicy
 from batchqueue.queue import T, start_core_queue
@@ -35,7 +46,7 @@ LoopDeadLetterHandler = (
 )
 
 
-class AsyncBatchQueue(Generic[T]):
+class AsyncBatchQueue(LoopSubmitter[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
     Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
@@ -73,6 +84,7 @@ class AsyncBatchQueue(Generic[T]):
 
     def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
         check_name_and_config(name, config)
+        check_loop_config(config)
         self.config = config
         self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
         settings = dataclasses.replace(
@@ -84,6 +96,7 @@ class AsyncBatchQueue(Generic[T]):
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
+        super().__init__()
 
     @property
     def name(self) -> str:
@@ -101,6 +114,8 @@ class AsyncBatchQueue(Generic[T]):
         handler: SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any],
         *,
         weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -111,12 +126,14 @@ class AsyncBatchQueue(Generic[T]):
         This never waits: when it returns, a replaced handler may still be inside its last batch.
 
         Args:
-            item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
-                tag of rows.
+            item_type: A class; items match by `type(item)`, and subclasses only with
+                `subclasses`. Or a str, the tag of rows.
             handler: An object with `consume`, or a function that takes a list. Coroutine functions,
                 and functions that return an awaitable, run on the current event loop; a handler
-                that is registered again moves to it.
+                that is registered again, with `replace`, moves to it.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
+            replace: As in `BatchQueue.add_handler`.
+            subclasses: As in `BatchQueue.add_handler`.
             max_batch_items: As in `BatchQueue.add_handler`.
             max_delay_ms: As in `BatchQueue.add_handler`.
             retry: As in `BatchQueue.add_handler`.
@@ -128,21 +145,26 @@ class AsyncBatchQueue(Generic[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         options = handler_options(
             weight=weight,
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
 
     def add_handler_factory(
         self,
         item_type: type[H] | str,
-        factory: Callable[[], Any],
+        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any]],
         *,
         partitions: int,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -156,6 +178,8 @@ class AsyncBatchQueue(Generic[T]):
             item_type: A class or a tag, as in `add_handler`.
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 or more.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
@@ -167,15 +191,67 @@ class AsyncBatchQueue(Generic[T]):
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         check_factory(factory, partitions)
         options = handler_options(
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         handlers = [self._methods(factory()) for _ in range(partitions)]
         self._queue._add_handlers(item_type, handlers, options, wait=False)
+
+    def handler(
+        self,
+        item_type: type[Any] | str,
+        *,
+        weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[Any] | None = None,
+    ) -> Callable[[Any], Any]:
+        """Register the decorated function, or an instance of the decorated class, as a handler.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            weight: As in `add_handler`.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Returns:
+            A decorator that returns the decorated object unchanged.
+
+        Raises:
+            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
+                the decorator is applied.
+        """
+        check_decorated_type(item_type)
+
+        def register(handler: Any) -> Any:
+            self.add_handler(
+                item_type,
+                handler() if isinstance(handler, type) else handler,
+                weight=weight,
+                replace=replace,
+                subclasses=subclasses,
+                max_batch_items=max_batch_items,
+                max_delay_ms=max_delay_ms,
+                retry=retry,
+                dead_letter=dead_letter,
+            )
+            return handler
+
+        return register
 
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.
@@ -195,7 +271,7 @@ class AsyncBatchQueue(Generic[T]):
         """
         return _core.remove_handler_soon(self._queue, item_type)
 
-    async def produce(self, item: T, *, timeout: float | None = None) -> bool:
+    async def produce(self, item: T, *, timeout: Timeout = None) -> bool:
         """Enqueue one item.
 
         The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
@@ -214,14 +290,14 @@ class AsyncBatchQueue(Generic[T]):
             ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_in(timeout)
         call = current_call()
         result = _core.try_produce(self._queue, item, self._notifier(), None, call)
         if isinstance(result, bool):
             return result
         return await self._wait_room().enqueue(result, deadline, call)
 
-    async def produce_many(self, items: Iterable[T], *, timeout: float | None = None) -> int:
+    async def produce_many(self, items: Iterable[T], *, timeout: Timeout = None) -> int:
         """Enqueue many items in order, up to the first that is refused.
 
         A cancelled task has enqueued the first items up to some item, and none after it. The
@@ -244,7 +320,7 @@ class AsyncBatchQueue(Generic[T]):
                 `accepted` too.
             QueueForkedError: The queue was made before a fork.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_in(timeout)
         sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
         try:
             while True:
@@ -261,7 +337,18 @@ class AsyncBatchQueue(Generic[T]):
             error.accepted = accepted  # type: ignore[union-attr]
             raise
 
-    async def flush(self, timeout: float | None = None) -> bool:
+    def rebalance(self) -> int:
+        """Run the balancer now, on the load since its last run, as `BatchQueue.rebalance` does.
+
+        Returns:
+            The number of partitions whose wanted drain thread changed; 0 without a balancer.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+        return self._queue.rebalance()
+
+    async def flush(self, timeout: Timeout = None) -> bool:
         """Wait until all items accepted before the call have been handled.
 
         Args:
@@ -280,12 +367,12 @@ class AsyncBatchQueue(Generic[T]):
                 "flush was called from a handler, which would wait for itself; "
                 "call it from another task"
             )
-        _check_not_forked(queue)
+        check_not_forked(queue)
         return await in_waiting_thread(
             "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
         )
 
-    async def shutdown(self, timeout: float | None = None) -> int:
+    async def shutdown(self, timeout: Timeout = None) -> int:
         """Refuse every new item, deliver what was accepted, and end the drain threads.
 
         Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a
@@ -302,7 +389,7 @@ class AsyncBatchQueue(Generic[T]):
             QueueForkedError: The queue was made before a fork.
         """
         queue, call = self._queue, current_call()
-        _check_not_forked(queue)
+        check_not_forked(queue)
         self._abandon_closed_loops()
         return await in_waiting_thread(
             "batchqueue-shutdown", lambda stop: _core.shutdown_until(queue, timeout, stop, call)
@@ -312,6 +399,20 @@ class AsyncBatchQueue(Generic[T]):
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
         self._abandon_closed_loops()
         return BatchQueueStats.from_snapshot(self._queue._stats())
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, as `BatchQueue.picture` does.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, whatever its name.
+
+        Raises:
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.display.picture import draw
+
+        draw(self.stats(), path)
 
     async def __aenter__(self) -> Self:
         """Return the queue."""
@@ -327,6 +428,11 @@ class AsyncBatchQueue(Generic[T]):
             return f"<AsyncBatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
         except QueueForkedError:
             return f"<AsyncBatchQueue {self.name!r} made before a fork>"
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import queue_html
+
+        return queue_html(self)
 
     def __reduce__(self) -> Any:
         return self._queue.__reduce__()
@@ -360,16 +466,3 @@ class AsyncBatchQueue(Generic[T]):
             wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
         for wait_room in wait_rooms:
             wait_room.abandon()
-
-
-def _check_not_forked(queue: _core.Queue) -> None:
-    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
-    _ = queue.running
-
-
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if not timeout >= 0:
-        raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
-    return asyncio.get_running_loop().time() + timeout

@@ -4,12 +4,13 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.dead_letters import DeadLetter
+from batchqueue.display.text import config_text
 from batchqueue.exceptions import ConfigError
-from batchqueue.handlers import SupportsConsume, handler_methods
+from batchqueue.handlers import SupportsConsume, handler_methods, refuse_generator_function
 from batchqueue.policies import DrainBalancer, PartitionSelector, RetryPolicy
 
 __all__ = [
@@ -22,7 +23,22 @@ __all__ = [
     "ThreadPolicy",
 ]
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)  # of a config without handlers
+else:
+    T = TypeVar("T")
+
+_EXAMPLES = {
+    "threads": "ThreadPolicy.fixed(2)",
+    "partitions": "PartitionPolicy.fixed(4)",
+    "selector": "PartitionSelector.round_robin()",
+    "strategy": "BufferStrategy.BLOCKING",
+    "retry": "RetryPolicy(attempts=3)",
+    "balancer": "True",
+}
+"""How to say what is often given in another form."""
 
 _MAX_ITEMS = 100_000_000
 _MAX_THREADS = 1_024
@@ -68,6 +84,9 @@ class BatchQueueConfig(Generic[T]):
             is called once for each of them, never concurrently; what it raises makes them count as
             failed. Up to `buffer_size` items wait for it; beyond that, later items of their class
             and partition wait as well. Default: None, such items count as failed.
+        default_handler: A handler for items whose class has no handler, also as a subclass, and for
+            rows whose tag has none. It is chosen when an item is enqueued. Default: None, such
+            items count as unhandled, with a line in the log.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
             form; also between cycles with quick, tiny batches. 0 means no rest. Default: 5 ms.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
@@ -91,6 +110,18 @@ class BatchQueueConfig(Generic[T]):
             they have had nothing to do for ten seconds. On a shared scheduler they run in addition
             to its threads. Default: None, which means as many as drain threads, at most 8, and none
             with one drain thread, on a shared scheduler, or with a consumer_factory.
+        warn_after: Seconds after which the log says that a call of a handler takes long, that a
+            producer waits for room, or that an item waits for its call: with a warning, another one
+            each time that the time has doubled, and one when it is over. The stack of the handler
+            comes with it. None means never. Default: 10 s.
+        restart_after_fork: Whether a forked child, of `multiprocessing` or `gunicorn --preload`,
+            gets the queue anew: with the handlers that the queue has at its first use in the child,
+            its own drain threads, and empty. What the parent has accepted stays with the parent.
+            Not for an AsyncBatchQueue. Default: False, the child gets QueueForkedError.
+        inline: For unit tests of handlers: no threads, the handlers run in `produce`, in the
+            caller's thread, with the same checks, retries, dead letters, errors and counts. A wait
+            of a retry holds up `produce`, no batch waits for `max_delay_ms`, and a timeout does not
+            interrupt a handler. Not for an AsyncBatchQueue or a shared scheduler. Default: False.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
             until accepted items are handled. None means no limit. Default: 30 s.
 
@@ -105,10 +136,11 @@ class BatchQueueConfig(Generic[T]):
     buffer_size: int = 10_000
     strategy: BufferStrategy = BufferStrategy.BLOCKING
     consumer: SupportsConsume[T] | Callable[[list[T]], Any] | None = None
-    consumer_factory: Callable[[], SupportsConsume[T]] | None = None
+    consumer_factory: Callable[[], SupportsConsume[T] | Callable[[list[T]], Any]] | None = None
     error_handler: Callable[[list[T], BaseException], Any] | None = None
     retry: RetryPolicy | None = None
     dead_letter: SupportsConsume[DeadLetter[T]] | Callable[[list[DeadLetter[T]]], Any] | None = None
+    default_handler: SupportsConsume[T] | Callable[[list[T]], Any] | None = None
     min_idle_ms: float = 5
     max_idle_ms: float = 200
     max_batch_items: int = 10_000
@@ -117,6 +149,9 @@ class BatchQueueConfig(Generic[T]):
     rebalance_interval_ms: float = 1_000
     takeover_after_ms: float = 20
     spare_threads: int | None = None
+    warn_after: float | None = 10
+    restart_after_fork: bool = False
+    inline: bool = False
     shutdown_timeout: float | None = 30
 
     def __post_init__(self) -> None:
@@ -125,6 +160,7 @@ class BatchQueueConfig(Generic[T]):
             object.__setattr__(self, "balancer", balancer)
         self._check_scheduler()
         self._check_types()
+        self._check_switches()
         self._check_numbers()
         if self.consumer is not None and self.consumer_factory is not None:
             raise ConfigError("consumer and consumer_factory are both given; give one of them")
@@ -132,10 +168,20 @@ class BatchQueueConfig(Generic[T]):
             handler_methods(self.consumer)
         if self.dead_letter is not None:
             handler_methods(self.dead_letter)
+        self._check_default_handler()
         for name in ("consumer_factory", "error_handler"):
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise ConfigError(f"{name} is {function!r}; it must be callable")
+            refuse_generator_function(f"{name} {function!r}", function)
+
+    def __repr__(self) -> str:
+        return config_text(self)
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import config_html
+
+        return config_html(self)
 
     @property
     def effective_selector(self) -> PartitionSelector:
@@ -144,6 +190,28 @@ class BatchQueueConfig(Generic[T]):
             return self.selector
         has_consumer = self.consumer is not None or self.consumer_factory is not None
         return PartitionSelector.round_robin() if has_consumer else PartitionSelector.by_type()
+
+    def _check_switches(self) -> None:
+        for name in ("restart_after_fork", "inline"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is {value!r}; give True or False")
+        if self.inline and self.shared_scheduler is not None:
+            raise ConfigError(
+                "inline=True is given with a shared_scheduler, and an inline queue has no threads; "
+                "give threads instead, which it does not start"
+            )
+
+    def _check_default_handler(self) -> None:
+        if self.default_handler is None:
+            return
+        handler_methods(self.default_handler)
+        for name in ("consumer", "consumer_factory"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"default_handler is given beside a {name}, which gets the items of all types; "
+                    "give one of them"
+                )
 
     def _check_scheduler(self) -> None:
         if (self.threads is None) == (self.shared_scheduler is None):
@@ -182,6 +250,7 @@ class BatchQueueConfig(Generic[T]):
             "min_idle_ms": (int, float),
             "max_idle_ms": (int, float),
             "max_delay_ms": (int, float, type(None)),
+            "warn_after": (int, float, type(None)),
             "shutdown_timeout": (int, float, type(None)),
         }
         for name, kind in expected.items():
@@ -189,8 +258,10 @@ class BatchQueueConfig(Generic[T]):
             if not isinstance(value, kind) or isinstance(value, bool):
                 kinds = kind if isinstance(kind, tuple) else (kind,)
                 names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
+                example = _EXAMPLES.get(name)
                 raise ConfigError(
                     f"{name} is {value!r}, a {type(value).__name__}; give {' or '.join(names)}"
+                    + (f", for instance {example}" if example else "")
                 )
 
     def _check_numbers(self) -> None:
@@ -203,6 +274,11 @@ class BatchQueueConfig(Generic[T]):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
+        if self.warn_after is not None and not 0.001 <= self.warn_after < math.inf:
+            raise ConfigError(
+                f"warn_after is {self.warn_after}; give a finite number of seconds from 0.001 up, "
+                "or None for no warning"
+            )
         check_delay(self.max_delay_ms)
         if self.max_delay_ms and self.max_batch_items == 1:
             raise ConfigError(

@@ -54,11 +54,13 @@ class BatchFailed(BatchQueueError, RuntimeError):
         items: The objects of the batch that failed, or None.
         indexes: The positions in the batch of what failed, or None.
         cause: The exception behind it, or None.
+        results: The results of the others, or None.
     """
 
     items: list[Any] | None
     indexes: list[int] | None
     cause: BaseException | None
+    results: list[Any] | None
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class BatchFailed(BatchQueueError, RuntimeError):
         *,
         indexes: Iterable[int] | None = None,
         cause: BaseException | None = None,
+        results: Iterable[Any] | None = None,
     ) -> None:
         """Name what failed, by `items` or by `indexes`.
 
@@ -75,6 +78,9 @@ class BatchFailed(BatchQueueError, RuntimeError):
             indexes: Positions from 0 up in the list that the handler got. For Arrow data, numbers
                 of rows, counted through all record batches of the list.
             cause: The exception behind it. `RetryPolicy.retry_on` is about the cause then.
+            results: For submitted items, one result for each item of the list that the handler got;
+                what is given for those that failed is ignored. Default: the result of an item that
+                did not fail is None.
 
         Raises:
             ConfigError: Both of `items` and `indexes` are given, or neither, or an index is not an
@@ -83,15 +89,21 @@ class BatchFailed(BatchQueueError, RuntimeError):
         if (items is None) == (indexes is None):
             given = "both" if items is not None else "neither"
             raise ConfigError(f"{given} of items and indexes is given; give exactly one")
+        if items is not None and not isinstance(items, Iterable):
+            raise ConfigError(
+                f"BatchFailed got items={items!r}, a {type(items).__name__}; give a list of "
+                "objects of the batch, or indexes=[...]"
+            )
         self.items = None if items is None else list(items)
         self.indexes = None if indexes is None else [_position(number) for number in indexes]
         self.cause = self.__cause__ = cause
+        self.results = None if results is None else list(results)
         count = len(self.items or self.indexes or ())
         because = "" if cause is None else f": {type(cause).__name__}: {cause}"
         super().__init__(f"{count} of the batch failed{because}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _batch_failed, (type(self), self.items, self.indexes, self.cause)
+        return _batch_failed, (type(self), self.items, self.indexes, self.cause, self.results)
 
 
 def _position(number: object) -> int:
@@ -109,5 +121,6 @@ def _batch_failed(
     items: list[Any] | None,
     indexes: list[int] | None,
     cause: BaseException | None,
+    results: list[Any] | None = None,
 ) -> BatchFailed:
-    return kind(items, indexes=indexes, cause=cause)
+    return kind(items, indexes=indexes, cause=cause, results=results)

@@ -3,15 +3,19 @@
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from batchqueue.exceptions import ConfigError
 
 H = TypeVar("H")
+R = TypeVar("R")
 
 
 class SupportsConsume(Protocol[H]):
-    """The method that a handler must have. `on_idle`, `on_error` and `on_close` are optional."""
+    """The method that a handler must have.
+
+    `on_open`, `on_idle`, `on_error` and `on_close` are optional.
+    """
 
     def consume(self, batch: list[H], /) -> Any:
         """Handle one batch: the items of one type that one drain cycle took.
@@ -22,15 +26,31 @@ class SupportsConsume(Protocol[H]):
         """
 
 
+class HandlerDecorator(Protocol[H]):
+    """What `@queue.handler(Order)` is: it takes a handler of lists of orders, and returns it."""
+
+    @overload
+    def __call__(self, handler: type[SupportsConsume[H]], /) -> type[Any]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[list[H]], R], /) -> Callable[[list[H]], R]: ...
+
+    @overload
+    def __call__(self, handler: SupportsConsume[H], /) -> Any: ...
+
+    def __call__(self, handler: Any, /) -> Any:
+        """Register a handler: a function, an instance, or a class that is instantiated."""
+
+
 class HandlerConsumer(Generic[H]):
     """A base class for handlers. Any other object with `consume`, or a plain function, works too.
 
     The queue never runs two methods of one instance concurrently, even if the instance serves
     several types or queues. State inside a handler therefore needs no lock.
 
-    `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those that a
-    subclass overrides: an idle queue with a thousand handlers costs nothing unless some of them
-    define `on_idle`.
+    `on_open`, `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those
+    that a subclass overrides: an idle queue with a thousand handlers costs nothing unless some of
+    them define `on_idle`.
 
     Example:
         >>> class Total(HandlerConsumer[int]):
@@ -55,6 +75,17 @@ class HandlerConsumer(Generic[H]):
         """
         raise NotImplementedError(f"{type(self).__name__} must define consume(batch)")
 
+    def on_open(self) -> None:
+        """Called once per instance and queue, on a drain thread, before the first batch.
+
+        Opens what the handler needs, such as a connection. If it raises, the batch fails with that
+        error, as if `consume` had raised it, and the next attempt or batch calls `on_open` again.
+        Until it has returned, `consume`, `on_idle` and `on_close` are not called.
+
+        Later calls may come from other drain threads, one at a time, so that a `sqlite3` connection
+        needs `check_same_thread=False`. With a `consumer_factory` they all come from this one.
+        """
+
     def on_idle(self) -> None:
         """Called after an empty cycle of the handler's drain thread, to flush buffered items."""
 
@@ -67,7 +98,13 @@ class HandlerConsumer(Generic[H]):
         """
 
     def on_close(self) -> None:
-        """Called once per instance and queue, after the last batch of the instance."""
+        """Called once per instance and queue, after the last batch of the instance.
+
+        A handler whose `on_open` never succeeded gets no `on_close`.
+        """
+
+
+METHOD_NAMES = ("consume", "on_open", "on_idle", "on_error", "on_close")
 
 
 class HandlerMethods(NamedTuple):
@@ -82,11 +119,11 @@ class HandlerMethods(NamedTuple):
     on_close: Callable[[], Any] | None
     works_elsewhere: bool = False
     """Whether the methods run on an event loop while the drain thread waits."""
+    on_open: Callable[[], Any] | None = None
 
     def coroutine_functions(self) -> list[str]:
         """Return the names of the methods that must run on an event loop."""
-        names = ("consume", "on_idle", "on_error", "on_close")
-        return [name for name in names if is_coroutine_function(getattr(self, name))]
+        return [name for name in METHOD_NAMES if is_coroutine_function(getattr(self, name))]
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -116,6 +153,19 @@ def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
         )
 
 
+def refuse_generator_function(described: str, function: object) -> None:
+    """Raise ConfigError for a function with `yield`: a call of it runs nothing."""
+    candidates = [function]
+    if not inspect.isroutine(function):
+        candidates.append(getattr(function, "__call__", None))  # noqa: B004 - as above
+    for candidate in candidates:
+        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
+            raise ConfigError(
+                f"{described} is a generator function: a call of it runs nothing, and its batches "
+                "would be lost; write a function without `yield`"
+            )
+
+
 def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
     """Find what to call on a handler: an object with `consume`, or a plain function.
 
@@ -124,6 +174,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     """
     consume = getattr(handler, "consume", None)
     if consume is None and callable(handler) and not isinstance(handler, type):
+        refuse_generator_function(repr(handler), handler)
         return HandlerMethods(handler, _protected(handler), handler, None, None, None)
     if not callable(consume) or isinstance(handler, type):
         kind = (
@@ -135,14 +186,18 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
             f"{kind} cannot be a handler: it has no method consume(batch); "
             "give an instance that defines it, or a function that takes a list"
         )
-    return HandlerMethods(
+    methods = HandlerMethods(
         handler,
         handler,
         consume,
         _overridden(handler, "on_idle"),
         _overridden(handler, "on_error"),
         _overridden(handler, "on_close"),
+        on_open=_overridden(handler, "on_open"),
     )
+    for name in METHOD_NAMES:
+        refuse_generator_function(f"{name} of {handler!r}", getattr(methods, name))
+    return methods
 
 
 def _protected(function: Any) -> Any:

@@ -8,6 +8,7 @@ import time
 from typing import Any, TypeVar
 
 from batchqueue import _core
+from batchqueue._arguments import Timeout, seconds_of
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError
 from batchqueue.queue import BatchQueue
@@ -80,7 +81,7 @@ class BatchQueueManager:
             return [name for name in _queues if _running(name) is not None]
 
     @staticmethod
-    def shutdown(name: str, timeout: float | None = None) -> int:
+    def shutdown(name: str, timeout: Timeout = None) -> int:
         """Shut one queue down and free its name.
 
         Args:
@@ -101,7 +102,7 @@ class BatchQueueManager:
         return abandoned
 
     @staticmethod
-    def shutdown_all(timeout: float | None = 30) -> dict[str, int]:
+    def shutdown_all(timeout: Timeout = 30) -> dict[str, int]:
         """Shut all registered queues down, in reverse order of creation.
 
         So a stage ends before the stage that it feeds, if that was created first. All queues refuse
@@ -117,12 +118,11 @@ class BatchQueueManager:
         Returns:
             The number of abandoned items by queue name: 0 unless time ran out.
         """
-        if timeout is not None and not timeout >= 0:
-            raise ConfigError(f"timeout is {timeout}; give seconds from 0 up, or None to wait")
+        seconds = seconds_of(timeout)
         with _lock:
             queues = dict(_queues)
             _queues.clear()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if seconds is None else time.monotonic() + seconds
         for queue in queues.values():
             queue._close_to_outside()
         abandoned = {}
@@ -165,7 +165,9 @@ def _mode(config: BatchQueueConfig[Any]) -> str:
 def _forget_queues() -> None:
     global _lock  # noqa: PLW0603 - a thread that does not exist here may hold the parent's lock
     _lock = threading.RLock()
-    _queues.clear()
+    for name, queue in list(_queues.items()):
+        if not queue.config.restart_after_fork:
+            del _queues[name]
 
 
 os.register_at_fork(after_in_child=_forget_queues)

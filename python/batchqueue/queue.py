@@ -3,15 +3,27 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsIndex, TypeVar
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-import batchqueue._callbacks  # noqa: F401 - drain threads look it up, so it must be loaded
+import batchqueue._callbacks
+import batchqueue._stacks
+import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
-from batchqueue._arguments import check_factory, check_name_and_config, handler_options
+from batchqueue._arguments import (
+    Timeout,
+    check_decorated_type,
+    check_factory,
+    check_item_type,
+    check_name_and_config,
+    handler_options,
+)
+from batchqueue._live_queues import note_queue
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import QueueForkedError
 from batchqueue.handlers import (
+    HandlerDecorator,
     HandlerMethods,
     SupportsConsume,
     blocking_methods,
@@ -75,14 +87,20 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     if TYPE_CHECKING:  # the core's methods, typed with T
 
-        def produce(self, item: T, *, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
+        def produce(self, item: T, *, timeout: Timeout = None) -> bool:  # type: ignore[override]
             """Enqueue one item."""
             ...
 
-        def produce_many(
-            self, items: Iterable[T], *, timeout: SupportsFloat | SupportsIndex | None = None
+        def produce_many(  # type: ignore[override]
+            self, items: Iterable[T], *, timeout: Timeout = None
         ) -> int:
             """Enqueue many items in order, up to the first that is refused."""
+            ...
+
+        def submit(  # type: ignore[override]
+            self, item: T, *, timeout: Timeout = None
+        ) -> Future[Any]:
+            """Enqueue one item whose result is wanted."""
             ...
 
     def add_handler(
@@ -91,30 +109,38 @@ class BatchQueue(_core.Queue, Generic[T]):
         handler: SupportsConsume[H] | Callable[[list[H]], Any],
         *,
         weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
         dead_letter: DeadLetterHandler[H] | None = None,
     ) -> None:
-        """Send the items of one type to a handler, which replaces the previous handler of the type.
+        """Send the items of one type to a handler.
 
         A type is a class, or a tag: the rows that have this value in the type column of
         `produce_arrow`. It keeps its partition until its handler is removed and what was in the
         partition is settled; then nothing is kept of it. Items that were produced before their
         type had a handler may end as unhandled, so register handlers first.
 
-        A replaced handler gets the batch that a drain thread may have in hand, and then `on_close`,
-        unless it serves another type of this queue. When the call returns, no thread is inside the
-        replaced handler. A call from a drain thread does not wait for that.
+        With `replace`, the handler that the type has gets the batch that a drain thread may have in
+        hand, and then `on_close`, unless it serves another type of this queue. When the call
+        returns, no thread is inside the replaced handler. A call from a drain thread does not wait
+        for that.
 
         Args:
-            item_type: A class; items match by `type(item)`, subclasses do not match. Or a str, the
-                tag of rows.
+            item_type: A class; items match by `type(item)`, and subclasses only with
+                `subclasses`. Or a str, the tag of rows.
             handler: An object with `consume`, or a function that takes a list: of items for a
                 class, of record batches for a tag.
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0, at most 1 000:
                 ten types with 0.1 share one partition. It counts when the type is first registered.
                 Default: 1.0.
+            replace: Whether the handler takes the place of one that the type has. Default: False,
+                a second handler is an error.
+            subclasses: Whether the handler also takes the items of subclasses: each goes to the
+                nearest class in its method resolution order whose handler takes it, as of when it
+                is enqueued. Such an enqueue costs a few dozen nanoseconds more. Default: False.
             max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
                 None, as in the config of the queue.
             max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
@@ -125,26 +151,32 @@ class BatchQueue(_core.Queue, Generic[T]):
                 Default: None, as in the config of the queue.
 
         Raises:
-            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, a
-                setting is out of range, or batches of one item are to wait.
+            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, the
+                type has one and `replace` is False, a setting is out of range, or batches of one
+                item are to wait.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         options = handler_options(
             weight=weight,
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=blocking_keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         self._add_handlers(item_type, [blocking_methods(handler)], options)
 
     def add_handler_factory(
         self,
         item_type: type[H] | str,
-        factory: Callable[[], SupportsConsume[H]],
+        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Any]],
         *,
         partitions: int,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
@@ -161,6 +193,8 @@ class BatchQueue(_core.Queue, Generic[T]):
             factory: Makes one handler. It is called once per partition, immediately.
             partitions: Number of partitions and handlers, 1 to 1 024. If the queue has a fixed
                 number of partitions, at most that number.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
@@ -168,36 +202,44 @@ class BatchQueue(_core.Queue, Generic[T]):
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, the factory does not return
-                handlers, a setting is out of range, the selector is not by type, or the type was
-                registered before with another number of partitions.
+                handlers, the type has a handler and `replace` is False, a setting is out of range,
+                the selector is not by type, or the type was registered before with another number
+                of partitions.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
+        check_item_type(item_type, self.config, subclasses=subclasses)
         check_factory(factory, partitions)
         options = handler_options(
             max_batch_items=max_batch_items,
             max_delay_ms=max_delay_ms,
             retry=retry,
             dead_letter=blocking_keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
         )
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
         self._add_handlers(item_type, handlers, options)
 
     def handler(
         self,
-        item_type: type[Any] | str,
+        item_type: type[H] | str,
         *,
         weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
         max_batch_items: int | None = None,
         max_delay_ms: float | None = None,
         retry: RetryPolicy | None = None,
         dead_letter: DeadLetterHandler[H] | None = None,
-    ) -> Callable[[Any], Any]:
+    ) -> HandlerDecorator[H]:
         """Register the decorated function, or an instance of the decorated class, as a handler.
 
         Args:
             item_type: A class or a tag, as in `add_handler`.
             weight: As in `add_handler`.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
             max_batch_items: As in `add_handler`.
             max_delay_ms: As in `add_handler`.
             retry: As in `add_handler`.
@@ -205,13 +247,20 @@ class BatchQueue(_core.Queue, Generic[T]):
 
         Returns:
             A decorator that returns the decorated object unchanged.
+
+        Raises:
+            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
+                the decorator is applied.
         """
+        check_decorated_type(item_type)
 
         def register(handler: Any) -> Any:
             self.add_handler(
                 item_type,
                 handler() if isinstance(handler, type) else handler,
                 weight=weight,
+                replace=replace,
+                subclasses=subclasses,
                 max_batch_items=max_batch_items,
                 max_delay_ms=max_delay_ms,
                 retry=retry,
@@ -224,6 +273,25 @@ class BatchQueue(_core.Queue, Generic[T]):
     def stats(self) -> BatchQueueStats:
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
         return BatchQueueStats.from_snapshot(self._stats())
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, before and after balancing.
+
+        The load of a partition is the time that handlers were called for its items; before any
+        call has taken time, the items that producers tried to enqueue. The picture shows where it
+        would be if no partition had moved, and where it is now. The tip of each partition names
+        its types.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, whatever its name.
+
+        Raises:
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.display.picture import draw
+
+        draw(self.stats(), path)
 
     def __enter__(self) -> Self:
         """Return the queue."""
@@ -242,6 +310,11 @@ class BatchQueue(_core.Queue, Generic[T]):
             return f"<BatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
         except QueueForkedError:
             return f"<BatchQueue {self.name!r} made before a fork>"
+
+    def _repr_html_(self) -> str:
+        from batchqueue.display.html import queue_html
+
+        return queue_html(self)
 
 
 def blocking_keeper(dead_letter: DeadLetterHandler[Any] | None) -> HandlerMethods | None:
@@ -265,7 +338,7 @@ def start_core_queue(
         methods: Finds the methods of a consumer.
     """
     selector = config.effective_selector
-    return _core.Queue.__new__(
+    queue: Q = _core.Queue.__new__(
         cls,
         name,
         config,
@@ -273,17 +346,19 @@ def start_core_queue(
         _consumers(config, methods),
         config.consumer_factory is not None,
         None if config.dead_letter is None else methods(config.dead_letter),
-    )  # type: ignore[return-value] # the stub of `Queue` names the class itself
+        None if config.default_handler is None else methods(config.default_handler),
+    )  # type: ignore[assignment] # the stub of `Queue` names the class itself
+    note_queue(queue)
+    return queue
 
 
 def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[HandlerMethods]:
     if config.consumer is not None:
         return [methods(config.consumer)]
     if config.consumer_factory is not None:
-        # A queue on a shared scheduler has one drain task.
-        count = (
-            1 if config.threads is None else _core.thread_count(config.threads, config.partitions)
-        )
+        # A queue on a shared scheduler, or inline, has one drain task.
+        threads = None if config.inline else config.threads
+        count = 1 if threads is None else _core.thread_count(threads, config.partitions)
         return [methods(config.consumer_factory()) for _ in range(count)]
     return []
 

@@ -270,7 +270,22 @@ RULES: dict[str, list[str]] = {
         "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
     "CompensateForLoop": ["it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"],
+    # What a stage of a pipeline admits; what Python adds to it is in `pipeline_support.mutants`.
+    "LargeChunkAlone": [
+        "unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes",
+        "py:pipeline/runner/test_gate.py -k empty_stage_admits_any_chunk",
+    ],
+    "StageBytes": ["unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes"],
+    "WorkerRows": ["unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes"],
+    "TurnAtTheGate": [
+        "unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes",
+        "unit:stages::tests::a_chunk_that_waits_is_inside_before_its_thread_wakes",
+    ],
+    "PassWaitingWorker": ["unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes"],
+    "LeastHeldWorker": ["unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes"],
     "ExitGuard": ["py:core/promises/test_p9_exit.py"],
     "ForkGeneration": ["py:core/promises/test_p9_fork.py"],
     "CheckSignals": ["py:core/promises/test_p9_signals.py"],
+    "AbandonFutures": ["py:core/results/test_ends.py"],
+    "SkipCancelled": ["py:core/results/test_cancel.py"],
 }

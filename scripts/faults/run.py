@@ -1,19 +1,27 @@
 """Turns off the rules one after the other, and checks that the tests which guard each one fail.
 
-`rules.py` lists the rules and their tests. First all of these tests must pass with every rule in
-place, in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
+`rules.py` lists the rules of the core, which has a switch for each in a build with the feature
+`faults`. The rules of pipelines have none: `pipeline_support.mutants` lists them, and their tests
+run on a copy of the package without the rule. First all tests must pass with every rule in place,
+in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "python" / "support"))
+
+from pipeline_support.mutants import MUTANTS  # noqa: E402 - it is beside the tests
+from pipeline_support.mutants.mutant import run_guard  # noqa: E402
+
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 SITE = TARGET / "faults-site"
 TIME_LIMIT_S = 120
@@ -26,16 +34,27 @@ TRIES = 3
 """Runs of a test without its rule: real threads can be lucky, but not three times in a row."""
 
 
+WITHOUT = {mutant.rule: mutant for mutant in MUTANTS}
+GUARDS = {
+    **RULES,
+    **{
+        rule: [f"pipeline:{guard}" for guard in without.guards] for rule, without in WITHOUT.items()
+    },
+}
+"""The tests of each rule, by their kinds."""
+
+
 class Outcome(NamedTuple):
     """How a command ended, and what it printed."""
 
     passed: bool
+    is_red: bool
     output: str
 
 
 def build(kinds: set[str]) -> None:
     """Build these kinds of tests, with the switches of the rules compiled in."""
-    for kind in sorted(kinds - {"py"}):
+    for kind in sorted(kinds - {"py", "pipeline"}):
         cargo(kind, "--no-run")
     if "py" not in kinds:
         return
@@ -96,6 +115,9 @@ def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
 def outcome(test: str, rule: str = "") -> Outcome:
     """Run a test."""
     kind, name = test.split(":", 1)
+    if kind == "pipeline":
+        with tempfile.TemporaryDirectory() as folder:
+            return Outcome(*run_guard(name, WITHOUT[rule].write(Path(folder)) if rule else None))
     if kind in ("loom", "unit", "it"):
         return cargo(kind, "--", "--exact", name, rule=rule)
     path, *options = name.split()
@@ -120,11 +142,13 @@ def run(command: list[str], *, rule: str = "", check: bool = False, **variables:
         )
     except subprocess.TimeoutExpired as expired:
         printed = (expired.stdout or b"").decode(errors="replace")
-        return Outcome(passed=False, output=f"{printed}\nnot done after {limit} s")
+        output = f"{printed}\nnot done after {limit} s"
+        return Outcome(passed=False, is_red=True, output=output)
     output = done.stdout.decode(errors="replace")
     if check and done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{output}")
-    return Outcome(passed=done.returncode == 0, output=output)
+    passed = done.returncode == 0
+    return Outcome(passed=passed, is_red=not passed, output=output)
 
 
 def main() -> int:
@@ -139,17 +163,17 @@ def main() -> int:
         help="every N-th of these rules, from the K-th: 2/4 is the second, the sixth, ...",
     )
     args = parser.parse_args()
-    if unknown := sorted(set(args.names) - set(RULES)):
-        parser.error(f"rule {', '.join(unknown)} is not known: give some of {', '.join(RULES)}")
+    if unknown := sorted(set(args.names) - set(GUARDS)):
+        parser.error(f"rule {', '.join(unknown)} is not known: give some of {', '.join(GUARDS)}")
     part, _, parts = args.part.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(RULES)):
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= len(GUARDS)):
         parser.error(
-            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(RULES)}, as in 2/4"
+            f"--part {args.part}: give K/N with K from 1 to N, and N up to {len(GUARDS)}, as in 2/4"
         )
     chosen = {
-        name: RULES[name] for name in (args.names or list(RULES))[int(part) - 1 :: int(parts)]
+        name: GUARDS[name] for name in (args.names or list(GUARDS))[int(part) - 1 :: int(parts)]
     }
-    print(f"faults: {len(chosen)} of {len(RULES)}: {' '.join(chosen)}", flush=True)
+    print(f"faults: {len(chosen)} of {len(GUARDS)}: {' '.join(chosen)}", flush=True)
     tests = sorted({test for guards in chosen.values() for test in guards})
     build({test.partition(":")[0] for test in tests})
     wrong = 0
@@ -161,9 +185,9 @@ def main() -> int:
             print(f"{test}: RED with every rule in place\n{with_all_rules.output}", flush=True)
     for rule, guards in chosen.items():
         for test in guards:
-            red = any(not outcome(test, rule).passed for _ in range(TRIES))
+            red = any(outcome(test, rule).is_red for _ in range(TRIES))
             wrong += not red
-            print(f"{rule:26} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
+            print(f"{rule:30} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
     total = sum(map(len, chosen.values()))
     print(f"{total + len(tests) - wrong} passed, {wrong} failed")
     return 1 if wrong else 0

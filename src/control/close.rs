@@ -86,6 +86,7 @@ impl<T: Item> Shared<T> {
         let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
         let produced: u64 = self.route.partitions().map(Partition::pushed_under_gate).sum();
         control.abandoned = produced - settled;
+        let calls = self.long_calls(Instant::now());
         self.ending.expire();
         let abandoned = control.abandoned;
         drop(control);
@@ -93,16 +94,19 @@ impl<T: Item> Shared<T> {
         self.ending.running().notify();
         self.flushes.notify();
         self.retirements.end_all();
+        self.host.note_abandoned();
         if abandoned == 0 && !self.ending.running().is_empty() {
             let name = &self.name;
             self.host.log(&format!(
-                "queue {name}: shutdown ran out of time while handlers were closing"
+                "queue {name}: shutdown ran out of time while handlers were closing{}",
+                self.describe(&calls)
             ));
         }
         if abandoned > 0 {
             let name = &self.name;
             self.host.log(&format!(
-                "queue {name}: shutdown ran out of time and abandoned {abandoned} items"
+                "queue {name}: shutdown ran out of time and abandoned {abandoned} items{}",
+                self.describe(&calls)
             ));
         }
         // A drain thread that hangs does not come to its end, where it would log them.

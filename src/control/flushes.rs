@@ -72,6 +72,16 @@ impl Flushes {
 }
 
 impl<T: Item> Shared<T> {
+    /// Whether all that was accepted has been handled. What lingers does so no longer, if a flush
+    /// waits.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+    pub(crate) fn is_all_handled(&self) -> bool {
+        // Each partition is asked, so that none lingers.
+        let open = self.route.partitions().filter(|it| it.begin_flush() > it.completed()).count();
+        let is_settled = |it: Arc<DeadLetterBox<T>>| it.settled() >= it.posted();
+        open == 0 && self.dead_letters.with_letters().into_iter().all(is_settled)
+    }
+
     /// See `BatchQueue::flush`.
     pub(crate) fn flush<P: Pause>(
         &self,

@@ -7,8 +7,10 @@
 //! | backlog | control thread, supervisor, the helper, under its lock | the same |
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use crate::control::helpers::spawn_helper;
+use crate::control::watchdog::{HostWitness, Witness};
 use crate::flow::handler::host::Host;
 use crate::item::Item;
 use crate::sync::{Arc, Mutex};
@@ -17,19 +19,36 @@ use crate::sync::{Arc, Mutex};
 const MOST_LINES: usize = 1_000;
 
 /// A line for the log.
-#[derive(Debug)]
 pub(crate) enum Line {
     /// Something may need the operator's attention.
     Warning(String),
+    /// The same, with names or stacks of threads, which the helper asks for.
+    Later(LaterLine),
     /// About normal operation.
     Info(String),
 }
 
+type LaterLine = Box<dyn FnOnce(&dyn Witness) -> String + Send>;
+
 impl Line {
-    pub(crate) fn log<T: Item>(&self, host: &dyn Host<T>) {
+    pub(crate) fn later(line: impl FnOnce(&dyn Witness) -> String + Send + 'static) -> Self {
+        Self::Later(Box::new(line))
+    }
+
+    pub(crate) fn log<T: Item>(self, host: &dyn Host<T>) {
         match self {
-            Self::Warning(line) => host.log(line),
-            Self::Info(line) => host.inform(line),
+            Self::Warning(line) => host.log(&line),
+            Self::Later(line) => host.log(&line(&HostWitness(host))),
+            Self::Info(line) => host.inform(&line),
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Warning(line) | Self::Info(line) => f.write_str(line),
+            Self::Later(_) => f.write_str("a line to be written"),
         }
     }
 }
@@ -54,10 +73,14 @@ impl LogHelper {
         let (host, queue, leave) = (host.clone(), queue.to_owned(), Leave(self.clone()));
         // If the system has no thread left, the next line tries again.
         let _ = spawn_helper("batchqueue-log", move || {
-            let leave = leave;
-            while let Some(line) = leave.0.next(&queue) {
-                line.log(&*host);
-            }
+            let of_lines = host.clone();
+            // As a thread of the host, which shows its name in the log.
+            host.live(Box::new(move || {
+                let leave = leave;
+                while let Some(line) = leave.0.next(&queue) {
+                    line.log(&*of_lines);
+                }
+            }));
         });
     }
 

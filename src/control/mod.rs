@@ -18,6 +18,7 @@
 //! | `serving` | how many types each handler instance serves |
 //! | `flushes` | threads that wait until what was accepted has been handled |
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
+//! | `watchdog` | log lines about calls, producers and items that take long |
 //! | `waits` | handlers that wait for queues, and which of these waits would never end |
 
 mod agenda;
@@ -48,4 +49,5 @@ mod supervisor_tests;
 mod take_over;
 pub(crate) mod thread_slots;
 pub(crate) mod waits;
+pub(crate) mod watchdog;
 mod whereabouts;

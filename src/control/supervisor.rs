@@ -9,6 +9,9 @@
 //!
 //! A queue that has had no turn for a second is visited no more; its next turn asks for visits
 //! again. The supervisor calls no user code, so that no queue can hold it up.
+//!
+//! The same thread visits each queue for its [`watchdog`](super::watchdog), in separate visits:
+//! also one with a single drain thread, and one that is idle.
 
 use crate::control::agenda::{Agenda, Duty};
 use crate::control::log_helper::Line;
@@ -27,8 +30,8 @@ static SUPERVISOR: Forgettable<Agenda<Supervise>> = Forgettable::new();
 
 struct Supervise;
 
-/// A queue with several drain threads.
-trait Supervised: Send + Sync {
+/// What the thread visits: a queue with several drain threads, or the watchdog of a queue.
+pub(super) trait Supervised: Send + Sync {
     /// Returns after what time another tick must follow.
     fn tick(self: Arc<Self>) -> Option<Duration>;
 }
@@ -66,6 +69,23 @@ pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
         supervisor.unregister(shared.address());
         // A visit must not hold the last reference: it would drop the user's handlers.
         supervisor.wait_unvisited(shared.address());
+    }
+}
+
+/// Visits something else, for the first time after `first`. If the system has no thread left, the
+/// first turn of a queue tries again.
+pub(super) fn add_visits(visited: Weak<dyn Supervised>, first: Duration) {
+    let supervisor = SUPERVISOR.get();
+    supervisor.register(visited, Some(first));
+    let _ = supervisor.start();
+}
+
+/// Ends these visits, by address, and waits for one that is under way if the caller `waits`.
+pub(super) fn end_visits(visited: usize, waits: bool) {
+    let supervisor = SUPERVISOR.get();
+    supervisor.unregister(visited);
+    if waits {
+        supervisor.wait_unvisited(visited);
     }
 }
 

@@ -107,6 +107,7 @@ impl<T: Item> Shared<T> {
         if dedicated::start_spare(self, thread).is_err() {
             // The system has no thread left; the next visit tries again.
             self.threads[thread].set_running(false);
+            self.ending.running().begin_end();
             self.ending.running().count_out();
             return None;
         }

@@ -8,6 +8,7 @@
 //! | `progress` | drain thread `i` | control side, supervisor |
 //! | `reach`, `has_run`, `is_dismissed` | supervisor | drain threads; statistics |
 //! | `in_slow_call` | drain thread `i` | supervisor |
+//! | `runner` | drain thread `i`, or the worker that runs it, under its lock | watchdog |
 //! | `is_running` | see `control/spares.rs` | all threads |
 
 use std::ops::Index;
@@ -20,7 +21,10 @@ use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
 use crate::rules::{Rule, rule_off};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Duration, Ordering, fence};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Duration, Mutex, Ordering, fence,
+};
+use crate::thread_context::KnownThread;
 
 /// No partition has this number.
 const OUTSIDE: usize = usize::MAX;
@@ -47,6 +51,8 @@ pub(crate) struct ThreadSlot {
     reach: AtomicU8,
     /// Whether it is in a call that was expected to be slow.
     in_slow_call: AtomicBool,
+    /// The thread that it is, or, on a pool, the worker that runs it.
+    runner: Mutex<Option<Arc<KnownThread>>>,
 }
 
 /// How the supervisor last found a thread.
@@ -91,6 +97,7 @@ impl ThreadSlot {
             is_dismissed: AtomicBool::new(false),
             reach: AtomicU8::new(Reach::Here as u8),
             in_slow_call: AtomicBool::new(false),
+            runner: Mutex::new(None),
         }
     }
 
@@ -189,7 +196,20 @@ impl ThreadSlot {
         self.has_run.load(Ordering::Relaxed)
     }
 
+    /// The thread that runs it, or did last.
+    pub(crate) fn runner(&self) -> Option<Arc<KnownThread>> {
+        self.runner.lock().clone()
+    }
+
     // ---- called by the drain thread itself ------------------------------------------------------
+
+    /// When a thread begins to run it.
+    pub(crate) fn set_runner(&self, thread: Arc<KnownThread>) {
+        let mut runner = self.runner.lock();
+        if !runner.as_ref().is_some_and(|known| Arc::ptr_eq(known, &thread)) {
+            *runner = Some(thread);
+        }
+    }
 
     pub(crate) fn set_in_slow_call(&self, is_in: bool) {
         // Relaxed: as in `in_slow_call`.

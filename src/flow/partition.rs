@@ -27,10 +27,11 @@
 //! in the hand of a thread. `pushed - released` items, those queued and those held, count against
 //! the bound; `partition/room.rs` has it.
 
-mod counts;
+pub(crate) mod counts;
 pub(crate) mod gate;
 mod linger;
 mod put;
+mod put_times;
 pub(crate) mod ready;
 mod room;
 pub(super) mod run;
@@ -262,7 +263,12 @@ impl<T> Partition<T> {
         if put == 0 {
             return Signal::Nothing;
         }
-        let quiet = if gate.lingers { self.note_put(gate, was_empty, put) } else { Quiet::Not };
+        let quiet = if gate.lingers {
+            self.note_put(gate, was_empty, put)
+        } else {
+            self.note_time(gate, put);
+            Quiet::Not
+        };
         if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
             self.ready.set();
         }

@@ -8,6 +8,7 @@ mod weighted;
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
 use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
+use crate::control::watchdog::WatchedWait;
 use crate::error::ProduceError;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
@@ -168,6 +169,7 @@ impl<T: Item> Shared<T> {
         if wait.begin() {
             let Ok(worker) = self.compensate() else { return Err(Refusal::Reentrant(None)) };
             wait.compensation = worker;
+            wait.watched = self.watch_wait(partition.index, key);
             if deadline.is_none() {
                 wait.recorded = self.record_wait(partition, key);
             }
@@ -197,6 +199,8 @@ impl<T: Item> Shared<T> {
 struct ProducerWait {
     has_begun: bool,
     compensation: Option<Compensation>,
+    /// For the watchdog.
+    watched: Option<WatchedWait>,
     recorded: Option<Waiting>,
 }
 

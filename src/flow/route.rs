@@ -244,6 +244,11 @@ impl<T> Route<T> {
         self.idle_handlers.of(is_mine)
     }
 
+    /// Whether there is any, as `idle_handlers` would find it.
+    pub(crate) fn has_idle_handlers(&self) -> bool {
+        self.idle_handlers.any()
+    }
+
     /// Whether a handler is still one of them.
     pub(crate) fn lists_idle(&self, handler: &HandlerRef<T>) -> bool {
         self.idle_handlers.includes(handler)

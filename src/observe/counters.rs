@@ -4,6 +4,7 @@
 //! snapshot a consistent view, and to give an expired shutdown a cut-off between *handled* and
 //! *abandoned*.
 
+use super::histogram::Histogram;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
@@ -146,16 +147,63 @@ impl ThreadTally {
     }
 }
 
-/// What the handlers of one type were given. Written after each batch.
+/// One call of a handler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallFigures {
+    pub(crate) items: usize,
+    pub(crate) took: Duration,
+    /// How long the oldest of its items has waited for it, if no call had them before.
+    pub(crate) waited: Option<Duration>,
+}
+
+/// What the handlers of one type were given. Written once per call.
 #[derive(Debug)]
 pub(crate) struct HandlerTally(QuickMutex<HandlerCounts>);
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerCounts {
     pub(crate) consumed: u64,
     pub(crate) failed: u64,
     pub(crate) batches: u64,
     pub(crate) ns_per_item: f64,
+    /// The time of each call, in nanoseconds.
+    pub(crate) calls: Histogram,
+    /// The items of each call.
+    pub(crate) batch_items: Histogram,
+    /// How long the oldest item of each batch has waited for its first call, in nanoseconds.
+    pub(crate) waits: Histogram,
+}
+
+impl HandlerCounts {
+    #[inline]
+    fn note_call(&mut self, call: CallFigures) {
+        self.calls.record(nanoseconds(call.took));
+        self.batch_items.record(call.items as u64);
+        if let Some(waited) = call.waited {
+            self.waits.record(nanoseconds(waited));
+        }
+    }
+
+    /// Adds what other handlers were given.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn merge(&mut self, other: &Self) {
+        let batches = self.batches + other.batches;
+        if batches > 0 {
+            let total = self.ns_per_item * self.batches as f64;
+            let more = other.ns_per_item * other.batches as f64;
+            self.ns_per_item = (total + more) / batches as f64;
+        }
+        self.batches = batches;
+        self.consumed += other.consumed;
+        self.failed += other.failed;
+        self.calls.merge(&other.calls);
+        self.batch_items.merge(&other.batch_items);
+        self.waits.merge(&other.waits);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Default for HandlerTally {
@@ -166,8 +214,19 @@ impl Default for HandlerTally {
 
 impl HandlerTally {
     #[allow(clippy::cast_precision_loss)]
-    pub(crate) fn settle(&self, consumed: u64, failed: u64, took: Duration) {
+    /// Counts items that are settled, after tries that took so long in all. `call`: the last of
+    /// them, unless it was noted.
+    pub(crate) fn settle(
+        &self,
+        consumed: u64,
+        failed: u64,
+        took: Duration,
+        call: Option<CallFigures>,
+    ) {
         let mut counts = self.0.lock();
+        if let Some(call) = call {
+            counts.note_call(call);
+        }
         let newest = took.as_nanos() as f64 / (consumed + failed) as f64;
         counts.ns_per_item = if counts.batches == 0 {
             newest
@@ -179,7 +238,17 @@ impl HandlerTally {
         counts.failed += failed;
     }
 
+    /// Notes a call that settled nothing.
+    pub(crate) fn note_call(&self, call: CallFigures) {
+        self.0.lock().note_call(call);
+    }
+
     pub(crate) fn counts(&self) -> HandlerCounts {
-        *self.0.lock()
+        self.0.lock().clone()
+    }
+
+    /// Reads the counts under their lock.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&HandlerCounts) -> R) -> R {
+        read(&self.0.lock())
     }
 }

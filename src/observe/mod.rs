@@ -2,12 +2,18 @@
 //! parts of a queue hand their counts in; nothing here imports them.
 
 mod counters;
+mod histogram;
+mod measuring;
 mod stats;
 mod throttle;
 
 pub(crate) use counters::{
-    CallTime, Calling, HandlerTally, Outcome, PartitionCounts, STUCK_AFTER, ThreadFigures,
-    ThreadTally,
+    CallFigures, CallTime, Calling, HandlerCounts, HandlerTally, Outcome, PartitionCounts,
+    STUCK_AFTER, ThreadFigures, ThreadTally,
 };
-pub use stats::{DrainThreadStats, HandlerStats, PartitionStats, Stats};
+pub use histogram::Histogram;
+#[cfg(not(loom))]
+pub use measuring::measure;
+pub(crate) use measuring::measures;
+pub use stats::{DrainThreadStats, HandlerHistograms, HandlerStats, PartitionStats, Stats};
 pub(crate) use throttle::{Due, Others, Throttle};

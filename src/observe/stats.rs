@@ -1,6 +1,7 @@
 //! Statistics: a snapshot of a queue.
 
 use super::counters::{Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures};
+use super::histogram::Histogram;
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Duration, Instant};
@@ -36,6 +37,8 @@ pub struct Stats {
     pub held: u64,
     /// Items in a running call.
     pub in_flight: u64,
+    /// How long the oldest item waits that no call has had yet; zero if there is none.
+    pub oldest_age: Duration,
     /// Runs of the balancer, skipped and refused plans included.
     pub rebalances: u64,
     /// Partitions that it gave to another drain thread.
@@ -49,7 +52,8 @@ pub struct Stats {
     pub longest_handoff: Duration,
     /// The partitions, by index.
     pub partitions: Vec<PartitionStats>,
-    /// The registered types.
+    /// The registered types; with a consumer, or one for each thread, one entry for all of them,
+    /// with the key [`TypeKey::CONSUMER`].
     pub handlers: Vec<HandlerStats>,
     /// Drain threads, without spare ones.
     pub thread_count: usize,
@@ -75,6 +79,7 @@ impl Stats {
             queued: 0,
             held: 0,
             in_flight: 0,
+            oldest_age: Duration::ZERO,
             rebalances: 0,
             moves: 0,
             taken_over: 0,
@@ -116,15 +121,27 @@ impl Stats {
         });
     }
 
-    /// Adds a type that has a handler.
-    pub(crate) fn add_handler(&mut self, key: TypeKey, counts: HandlerCounts) {
+    /// Adds a type that has a handler, which a thread has been inside for so long.
+    pub(crate) fn add_handler(&mut self, key: TypeKey, counts: &HandlerCounts, in_call: Duration) {
+        let calls = &counts.calls;
         self.handlers.push(HandlerStats {
             key,
             consumed: counts.consumed,
             failed: counts.failed,
             batches: counts.batches,
             ns_per_item: counts.ns_per_item,
+            call_p50: Duration::from_nanos(calls.quantile(0.5)),
+            call_p99: Duration::from_nanos(calls.quantile(0.99)),
+            call_max: Duration::from_nanos(calls.max()),
+            batch_items_mean: counts.batch_items.mean(),
+            in_call,
         });
+    }
+
+    /// Items wait since then that no call has had.
+    pub(crate) fn add_waiting(&mut self, since: Option<Instant>, now: Instant) {
+        let age = since.map(|since| now.saturating_duration_since(since));
+        self.oldest_age = self.oldest_age.max(age.unwrap_or_default());
     }
 
     /// Adds the next partition. `expired`: what it holds is abandoned, and no longer in use.
@@ -154,6 +171,7 @@ impl Stats {
             used: queued + unsettled,
             owner,
             attempts: counts.attempts,
+            busy: counts.calls.total,
             types,
         });
     }
@@ -202,6 +220,8 @@ pub struct PartitionStats {
     pub owner: usize,
     /// Puts that were begun.
     pub attempts: u64,
+    /// How long handlers were called for its items so far.
+    pub busy: Duration,
     /// The types routed to it.
     pub types: Vec<TypeKey>,
 }
@@ -219,6 +239,37 @@ pub struct HandlerStats {
     pub batches: u64,
     /// Moving average of the time in `consume` per item, waiting for the handler excluded.
     pub ns_per_item: f64,
+    /// Half of the calls of `consume` took no longer, to an eighth. All tries count as calls.
+    pub call_p50: Duration,
+    /// 99 % of the calls took no longer, to an eighth.
+    pub call_p99: Duration,
+    /// The longest call so far.
+    pub call_max: Duration,
+    /// Items per call.
+    pub batch_items_mean: f64,
+    /// How long the call takes so far that runs now, the longest if there are several; otherwise
+    /// zero.
+    pub in_call: Duration,
+}
+
+/// The histograms of one registered type at one moment. All tries count as calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HandlerHistograms {
+    /// How long the oldest item of each batch has waited from its put to its first call, in
+    /// nanoseconds. The put of the first item of its segment, or of its run of puts, counts as its
+    /// own, so the value may be too large, and never too small.
+    pub waits: Histogram,
+    /// The items of each call.
+    pub batch_items: Histogram,
+    /// The time of each call, in nanoseconds.
+    pub calls: Histogram,
+}
+
+impl From<HandlerCounts> for HandlerHistograms {
+    fn from(counts: HandlerCounts) -> Self {
+        let HandlerCounts { calls, batch_items, waits, .. } = counts;
+        Self { waits, batch_items, calls }
+    }
 }
 
 /// One drain thread at one moment.

@@ -1,6 +1,6 @@
 //! `Aggregator`: grouped aggregation, which drain threads run without the interpreter.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -177,8 +177,16 @@ fn measure_of(
 /// The core of `batchqueue.aggregation.Aggregator`.
 #[pyclass(name = "Aggregator", frozen, subclass, module = "batchqueue._core")]
 pub(crate) struct PyAggregator {
-    pub(super) aggregating: Arc<Aggregating>,
+    life: Life,
+    aggregation: Aggregation,
+}
+
+/// The groups in the process with one generation.
+struct Life {
+    aggregating: Arc<Aggregating>,
     generation: u32,
+    /// Those of a forked child whose queue was restarted, in the child.
+    next: OnceLock<Box<Life>>,
 }
 
 #[pymethods]
@@ -211,12 +219,18 @@ impl PyAggregator {
         let due_at = due_at.ok_or_else(|| {
             ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less"))
         })?;
-        let kept = KeptGroups { aggregator: Aggregator::new(aggregation), due_at, dropped: 0 };
+        let kept =
+            KeptGroups { aggregator: Aggregator::new(aggregation.clone()), due_at, dropped: 0 };
         let next_worker = next_worker.map(GuardedRef::new);
         let pyarrow = has_pyarrow(py)?;
         let aggregating =
             Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };
-        Ok(Self { aggregating: Arc::new(aggregating), generation: generation() })
+        let life = Life {
+            aggregating: Arc::new(aggregating),
+            generation: generation(),
+            next: OnceLock::new(),
+        };
+        Ok(Self { life, aggregation })
     }
 
     /// Aggregate a list of Arrow data: rows, or partials of an equal aggregation.
@@ -318,7 +332,7 @@ impl PyAggregator {
     /// Whether there is a next worker, to which the groups are emitted.
     #[getter]
     fn emits(&self) -> bool {
-        self.aggregating.emits()
+        self.life.aggregating.emits()
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -336,16 +350,50 @@ impl PyAggregator {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A drain thread that uses the aggregator holds a reference to it, so it is not garbage
         // then.
-        visit.call(self.aggregating.next_worker.as_deref())
+        visit.call(self.life.aggregating.next_worker.as_deref())
     }
 }
 
 impl PyAggregator {
+    /// What a queue of this process feeds: in a forked child an empty aggregator, because what the
+    /// parent's has belongs to the parent, and its lock may be held for ever.
+    fn for_queue(&self, py: Python<'_>) -> Arc<Aggregating> {
+        let mut life = &self.life;
+        while life.generation != generation() {
+            life = life.next.get_or_init(|| {
+                let former = &life.aggregating;
+                let kept = KeptGroups {
+                    aggregator: Aggregator::new(self.aggregation.clone()),
+                    due_at: Instant::now() + former.flush_period,
+                    dropped: 0,
+                };
+                let next_worker = former.next_worker.as_deref();
+                let aggregating = Aggregating {
+                    kept: Mutex::new(kept),
+                    next_worker: next_worker.map(|worker| GuardedRef::new(worker.clone_ref(py))),
+                    flush_period: former.flush_period,
+                    pyarrow: former.pyarrow,
+                };
+                Box::new(Life {
+                    aggregating: Arc::new(aggregating),
+                    generation: generation(),
+                    next: OnceLock::new(),
+                })
+            });
+        }
+        life.aggregating.clone()
+    }
+
     /// The aggregator, unless this is a forked child: a drain thread that does not exist here may
     /// hold the lock, and may have aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
-        if self.generation == generation() {
-            return Ok(&self.aggregating);
+        let mut life = &self.life;
+        loop {
+            if life.generation == generation() {
+                return Ok(&life.aggregating);
+            }
+            let Some(next) = life.next.get() else { break };
+            life = next;
         }
         Err(QueueForkedError::new_err(
             "this Aggregator was made before a fork, and drain threads of the parent process may \
@@ -377,5 +425,5 @@ pub(super) fn aggregating_of(instance: &Bound<'_, PyAny>) -> PyResult<Option<Arc
     let Ok(aggregator) = instance.cast::<PyAggregator>() else { return Ok(None) };
     let own = instance.py().get_type::<PyAggregator>().getattr("consume")?;
     let is_own = instance.get_type().getattr("consume")?.is(&own);
-    Ok(is_own.then(|| aggregator.get().aggregating.clone()))
+    Ok(is_own.then(|| aggregator.get().for_queue(instance.py())))
 }

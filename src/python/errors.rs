@@ -1,16 +1,11 @@
 //! The errors of the core as exceptions of Python.
 
-use std::fmt::Display;
-
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 
-use super::exceptions::{
-    BatchQueueError, ConfigError, ProduceTimeoutError, QueueClosedError, QueueForkedError,
-    ReentrantProduceError,
-};
+use super::exceptions::{BatchQueueError, ConfigError, QueueClosedError, QueueForkedError};
+use crate::FlushError;
 use crate::arrow::aggregate::AggregateError;
-use crate::{FlushError, ProduceError};
 
 impl From<crate::ConfigError> for PyErr {
     fn from(error: crate::ConfigError) -> Self {
@@ -47,30 +42,37 @@ pub(crate) fn too_late(name: &str) -> PyErr {
     ))
 }
 
-/// A refusal as an exception, or `None` if the return value of the call reports it.
-pub(crate) fn refused<T, E: Into<PyErr> + Display>(
-    py: Python<'_>,
-    refusal: ProduceError<T, E>,
-    accepted: usize,
-) -> Option<PyErr> {
-    let text = match &refusal {
-        ProduceError::Full(_) | ProduceError::Closed(_) => return None,
-        other => other.to_string(),
-    };
-    Some(match refusal {
-        ProduceError::TimedOut { .. } => ProduceTimeoutError::new_err((text, accepted)),
-        ProduceError::Interrupted(_, interrupt) => {
-            let interrupt = interrupt.into();
-            // An exception that refuses attributes is still the one to raise.
-            let _ = interrupt.value(py).setattr("accepted", accepted);
-            interrupt
-        }
-        _ => {
-            let reentrant = ReentrantProduceError::new_err(text);
-            let _ = reentrant.value(py).setattr("accepted", accepted);
-            reentrant
-        }
-    })
+/// An error of what the caller gave, after some items were accepted.
+pub(crate) fn after_some(py: Python<'_>, error: PyErr, accepted: usize) -> PyErr {
+    let value = error.value(py);
+    // An exception that refuses attributes or notes is still the one to raise.
+    let _ = value.setattr("accepted", accepted);
+    let note = format!("produce_many had enqueued the first {accepted} items when this was raised");
+    let _ = value.call_method1("add_note", (note,));
+    error
+}
+
+#[cold]
+pub(crate) fn not_iterable(items: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = items.py();
+    if !error.is_instance_of::<PyTypeError>(py) || items.hasattr("__iter__").unwrap_or(true) {
+        return error;
+    }
+    let kind = items.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "produce_many got a {kind}, which is not iterable; give a list or another iterable of \
+         items, or give one item to produce"
+    ))
+}
+
+/// `timeout` is given by name only.
+#[cold]
+pub(crate) fn misplaced(method: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let given = given.repr().map_or_else(|_| "...".to_owned(), |text| text.to_string());
+    PyTypeError::new_err(format!(
+        "{method} takes one positional argument, and {given} is a second one; give a timeout by \
+         name, in seconds: timeout={given}"
+    ))
 }
 
 pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool> {

@@ -4,13 +4,17 @@
 //! |---|---|
 //! | `event_loop` | a queue used from an event loop |
 //! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
+//! | `submit` | items with a future |
+//! | `life` | a queue in one process, and how a forked child restarts it |
 //! | `produce_arrow` | Arrow data, split into blocks of rows |
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
 //! | `item` | what goes into a queue: objects and rows |
+//! | `results` | the futures of submitted items |
 //! | `entries` | records of Redis streams, out of the bytes of a reply |
+//! | `stages` | what a stage of a pipeline holds, and what it does with its time |
 //! | `errors` | the errors of the core as exceptions of Python |
 //! | `interpreter` | guarded calls, pauses, forks |
 //! | `exceptions` | the exceptions of `batchqueue.exceptions` |
@@ -31,10 +35,14 @@ mod exceptions;
 mod handler;
 mod interpreter;
 mod item;
+mod life;
 mod process;
 mod produce_arrow;
 mod queue;
+mod results;
 mod snapshot;
+mod stages;
+mod submit;
 
 use pyo3::prelude::*;
 
@@ -46,16 +54,17 @@ mod _core {
     #[pymodule_export]
     use super::aggregator::PyAggregator;
     #[pymodule_export]
-    use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
+    use super::config::key::partition_of_key;
     #[pymodule_export]
-    use super::config::selector::partition_of_key;
+    use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
     #[pymodule_export]
     use super::entries::{PyEntries, PyReplyReader};
     #[pymodule_export]
     use super::event_loop::handler_call::HandlerCall;
     #[pymodule_export]
     use super::event_loop::nonblocking::{
-        flush_until, remove_handler_soon, room, shutdown_until, try_produce, try_produce_many,
+        flush_until, produce_arrow_until, remove_handler_soon, room, shutdown_until, try_produce,
+        try_produce_many, try_submit,
     };
     #[pymodule_export]
     use super::event_loop::pending_item::PyPendingItem;
@@ -65,6 +74,10 @@ mod _core {
     use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use super::queue::Queue;
+    #[pymodule_export]
+    use super::results::FutureBase;
+    #[pymodule_export]
+    use super::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
 
     /// The version of the package.
     #[pymodule_export]

@@ -8,8 +8,10 @@ use pyo3::prelude::*;
 
 use super::exceptions;
 use super::handler::{coroutine_type, forget_desks};
-use super::interpreter::{InterpreterPause, deadline_of, enter_child};
+use super::interpreter::{InterpreterPause, Timeout, deadline_of, enter_child};
 use super::item::{PyItem, has_gil};
+use super::life::forget_restarts;
+use super::results::future_class;
 use crate::control::balance::control_thread;
 use crate::control::helpers;
 use crate::control::scheduler::{forget_pools, live_pools};
@@ -63,9 +65,10 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     }
     let deadlines = live
         .iter()
-        .map(|LiveQueue { shutdown_timeout, .. }| deadline_of(*shutdown_timeout))
+        .map(|LiveQueue { shutdown_timeout, .. }| deadline_of(shutdown_timeout.map(Timeout)))
         .collect::<PyResult<Vec<_>>>()?;
     for (LiveQueue { queue, .. }, deadline) in live.iter().zip(deadlines).rev() {
+        py.detach(|| queue.end_inline());
         queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
     }
     wait_for_threads(py)
@@ -105,6 +108,7 @@ pub(crate) fn prepare_for_forks(py: Python<'_>) -> PyResult<()> {
     exceptions::import_all(py)?;
     coroutine_type(py)?;
     has_gil(py);
+    future_class(py)?;
     Ok(())
 }
 
@@ -121,4 +125,5 @@ pub(crate) fn after_fork_in_child() {
     waits::forget();
     forget_desks();
     forget_drain_thread();
+    forget_restarts();
 }

@@ -6,29 +6,57 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use pyo3::prelude::*;
 
-use super::errors::refused;
 use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
-use super::interpreter::InterpreterPause;
-use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow};
+use super::interpreter::{InterpreterPause, StoppablePause, Timeout, deadline_of};
+use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused};
+use super::queue::{Queue, run_inline};
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 
 /// One call of `produce_arrow`.
-pub(super) struct ArrowProduce<'a> {
-    pub(super) queue: &'a BatchQueue<PyItem>,
-    pub(super) buffers: &'a Buffers,
-    pub(super) type_column: &'a str,
-    pub(super) registry: &'a HandlerRegistry,
-    pub(super) deadline: Option<Instant>,
+struct ArrowProduce<'a, 'py> {
+    queue: &'a BatchQueue<PyItem>,
+    buffers: &'a Buffers,
+    type_column: &'a str,
+    registry: &'a HandlerRegistry,
+    deadline: Option<Instant>,
+    /// A `threading.Event` that ends the call when it is set.
+    stop: Option<&'a Bound<'py, PyAny>>,
     /// Rows accepted so far.
-    pub(super) accepted: usize,
+    accepted: usize,
     /// Whether the queue was shut down meanwhile.
-    pub(super) is_closed: bool,
+    is_closed: bool,
 }
 
-impl ArrowProduce<'_> {
-    pub(super) fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+impl Queue {
+    /// `produce_arrow`, which ends when the event `stop` is set, if there is one.
+    pub(super) fn produce_rows(
+        &self,
+        batch: &Bound<'_, PyAny>,
+        type_column: &str,
+        timeout: Option<Timeout>,
+        stop: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let life = self.life()?;
+        let (queue, deadline) = (life.core()?, deadline_of(timeout)?);
+        let (registry, buffers) = (&life.registry, &life.buffers);
+        ArrowProduce {
+            queue,
+            registry,
+            buffers,
+            type_column,
+            deadline,
+            stop,
+            accepted: 0,
+            is_closed: false,
+        }
+        .produce(batch)
+    }
+}
+
+impl ArrowProduce<'_, '_> {
+    fn produce(mut self, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let py = data.py();
         if self.queue.selector() == Selector::Given {
             return Err(ConfigError::new_err(
@@ -67,14 +95,21 @@ impl ArrowProduce<'_> {
             let batch = batch.map_err(|error| {
                 BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
             })?;
-            for start in (0..batch.num_rows()).step_by(CHUNK_ROWS) {
-                let rows = CHUNK_ROWS.min(batch.num_rows() - start);
+            // A caller that drains the queue must not wait for room.
+            let is_inline = self.queue.is_inline();
+            let most =
+                if is_inline { self.queue.buffer_size().min(CHUNK_ROWS) } else { CHUNK_ROWS };
+            for start in (0..batch.num_rows()).step_by(most) {
+                let rows = most.min(batch.num_rows() - start);
                 self.chunk(py, &batch.slice(start, rows), column, pyarrow)?;
                 if self.is_closed {
                     return Ok(());
                 }
-                // While there is room, no wait checks for signals.
+                // While there is room, no wait checks for either.
                 py.check_signals()?;
+                if let Some(stop) = self.stop {
+                    StoppablePause(stop).check()?;
+                }
             }
         }
         Ok(())
@@ -97,10 +132,17 @@ impl ArrowProduce<'_> {
         for piece in pieces.pieces {
             let rows = piece.rows.len();
             let item = PyItem::rows(RowBlock::new(source.clone(), piece.rows, piece.key));
-            match self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)) {
+            let produced = match self.stop {
+                Some(stop) => {
+                    self.queue.produce_weighted(item, self.deadline, &mut StoppablePause(stop))
+                }
+                None => self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)),
+            };
+            match produced {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }
+            run_inline(py, self.queue);
         }
         Ok(())
     }

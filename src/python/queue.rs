@@ -1,46 +1,84 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::config::{CoreSettings, PyAssign, PySelector, Settings, run_for_caller};
-use super::errors::{flushed, forked, refused, too_late};
-use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter};
-use super::interpreter::{InterpreterPause, deadline_of, generation};
-use super::item::{ItemType, PyItem, Sequence};
-use super::process::{is_exiting, register};
-use super::produce_arrow::ArrowProduce;
-use super::snapshot::snapshot;
+use super::config::{PySelector, run_for_caller};
+use super::errors::{after_some, flushed, forked, misplaced, not_iterable, too_late};
+use super::handler::{HandlerMethods, HandlerOptions};
+use super::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
+use super::item::{ItemType, PyItem, Sequence, refused};
+use super::life::{Life, Recipe};
+use super::process::is_exiting;
+use super::results::FutureBase;
+use super::snapshot::{TypeHistograms, histograms, snapshot};
 use crate::BatchQueue;
-use crate::arrow::Buffers;
 use crate::rules::{Rule, rule_off};
+
+/// How many queues this process and its parents have made.
+static QUEUES: AtomicU64 = AtomicU64::new(0);
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is written in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
 pub(crate) struct Queue {
-    /// Taken out, and leaked, only by the destructor in a forked child.
-    core: Option<BatchQueue<PyItem>>,
-    generation: u32,
+    /// That in the process that made the queue.
+    life: Life,
+    /// The process that made the queue, and its number there: names are not unique.
+    identity: (u32, u64),
     pub(super) selector: PySelector,
-    pub(super) registry: HandlerRegistry,
-    /// The function of a custom balancer, which the core holds as well.
-    assign: Option<Arc<PyAssign>>,
-    /// For `produce_arrow`.
-    buffers: Buffers,
+    /// If a forked child restarts the queue.
+    recipe: Option<Recipe>,
 }
 
 impl Queue {
-    pub(super) fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
-        match &self.core {
-            Some(queue) if self.generation == generation() || rule_off(Rule::ForkGeneration) => {
-                Ok(queue)
-            }
-            _ => Err(forked()),
+    /// The queue in this process.
+    #[inline]
+    pub(super) fn life(&self) -> PyResult<&Life> {
+        if self.life.generation == generation() || rule_off(Rule::ForkGeneration) {
+            return Ok(&self.life);
         }
+        self.restarted(false)
+    }
+
+    pub(super) fn core(&self) -> PyResult<&BatchQueue<PyItem>> {
+        self.life()?.core()
+    }
+
+    /// The same for a call that ends the queue: it is not restarted for that.
+    pub(super) fn core_to_close(&self) -> PyResult<&BatchQueue<PyItem>> {
+        match self.life.current() {
+            Some(life) => life.core(),
+            None => self.restarted(true)?.core(),
+        }
+    }
+
+    #[cold]
+    fn restarted(&self, closed: bool) -> PyResult<&Life> {
+        let recipe = self.recipe.as_ref().ok_or_else(forked)?;
+        Python::attach(|py| self.life.restart(py, recipe, self.selector.core(), closed))
+    }
+
+    /// An object as an item of this queue, with the key of the class whose handler it goes to.
+    #[inline]
+    pub(super) fn item(life: &Life, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
+        if life.registry.resolves() {
+            let key = life.registry.key_of(&object.get_type())?;
+            return Ok(PyItem::with_key(object, key));
+        }
+        Ok(PyItem::new(object))
+    }
+}
+
+/// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+#[inline]
+pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) {
+    if queue.is_inline() {
+        py.detach(|| queue.run_inline());
     }
 }
 
@@ -56,71 +94,65 @@ impl Queue {
     ///         drain thread.
     ///     per_thread: Whether there is one consumer per drain thread.
     ///     dead_letter: Methods of the handler of dead letters, or None.
+    ///     default_handler: Methods of the handler of types that have none, or None.
     #[new]
     #[pyo3(signature = (
         name: "str", config: "Any", selector: "tuple[str, Any]", consumers: "Any",
-        per_thread: "bool", dead_letter: "Any"
+        per_thread: "bool", dead_letter: "Any", default_handler: "Any"
     ))]
+    #[allow(clippy::too_many_arguments)] // as the facade passes them
     fn new(
         py: Python<'_>,
         name: String,
-        config: Settings<'_>,
+        config: &Bound<'_, PyAny>,
         selector: (String, Option<Py<PyAny>>),
-        consumers: Vec<HandlerMethods<'_>>,
+        consumers: Py<PyAny>,
         per_thread: bool,
-        dead_letter: Option<HandlerMethods<'_>>,
+        dead_letter: Py<PyAny>,
+        default_handler: Py<PyAny>,
     ) -> PyResult<Self> {
         if is_exiting() {
             return Err(too_late(&name));
         }
         let (kind, select) = selector;
         let selector = PySelector::new(&kind, select);
-        let shared_scheduler =
-            config.shared_scheduler.as_ref().map(|(pool, threads)| (pool.clone(), threads.0));
-        let shutdown_timeout = config.shutdown_timeout;
-        let CoreSettings { settings, common, assign } = config.into_core(selector.core())?;
-        let registry = HandlerRegistry::new(&name, common);
-        let keeper = dead_letter.map(|keeper| registry.add_keeper(keeper)).transpose()?;
-        let consumers = registry.add_consumers(consumers)?;
-        let mut builder = BatchQueue::builder(name, settings).host(Interpreter);
-        if per_thread {
-            builder = builder.consumer_per_thread(move |thread| consumers[thread].clone());
-        } else if let Some(consumer) = consumers.into_iter().next() {
-            builder = builder.consumer(consumer);
-        }
-        if let Some(keeper) = keeper {
-            builder = builder.dead_letter(keeper);
-        }
-        if let Some((pool, threads)) = shared_scheduler {
-            builder = builder.shared_scheduler(pool, threads);
-        }
-        // Detached: a new drain thread attaches first of all, and a warning may be logged.
-        let queue = py.detach(move || builder.start())?;
-        if !register(queue.downgrade(), shutdown_timeout) {
-            queue.shutdown_with(deadline_of(shutdown_timeout)?, &mut InterpreterPause(py))?;
-            return Err(too_late(queue.name()));
-        }
-        Ok(Self {
-            core: Some(queue),
-            generation: generation(),
-            selector,
-            registry,
-            assign,
-            buffers: Buffers::default(),
-        })
+        let restarts: bool = config.getattr("restart_after_fork")?.extract()?;
+        let recipe = Recipe {
+            name,
+            config: config.clone().unbind(),
+            consumers,
+            per_thread,
+            dead_letter,
+            default_handler,
+            handlers: Mutex::default(),
+        };
+        let life = recipe.start(py, selector.core(), true)?;
+        let recipe = restarts.then_some(recipe);
+        // Relaxed: only the numbers must differ.
+        let identity = (std::process::id(), QUEUES.fetch_add(1, Ordering::Relaxed));
+        Ok(Self { life, identity, selector, recipe })
     }
 
     /// The name of the queue.
     #[getter]
     fn name(&self) -> &str {
-        // Works in a forked child too: it locks nothing.
-        self.core.as_ref().map_or("", BatchQueue::name)
+        self.life.name()
+    }
+
+    /// The place of the queue among all that this process has made, in order of creation.
+    #[getter]
+    fn _number(&self) -> u64 {
+        self.identity.1
     }
 
     /// Whether the queue accepts items: False once it is shut down.
     #[getter]
     fn running(&self) -> PyResult<bool> {
-        Ok(self.core()?.is_running())
+        match (self.life.current(), &self.recipe) {
+            // The question alone starts nothing.
+            (None, Some(_)) => Ok(!self.life.was_closed()),
+            _ => Ok(self.core()?.is_running()),
+        }
     }
 
     /// Enqueue one item.
@@ -137,16 +169,55 @@ impl Queue {
     ///     ProduceTimeoutError: The partition stayed full for the whole timeout.
     ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
-    #[pyo3(signature = (item, *, timeout=None))]
-    fn produce(&self, item: Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
-        let queue = self.core()?;
+    #[pyo3(signature = (item, second: "None" = None, *, timeout=None))]
+    fn produce(
+        &self,
+        item: Bound<'_, PyAny>,
+        second: Option<&Bound<'_, PyAny>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<bool> {
+        if let Some(given) = second {
+            return Err(misplaced("produce", given));
+        }
+        let life = self.life()?;
+        let queue = life.core()?;
         let py = item.py();
         let deadline = deadline_of(timeout)?;
         let given = self.selector.given(queue, &item)?;
-        match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
-            Ok(()) => Ok(true),
+        let item = Self::item(life, item)?;
+        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => {
+                run_inline(py, queue);
+                Ok(true)
+            }
             Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
         }
+    }
+
+    /// Enqueue one item whose result is wanted.
+    ///
+    /// The handler returns a list, or another sequence, with one result for each item of its batch.
+    ///
+    /// Args:
+    ///     item: Any object. It goes to the handler of exactly its class.
+    ///     timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
+    ///
+    /// Returns:
+    ///     A `concurrent.futures.Future`: the result of the item, or what its handler raised in the
+    ///     last attempt. The item may have been refused, which no call raises: the future has a
+    ///     `QueueClosedError` if the queue is shut down, a `ProduceTimeoutError` if the partition
+    ///     stayed full for the whole timeout or is full with `BufferStrategy.IF_POSSIBLE`, a
+    ///     `ReentrantProduceError` if the wait of a handler would never end.
+    ///
+    /// Raises:
+    ///     QueueForkedError: The queue was made before a fork.
+    #[pyo3(signature = (item: "Any", *, timeout=None) -> "Any")]
+    fn submit<'py>(
+        &self,
+        item: Bound<'py, PyAny>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Bound<'py, FutureBase>> {
+        self.submit_item(item, timeout)
     }
 
     /// Enqueue many items in order, up to the first that is refused.
@@ -165,26 +236,35 @@ impl Queue {
     ///         accepted items. An interrupt, like `KeyboardInterrupt`, has `accepted` too.
     ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
-    #[pyo3(signature = (items, *, timeout=None))]
+    #[pyo3(signature = (items, second: "None" = None, *, timeout=None))]
     fn produce_many(
         &self,
         py: Python<'_>,
         items: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
+        second: Option<&Bound<'_, PyAny>>,
+        timeout: Option<Timeout>,
     ) -> PyResult<usize> {
-        let queue = self.core()?;
+        if let Some(given) = second {
+            return Err(misplaced("produce_many", given));
+        }
+        let life = self.life()?;
+        let queue = life.core()?;
         let deadline = deadline_of(timeout)?;
         if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
-            return items.produce(py, queue, deadline);
+            return items.produce(py, queue, &life.registry, deadline);
         }
         // Item by item: an item that was taken from an iterator and then refused would be lost.
         let mut accepted = 0;
-        for item in items.try_iter()? {
-            let item = item?;
-            let given = self.selector.given(queue, &item)?;
-            match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py))
-            {
-                Ok(()) => accepted += 1,
+        for item in items.try_iter().map_err(|error| not_iterable(items, error))? {
+            let item = item.map_err(|error| after_some(py, error, accepted))?;
+            let given = self.selector.given(queue, &item);
+            let given = given.map_err(|error| after_some(py, error, accepted))?;
+            let item = Self::item(life, item)?;
+            match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+                Ok(()) => {
+                    accepted += 1;
+                    run_inline(py, queue);
+                }
                 Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
             }
         }
@@ -226,20 +306,9 @@ impl Queue {
         &self,
         batch: &Bound<'_, PyAny>,
         type_column: &str,
-        timeout: Option<f64>,
+        timeout: Option<Timeout>,
     ) -> PyResult<usize> {
-        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        let (registry, buffers) = (&self.registry, &self.buffers);
-        ArrowProduce {
-            queue,
-            registry,
-            buffers,
-            type_column,
-            deadline,
-            accepted: 0,
-            is_closed: false,
-        }
-        .produce(batch)
+        self.produce_rows(batch, type_column, timeout, None)
     }
 
     /// Wait until all items accepted before the call have been handled.
@@ -254,8 +323,10 @@ impl Queue {
     ///     BatchQueueError: Called from a drain thread, which would wait for itself.
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (timeout=None))]
-    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        flushed(self.core()?.flush(deadline_of(timeout)?, &mut InterpreterPause(py)))
+    fn flush(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<bool> {
+        let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
+        run_inline(py, queue);
+        flushed(queue.flush(deadline, &mut InterpreterPause(py)))
     }
 
     /// Refuse every new item, deliver what was accepted, and end the drain threads.
@@ -272,13 +343,18 @@ impl Queue {
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
     #[pyo3(signature = (timeout=None))]
-    fn shutdown(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        self.core()?.shutdown_with(deadline_of(timeout)?, &mut InterpreterPause(py))
+    fn shutdown(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<u64> {
+        let (queue, deadline) = (self.core_to_close()?, deadline_of(timeout)?);
+        if queue.is_inline() {
+            queue.close();
+            run_inline(py, queue);
+        }
+        queue.shutdown_with(deadline, &mut InterpreterPause(py))
     }
 
     /// Refuse outside threads. Drain threads may still produce.
     fn _close_to_outside(&self) -> PyResult<()> {
-        self.core()?.close_to_outside();
+        self.core_to_close()?.close_to_outside();
         Ok(())
     }
 
@@ -297,11 +373,20 @@ impl Queue {
         &self,
         py: Python<'_>,
         item_type: ItemType<'_>,
-        handlers: Vec<HandlerMethods<'_>>,
-        options: HandlerOptions<'_>,
+        handlers: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyAny>,
         wait: bool,
     ) -> PyResult<()> {
-        self.registry.add(py, self.core()?, &item_type, handlers, options, wait)
+        let life = self.life()?;
+        let (queue, wait) = (life.core()?, wait && !life.core()?.is_inline());
+        let (methods, settings): (Vec<HandlerMethods<'_>>, HandlerOptions<'_>) =
+            (handlers.extract()?, options.extract()?);
+        life.registry.add(py, queue, &item_type, methods, settings, wait)?;
+        if let Some(recipe) = &self.recipe {
+            recipe.note(&item_type, handlers.clone().unbind(), options.clone().unbind());
+        }
+        run_inline(py, queue);
+        Ok(())
     }
 
     /// Remove the handler of a type. Items of the type are unhandled from now on.
@@ -322,15 +407,25 @@ impl Queue {
     ///     ConfigError: `item_type` is neither a class nor a tag.
     ///     QueueForkedError: The queue was made before a fork.
     #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (item_type: "type | str", *, timeout: "float | None" = None))]
+    #[pyo3(signature = (item_type: "type | str", *, timeout=None))]
     fn remove_handler(
         &self,
         py: Python<'_>,
         item_type: ItemType<'_>,
-        timeout: Option<f64>,
+        timeout: Option<Timeout>,
     ) -> PyResult<bool> {
-        let deadline = deadline_of(timeout)?;
-        self.registry.remove(self.core()?, &item_type, deadline, &mut InterpreterPause(py))
+        let (life, deadline) = (self.life()?, deadline_of(timeout)?);
+        let queue = life.core()?;
+        if let Some(recipe) = &self.recipe {
+            recipe.forget(&item_type);
+        }
+        if queue.is_inline() {
+            // Nothing is left to wait for, unless another thread drains.
+            let removed = life.registry.remove(queue, &item_type, None, &mut NoPause);
+            run_inline(py, queue);
+            return Ok(removed.unwrap_or(true));
+        }
+        life.registry.remove(queue, &item_type, deadline, &mut InterpreterPause(py))
     }
 
     /// Run the balancer now, on the load since its last run.
@@ -351,7 +446,38 @@ impl Queue {
     /// Return the core's snapshot, for the facade's `BatchQueueStats`.
     #[pyo3(signature = () -> "dict[str, Any]")]
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot(py, self.core()?, &self.registry)
+        let life = self.life()?;
+        let snapshot = snapshot(py, life.core()?, &life.registry)?;
+        snapshot.set_item("identity", self.identity)?;
+        Ok(snapshot)
+    }
+
+    /// Return the names of types without a handler of which the queue got items, the first few.
+    fn _unhandled_types(&self) -> PyResult<Vec<String>> {
+        Ok(self.life()?.registry.lock().unhandled())
+    }
+
+    /// Return the histograms of each type: waits, items and times of calls.
+    ///
+    /// Args:
+    ///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+    ///     limits_items: The same for items.
+    ///
+    /// Returns:
+    ///     For each type the type, and for each histogram its count, its sum, and how many of its
+    ///     values are at most each limit.
+    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+    #[pyo3(signature = (
+        limits_ns: "list[int]", limits_items: "list[int]"
+    ) -> "list[tuple[Any, Any, Any, Any]]")]
+    fn _histograms(
+        &self,
+        py: Python<'_>,
+        limits_ns: Vec<u64>,
+        limits_items: Vec<u64>,
+    ) -> PyResult<Vec<TypeHistograms>> {
+        let life = self.life()?;
+        Ok(histograms(py, life.core()?, &life.registry, (&limits_ns, &limits_items)))
     }
 
     #[pyo3(signature = () -> "tuple[Any, ...]")]
@@ -368,25 +494,12 @@ impl Queue {
     /// are garbage like any other.
     #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let ended = self.generation == generation()
-            && self.core.as_ref().is_some_and(BatchQueue::has_ended);
-        if ended {
-            self.registry.traverse(&visit)?;
+        if self.life.traverse(&visit)? {
             self.selector.traverse(&visit)?;
-            if let Some(assign) = &self.assign {
-                assign.traverse(&visit)?;
+            if let Some(recipe) = &self.recipe {
+                recipe.traverse(&visit)?;
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        if self.generation != generation() {
-            // In a forked child, threads that do not exist here may hold the locks inside.
-            std::mem::forget(self.core.take());
-            std::mem::forget(self.buffers.clone());
-        }
     }
 }

@@ -1,11 +1,53 @@
 //! The core's statistics as a Python dict, from which the facade makes a `BatchQueueStats`.
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::handler::HandlerRegistry;
 use super::item::PyItem;
-use crate::{BatchQueue, TypeKey};
+use crate::arrow::Tags;
+use crate::{BatchQueue, Histogram, TypeKey};
+
+/// Stands for all types of a queue with a consumer.
+const CONSUMER: &str = "consumer";
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Count and sum of a histogram, and how many of its values are at most each limit.
+type Figures = (u64, u64, Vec<u64>);
+
+fn figures(histogram: &Histogram, limits: &[u64]) -> Figures {
+    let at_most = limits.iter().map(|&limit| histogram.at_most(limit)).collect();
+    (histogram.count(), histogram.sum(), at_most)
+}
+
+/// A type, and its histograms: of waits, items and calls.
+pub(super) type TypeHistograms = (Py<PyAny>, Figures, Figures, Figures);
+
+/// The histograms of each type: of waits, items and calls; times in nanoseconds. `limits`: powers
+/// of two, for times and for items.
+pub(super) fn histograms(
+    py: Python<'_>,
+    queue: &BatchQueue<PyItem>,
+    registry: &HandlerRegistry,
+    (of_times, of_items): (&[u64], &[u64]),
+) -> Vec<TypeHistograms> {
+    let histograms = queue.histograms();
+    let entries = registry.lock();
+    let named = histograms.iter().filter_map(|(key, types)| {
+        let item_type = match *key {
+            TypeKey::CONSUMER => PyString::new(py, CONSUMER).into_any().unbind(),
+            key => entries.type_of(py, key)?,
+        };
+        let (waits, calls) = (figures(&types.waits, of_times), figures(&types.calls, of_times));
+        Some((item_type, waits, figures(&types.batch_items, of_items), calls))
+    });
+    named.collect()
+}
 
 pub(super) fn snapshot<'py>(
     py: Python<'py>,
@@ -15,7 +57,13 @@ pub(super) fn snapshot<'py>(
     let stats = queue.stats();
     registry.forget(queue);
     let entries = registry.lock();
-    let type_of = |key: &TypeKey| entries.type_of(py, *key);
+    let consumer = PyString::new(py, CONSUMER);
+    let type_of = |key: &TypeKey| match *key {
+        TypeKey::CONSUMER => Some(consumer.clone().into_any().unbind()),
+        key => entries.type_of(py, key),
+    };
+    // The default handler has one more key for rows, which few queues have.
+    let is_of_rows = |key: &TypeKey| *key == Tags::UNKNOWN;
     let partitions: Vec<_> = stats
         .partitions
         .iter()
@@ -25,13 +73,15 @@ pub(super) fn snapshot<'py>(
                 partition.used,
                 partition.owner,
                 partition.attempts,
-                partition.types.iter().filter_map(type_of).collect(),
+                partition.busy.as_secs_f64(),
+                partition.types.iter().filter(|key| !is_of_rows(key)).filter_map(type_of).collect(),
             )
         })
-        .collect::<Vec<(usize, u64, usize, u64, Vec<Py<PyAny>>)>>();
+        .collect::<Vec<(usize, u64, usize, u64, f64, Vec<Py<PyAny>>)>>();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
+        .filter(|handler| !is_of_rows(&handler.key) || handler.batches > 0)
         .filter_map(|handler| {
             let item_type = type_of(&handler.key)?;
             Some((
@@ -40,6 +90,11 @@ pub(super) fn snapshot<'py>(
                 handler.failed,
                 handler.batches,
                 handler.ns_per_item,
+                milliseconds(handler.call_p50),
+                milliseconds(handler.call_p99),
+                milliseconds(handler.call_max),
+                handler.batch_items_mean,
+                handler.in_call.as_secs_f64(),
             ))
         })
         .collect();
@@ -70,7 +125,8 @@ pub(super) fn snapshot<'py>(
     snapshot.set_item("taken_over", stats.taken_over)?;
     snapshot.set_item("moves", stats.moves)?;
     snapshot.set_item("load_ratio", stats.load_ratio)?;
-    snapshot.set_item("longest_handoff_ms", stats.longest_handoff.as_secs_f64() * 1e3)?;
+    snapshot.set_item("longest_handoff_ms", milliseconds(stats.longest_handoff))?;
+    snapshot.set_item("oldest_age_ms", milliseconds(stats.oldest_age))?;
     snapshot.set_item("stuck_handlers", PyTuple::new(py, stats.stuck_handlers)?)?;
     snapshot.set_item("partitions", partitions)?;
     snapshot.set_item("handlers", handlers)?;

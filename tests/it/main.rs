@@ -3,6 +3,7 @@
 
 mod balance;
 mod batches;
+mod call_figures;
 mod host;
 mod lingering;
 mod support;

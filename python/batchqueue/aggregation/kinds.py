@@ -4,14 +4,25 @@ They treat None and NaN as Spark SQL does. Each kind overrides `copy` to copy it
 faster: merge buffers copy the first item of every key.
 """
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from batchqueue.aggregation.metrics import Metrics, Row
+from batchqueue.exceptions import ConfigError
 
 Number = int | float
 
 _blank = object.__new__
+
+
+def check_number(kind: str, name: str, value: object) -> None:
+    """Raise ConfigError unless a value is None or a number, for instance one of numpy."""
+    if value is not None and not isinstance(value, numbers.Number):
+        raise ConfigError(
+            f"{kind}: {name} is {value!r}, a {type(value).__name__}; give a number, or None where "
+            "there is no value"
+        )
 
 
 class CountMetrics(Metrics):
@@ -22,6 +33,8 @@ class CountMetrics(Metrics):
     columns: ClassVar = {"count": int}
 
     def __init__(self, entity: str, time_bucket: int, count: int = 1) -> None:
+        if not isinstance(count, int):
+            check_number("CountMetrics", "count", count)
         self.key = (entity, time_bucket)
         self.count = count
 
@@ -58,6 +71,8 @@ class SumMetrics(Metrics):
     columns: ClassVar = {"total": float, "compensation": float}
 
     def __init__(self, entity: str, time_bucket: int, total: Number | None) -> None:
+        if not isinstance(total, (int, float)):
+            check_number(type(self).__name__, "total", total)
         self.key = (entity, time_bucket)
         self._sum = total
         self._error: Number = 0

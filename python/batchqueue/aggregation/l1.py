@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from batchqueue.aggregation.merging import MergingWorker, NextWorker
+from batchqueue.policies import check_finite
 
 
 class L1AggregateWorker(MergingWorker):
@@ -36,7 +37,11 @@ class L1AggregateWorker(MergingWorker):
             flush_period_ms: Longest time that a partial waits while batches arrive, in
                 milliseconds; 500 by default.
             clock: Returns seconds that never decrease.
+
+        Raises:
+            ConfigError: `next_worker` cannot be called, or the period is invalid.
         """
+        check_finite("L1AggregateWorker: flush_period_ms", flush_period_ms, 0)
         super().__init__(next_worker, flush_period_ms / 1_000, clock)
 
     def on_idle(self) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from batchqueue.aggregation.merging import MergingWorker, NextWorker
+from batchqueue.policies import check_finite
 
 
 class L2PersistenceWorker(MergingWorker):
@@ -26,7 +27,11 @@ class L2PersistenceWorker(MergingWorker):
                 writer's `consume`.
             period_s: Seconds between two writes; 60 by default.
             clock: Returns seconds that never decrease.
+
+        Raises:
+            ConfigError: `store_writer` cannot be called, or the period is invalid.
         """
+        check_finite("L2PersistenceWorker: period_s", period_s, 0)
         super().__init__(store_writer, period_s, clock)
 
     def on_idle(self) -> None:

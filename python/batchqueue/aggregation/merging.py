@@ -6,7 +6,7 @@ from typing import Any
 
 from batchqueue.aggregation.buffer import MergeBuffer
 from batchqueue.aggregation.metrics import Metrics
-from batchqueue.exceptions import BatchQueueError, ProduceTimeoutError
+from batchqueue.exceptions import BatchQueueError, ConfigError, ProduceTimeoutError
 
 NextWorker = Callable[[list[Metrics]], Any]
 """Takes partials; returns how many it took from the front, like `produce_many`, or None for all."""
@@ -36,7 +36,20 @@ class MergingWorker:
             next_worker: Takes the partials.
             period_s: Seconds between two emissions.
             clock: Returns seconds that never decrease.
+
+        Raises:
+            ConfigError: `next_worker` cannot be called.
         """
+        if not callable(next_worker):
+            remedy = (
+                "give its method, for instance queue.produce_many"
+                if callable(getattr(next_worker, "produce_many", None))
+                else "give a function that takes a list, for instance queue.produce_many"
+            )
+            raise ConfigError(
+                f"{type(self).__name__} hands its partials to {next_worker!r}, a "
+                f"{type(next_worker).__name__}, which cannot be called; {remedy}"
+            )
         self.dropped = 0
         self._next_worker = next_worker
         self._period_s = period_s

@@ -38,9 +38,24 @@ def metric_type(
         >>> metric_type("departures.carrier.UA", CountMetrics).name
         'departures.carrier.UA'
     """
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"the name of a metric is {name!r}, a {type(name).__name__}; give a str, e.g. "
+            "'departures.carrier.UA'"
+        )
     if not name:
         raise ConfigError(
             "the name of a metric is empty; give it one, e.g. 'departures.carrier.UA'"
+        )
+    if not isinstance(kind, type) or not issubclass(kind, Metrics):
+        raise ConfigError(
+            f"metric {name!r} is of kind {kind!r}; give CountMetrics, SumMetrics or another "
+            "subclass of Metrics"
+        )
+    if columns is not None and not isinstance(columns, Mapping):
+        raise ConfigError(
+            f"columns of metric {name!r} is {columns!r}; give a dict from column to type, e.g. "
+            '{"total": int}'
         )
     changed = dict(columns or {})
     for column, value_type in changed.items():

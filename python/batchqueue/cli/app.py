@@ -8,9 +8,10 @@ from batchqueue import __version__
 from batchqueue.cli.command import FAILED, INTERRUPTED, INVALID_USE, Command
 from batchqueue.cli.demo.options import DEMO
 from batchqueue.cli.groups.commands import GROUPS
+from batchqueue.cli.top import TOP
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
-COMMANDS = (DEMO, GROUPS)
+COMMANDS = (DEMO, GROUPS, TOP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

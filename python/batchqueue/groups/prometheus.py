@@ -4,10 +4,11 @@ import enum
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchqueue._requirements import require
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
+from batchqueue.metrics.families import families
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -137,18 +138,11 @@ class GroupCollector:
         return self._families(samples)
 
     def _families(self, samples: Iterable[Sample]) -> "list[Metric]":
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        families: dict[GroupMetric, Any] = {}
-        for metric in GroupMetric:
-            spec = metric.value
-            labels = ("group", "stream", *spec.labels)
-            families[metric] = kinds[spec.kind](spec.name, spec.what, labels=labels)
+        found = families(GroupMetric, ("group", "stream"))
         for metric, labels, value in samples:
             group, stream = self._monitor.group, self._monitor.stream
-            families[metric].add_metric((group, stream, *labels), value)
-        return list(families.values())
+            found[metric].add_metric((group, stream, *labels), value)
+        return list(found.values())
 
 
 def samples_of(metrics: GroupMetrics) -> Iterator[Sample]:

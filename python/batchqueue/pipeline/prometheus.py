@@ -1,9 +1,10 @@
 """`PipelineCollector`: a run as Prometheus metrics."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from batchqueue._requirements import require
+from batchqueue.metrics.families import families
 from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
 from batchqueue.pipeline.backpressure.metrics import samples_of
 from batchqueue.pipeline.runner.flow_watch import PAUSE_REASON
@@ -51,17 +52,10 @@ class PipelineCollector:
         return self._families(self._run.stats().name, samples_of_run(self._run))
 
     def _families(self, pipeline: str, samples: Iterable[RunSample]) -> "list[Metric]":
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        families: dict[PipelineMetric, Any] = {}
-        for metric in PipelineMetric:
-            spec = metric.value
-            labels = ("pipeline", "stage", *spec.labels)
-            families[metric] = kinds[spec.kind](spec.name, spec.what, labels=labels)
+        found = families(PipelineMetric, ("pipeline", "stage"))
         for stage, metric, values, value in samples:
-            families[metric].add_metric((pipeline, stage, *values), float(value))
-        return list(families.values())
+            found[metric].add_metric((pipeline, stage, *values), float(value))
+        return list(found.values())
 
 
 def samples_of_run(run: PipelineRun) -> Iterator[RunSample]:

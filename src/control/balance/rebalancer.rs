@@ -58,7 +58,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn rebalance(self: &Arc<Self>) -> usize {
         let mut lines = Vec::new();
         let begun = self.run_balancer(&mut lines);
-        for line in &lines {
+        for line in lines {
             line.log(&*self.host);
         }
         begun

@@ -59,14 +59,15 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
     let _count_out = CountOut(shared.ending.running().clone());
     let host = shared.host.clone();
     let mut task = Some(DrainTask::new(index, shared, sleeper));
-    host.live(&mut || {
+    let of_task = host.clone();
+    host.live(Box::new(move || {
         if let Some(dismissed) = task.take_if(run) {
             return dismissed.leave_early();
         }
         // The queue may be dropped with its last thread: its items and handlers are dropped inside
         // their host.
-        host.enter(&mut || drop(task.take()));
-    });
+        of_task.enter(&mut || drop(task.take()));
+    }));
 }
 
 /// Runs until the queue has ended, or the thread, which is a spare one, is dismissed: then it
@@ -74,6 +75,7 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
 fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
     let _mark = DrainScope::of(task.shared());
     let _unwinding = CloseOnPanic(task.shared().clone());
+    task.note_runner();
     loop {
         match task.work() {
             Cycle::Worked => {}

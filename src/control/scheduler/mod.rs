@@ -1,7 +1,9 @@
-//! The threads that drain a queue: dedicated threads, which sleep between cycles, or the workers of
-//! a pool that queues share.
+//! What drains a queue: dedicated threads, which sleep between cycles, the workers of a pool that
+//! queues share, or its callers.
 
 pub(crate) mod dedicated;
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+pub(crate) mod inline;
 mod park;
 mod pool;
 pub(crate) mod pooled;
@@ -27,3 +29,5 @@ pub(crate) use registry::{forget_pools, live_pools};
 pub(crate) use running::{CountOut, RunningThreads};
 pub(crate) use tasks::{After, PoolTask};
 pub(crate) use worker::Live;
+#[cfg(feature = "python")]
+pub(crate) use worker::is_worker;

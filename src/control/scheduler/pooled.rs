@@ -51,6 +51,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
         let Some(PooledTask { task, .. }) = &mut *slot else { return After::Done };
         let _mark = DrainScope::of(task.shared());
         let _unwinding = CloseOnPanic(task.shared().clone());
+        task.note_runner();
         task.wake_up();
         match task.cycle() {
             Cycle::Worked => After::Again,

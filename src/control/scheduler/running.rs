@@ -7,8 +7,15 @@ use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
 /// a thread is to count itself out, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct RunningThreads {
-    count: Mutex<usize>,
+    counts: Mutex<Counts>,
     changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Counts {
+    running: usize,
+    /// Those of them that have not begun their end.
+    unended: usize,
 }
 
 impl Default for RunningThreads {
@@ -19,44 +26,56 @@ impl Default for RunningThreads {
 
 impl RunningThreads {
     pub(crate) fn new(count: usize) -> Self {
-        Self { count: Mutex::new(count), changed: Condvar::new() }
+        let counts = Counts { running: count, unended: count };
+        Self { counts: Mutex::new(counts), changed: Condvar::new() }
     }
 
     /// Counts a thread in, before it starts.
     pub(crate) fn count_in(&self) {
-        *self.count.lock() += 1;
+        let mut counts = self.counts.lock();
+        counts.running += 1;
+        counts.unended += 1;
     }
 
     /// Counts a thread in, unless all have ended.
     pub(crate) fn count_in_if_any(&self) -> bool {
-        let mut count = self.count.lock();
-        let is_any = *count > 0;
-        *count += usize::from(is_any);
+        let mut counts = self.counts.lock();
+        let is_any = counts.running > 0;
+        counts.running += usize::from(is_any);
+        counts.unended += usize::from(is_any);
         is_any
     }
 
+    /// The last step of a drain thread before it lets go of its queue, or of one that did not
+    /// start. Returns whether all others had it before.
+    pub(crate) fn begin_end(&self) -> bool {
+        let mut counts = self.counts.lock();
+        counts.unended -= 1;
+        counts.unended == 0
+    }
+
     pub(crate) fn count_out(&self) {
-        *self.count.lock() -= 1;
+        self.counts.lock().running -= 1;
         self.changed.notify_all();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        *self.count.lock() == 0
+        self.counts.lock().running == 0
     }
 
     /// Waits until a thread ends, [`notify`](Self::notify) is called because it `is_over`, or
     /// `limit` has passed; may return early.
     pub(crate) fn wait(&self, limit: Option<Duration>, is_over: impl Fn() -> bool) {
-        let count = self.count.lock();
-        if *count > 0 && !is_over() {
-            drop(wait_for(&self.changed, count, limit));
+        let counts = self.counts.lock();
+        if counts.running > 0 && !is_over() {
+            drop(wait_for(&self.changed, counts, limit));
         }
     }
 
     /// Ends all waits. Called after what `is_over` in [`wait`](Self::wait) checks has changed.
     pub(crate) fn notify(&self) {
         // Under the lock: a thread that has checked before is waiting by now.
-        drop(self.count.lock());
+        drop(self.counts.lock());
         if !rule_off(Rule::NotifyExpiry) {
             self.changed.notify_all();
         }

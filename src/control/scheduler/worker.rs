@@ -7,11 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::running::{CountOut, RunningThreads};
 use super::tasks::{After, Turn};
+use crate::flow::handler::host::ThreadBody;
 use crate::sync::{Arc, spawn, thread_local};
 
 /// Runs a worker from start to end. If it does not call the body, the pool continues with one
 /// worker less.
-pub(crate) type Live = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
+pub(crate) type Live = Arc<dyn Fn(ThreadBody) + Send + Sync>;
 
 /// What a worker needs of its pool.
 pub(super) trait Employer: Send + Sync + 'static {
@@ -44,6 +45,12 @@ pub(super) fn works_for<P: Employer>(pool: &P) -> bool {
     WORKS_FOR.with(Cell::get) == std::ptr::from_ref(pool) as usize
 }
 
+/// Whether the calling thread is a worker of any pool.
+#[cfg(feature = "python")]
+pub(crate) fn is_worker() -> bool {
+    WORKS_FOR.with(Cell::get) != 0
+}
+
 /// For a forked child: its only thread is not a worker, even if the forking thread was one.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(super) fn forget_worker() {
@@ -69,15 +76,23 @@ pub(super) fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Res
 #[allow(clippy::needless_pass_by_value)]
 fn live<P: Employer>(pool: Arc<P>) {
     WORKS_FOR.with(|works_for| works_for.set(Arc::as_ptr(&pool) as usize));
-    let mut worked = false;
-    (pool.live())(&mut || {
-        worked = true;
+    let mut idle = IdleWorker(Some(pool.clone()));
+    (pool.live())(Box::new(move || {
+        let Some(pool) = idle.0.take() else { return };
         while let Some(turn) = pool.next_turn() {
             run(&*pool, turn);
         }
-    });
-    if !worked {
-        pool.lost_worker();
+    }));
+}
+
+/// A worker that has not run its body. If that is dropped, the pool has lost the worker.
+struct IdleWorker<P: Employer>(Option<Arc<P>>);
+
+impl<P: Employer> Drop for IdleWorker<P> {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.0 {
+            pool.lost_worker();
+        }
     }
 }
 

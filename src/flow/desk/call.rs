@@ -13,10 +13,10 @@ use crate::flow::handler::drop_items::message;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
-use crate::observe::{Calling, ThreadTally};
+use crate::observe::{CallFigures, Calling, ThreadTally, measures};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, time_since};
+use crate::sync::{Arc, Duration, Instant, now, time_since};
 use crate::thread_context::HandlerScope;
 
 /// How long a thread that has a desk serves the jobs of others there while its own partitions have
@@ -157,7 +157,7 @@ impl<T: Item> Caller<'_, T> {
         let failed = match &result {
             Ok(()) => 0,
             Err(failure) if failure.in_part => job.batch.len().min(job.items),
-            Err(_) => job.items,
+            Err(_) => job.items - job.batch.withdrawn(),
         };
         if let (Err(failure), Some(again)) = (&result, again)
             && failure.retry
@@ -171,7 +171,7 @@ impl<T: Item> Caller<'_, T> {
         let dead = if dead_letter.is_some() { failed.min(job.batch.len()) } else { 0 };
         let counts = !rule_off(Rule::CountFailed);
         let lost = if counts { failed - dead } else { 0 };
-        self.settle(target, job.items - dead - lost, lost, dead, &job);
+        self.settle(target, job.items - dead - lost, lost, dead, &mut job);
         if let Err(failure) = result {
             if lost > 0 && !failure.reported {
                 self.note_failed(registered, lost, &failure);
@@ -202,7 +202,7 @@ impl<T: Item> Caller<'_, T> {
         // Not in loom, where no call is slow.
         let is_slow = !cfg!(loom) && handler.desk.is_slow();
         let _slow = is_slow.then(|| self.shared.begin_slow_call(self.thread));
-        let start = Instant::now();
+        let start = now();
         let (number, partition) = (target.registered.number, job.place.partition);
         if !self.tally.begin_call(Calling::Batch { number, partition }, start) {
             return None;
@@ -219,6 +219,8 @@ impl<T: Item> Caller<'_, T> {
         let took = start.elapsed();
         self.note_duration(target, job.place, start, took);
         job.took += took;
+        let waited = job.put_at.take().map(|put_at| start.saturating_duration_since(put_at));
+        job.call = measures().then_some(CallFigures { items: job.items, took, waited });
         Some((result, took))
     }
 

@@ -22,6 +22,7 @@ use crate::flow::desk::JobPlace;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::{Batch, Failure};
 use crate::item::{Item, TypeKey};
+use crate::observe::CallFigures;
 use crate::sync::{Arc, Deadline, Duration, Instant};
 
 /// How long the job of a lane waits before its type is choked in a full partition.
@@ -44,6 +45,10 @@ pub(crate) struct Job<T> {
     pub(crate) tries: u32,
     /// The time in the handler so far.
     pub(crate) took: Duration,
+    /// When its first item was put, or before, until its first try.
+    pub(crate) put_at: Option<Instant>,
+    /// The last try, until it is noted.
+    pub(crate) call: Option<CallFigures>,
     /// The drain thread whose consumer tried it, with one consumer for each thread.
     pub(crate) tried_by: Option<usize>,
     /// Why it failed for good, if the box of its dead letters had no room.
@@ -220,6 +225,18 @@ impl<T> Lane<T> {
         self.failed.as_ref().map_or(0, Job::weight) + self.tail.len()
     }
 
+    pub(super) fn lingers(&self) -> bool {
+        matches!(self.state, State::Lingering { .. })
+    }
+
+    /// No item that no thread has in hand was put before this many others.
+    pub(super) fn first_held(&self) -> Option<u64> {
+        if self.failed.is_some() {
+            return Some(self.start);
+        }
+        (!self.tail.is_empty()).then(|| self.tail_start())
+    }
+
     /// Whether its job has waited for `limit`, counted from the first call.
     pub(super) fn has_waited(&mut self, limit: Duration, now: Instant) -> bool {
         now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit
@@ -228,6 +245,12 @@ impl<T> Lane<T> {
     #[cfg(all(test, not(loom)))]
     pub(super) fn marks(&self) -> &[(usize, u64)] {
         &self.marks
+    }
+
+    /// How many of the `taken` items of the partition were put before the first of its tail, or
+    /// fewer if there are other types.
+    pub(super) fn first_of_tail(&self, taken: u64, has_one_type: bool) -> u64 {
+        if has_one_type { taken.saturating_sub(self.tail.len() as u64) } else { self.tail_start() }
     }
 
     /// The start of its tail, or that of its job if the tail is empty.

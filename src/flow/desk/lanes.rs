@@ -110,6 +110,10 @@ impl<T> Lanes<T> {
         }
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
     pub(crate) fn count_ready(&self) -> usize {
         self.ready.len()
     }
@@ -289,6 +293,8 @@ impl<T> Lanes<T> {
                 pieces: Vec::new(),
                 tries: 0,
                 took: Duration::ZERO,
+                put_at: None,
+                call: None,
                 tried_by: None,
                 dead: None,
                 _debt: owed.map(|owed| owed.debt),

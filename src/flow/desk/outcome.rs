@@ -23,7 +23,7 @@ impl<T: Item> Caller<'_, T> {
         consumed: usize,
         failed: usize,
         dead: usize,
-        job: &Job<T>,
+        job: &mut Job<T>,
     ) -> usize {
         let count = |outcome, items: usize| {
             let counts = items > 0 && self.tally.settle(outcome, items as u64);
@@ -33,7 +33,8 @@ impl<T: Item> Caller<'_, T> {
         let failed = count(Outcome::Failed, failed);
         if consumed + failed + dead > 0 {
             let failed = (failed + dead) as u64;
-            target.registered.tally.settle(consumed as u64, failed, job.took);
+            let call = job.call.take();
+            target.registered.tally.settle(consumed as u64, failed, job.took, call);
         }
         consumed + failed
     }
@@ -55,6 +56,11 @@ impl<T: Item> Caller<'_, T> {
     /// Counts a job whose type has no handler, or lost it between two tries.
     pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (shared, weight) = (self.shared, job.weight());
+        for batch in job.batches() {
+            // What an item is called may be the user's code.
+            let note = AssertUnwindSafe(|| shared.host.note_unhandled(batch, job.tries > 0));
+            drop(catch_unwind(note));
+        }
         if job.tries > 0
             && let Some(to) = &shared.dead_letters.of_queue
         {

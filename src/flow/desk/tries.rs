@@ -39,6 +39,11 @@ impl<T> Job<T> {
         self
     }
 
+    /// All its items, in no order.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch<T>> {
+        std::iter::once(&self.batch).chain(self.pieces.iter().map(|piece| &piece.batch))
+    }
+
     /// All its items, in order.
     pub(super) fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
         std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
@@ -74,7 +79,11 @@ impl<T: Item> Caller<'_, T> {
     ) {
         self.tally.side_call(None);
         let consumed = job.items - job.batch.len();
-        let mut settled = if consumed > 0 { self.settle(target, consumed, 0, 0, &job) } else { 0 };
+        let mut settled =
+            if consumed > 0 { self.settle(target, consumed, 0, 0, &mut job) } else { 0 };
+        if let Some(call) = job.call.take() {
+            target.registered.tally.note_call(call);
+        }
         if settled > 0 {
             (job.items, job.took) = (job.batch.len(), Duration::ZERO);
         }
@@ -85,7 +94,7 @@ impl<T: Item> Caller<'_, T> {
                     self.drop_items(&target.registered, lost);
                     let failure = "an item panicked when its batch was halved";
                     let failed = job.items;
-                    settled += self.settle(target, 0, failed, 0, &job);
+                    settled += self.settle(target, 0, failed, 0, &mut job);
                     self.note_failed(&target.registered, failed, &Failure::last(failure));
                     if !job.next_piece() {
                         return self.shared.end_job(self.thread, job.place, settled, took);

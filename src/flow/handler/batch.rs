@@ -18,6 +18,8 @@ pub struct Batch<T> {
     before_halves: bool,
     /// Whether a handler of dead letters gets what fails for good.
     has_dead_letter: bool,
+    /// What was taken back in this call, by weight. A batch has no more items than fit.
+    withdrawn: u32,
 }
 
 impl<T> Default for Batch<T> {
@@ -28,6 +30,7 @@ impl<T> Default for Batch<T> {
             last_attempt: true,
             before_halves: false,
             has_dead_letter: false,
+            withdrawn: 0,
         }
     }
 }
@@ -63,7 +66,22 @@ impl<T> Batch<T> {
 
     pub(crate) fn set_attempt(&mut self, last: bool, before_halves: bool, has_dead_letter: bool) {
         (self.last_attempt, self.before_halves) = (last, before_halves);
-        self.has_dead_letter = has_dead_letter;
+        (self.has_dead_letter, self.withdrawn) = (has_dead_letter, 0);
+    }
+
+    /// Drops all items but those at `positions`, which is as for [`keep`](Self::keep): their
+    /// producers took them back. They count as consumed, whatever happens to the rest.
+    #[cfg(feature = "python")]
+    pub(crate) fn withdraw_others(&mut self, positions: &[usize])
+    where
+        T: Item,
+    {
+        self.withdrawn += u32::try_from(self.len - positions.len()).unwrap_or(u32::MAX);
+        self.keep(positions);
+    }
+
+    pub(crate) fn withdrawn(&self) -> usize {
+        self.withdrawn as usize
     }
 
     /// The items, in order.

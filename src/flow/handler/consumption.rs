@@ -15,6 +15,10 @@ pub(crate) enum Consumption<T> {
 }
 
 impl<T> Consumption<T> {
+    pub(crate) fn is_by_handler(&self) -> bool {
+        matches!(self, Self::ByHandler)
+    }
+
     /// Whether a handler instance is the queue's consumer, or one of them.
     pub(crate) fn includes(&self, handler: &HandlerRef<T>) -> bool {
         match self {

@@ -6,6 +6,18 @@ use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::observe::PartitionCounts;
 use crate::rules::{Rule, rule_off};
+use crate::sync::Instant;
+
+/// What waits in a partition for its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// At least so many items were put before the first that waits.
+    pub(crate) first: u64,
+    /// The items put so far.
+    pub(crate) pushed: u64,
+    /// When the oldest item was put that no call has had, or before, if that is known.
+    pub(crate) put: Option<Instant>,
+}
 
 impl<T> Partition<T> {
     /// Counts a put that has to wait for others before its first attempt.
@@ -36,6 +48,20 @@ impl<T> Partition<T> {
     /// The position that a flush waits for: the items put so far.
     pub(crate) fn pushed_under_gate(&self) -> u64 {
         self.gate.lock().pushed()
+    }
+
+    /// What waits for its call, if something does; without items that wait for their batch to
+    /// become full.
+    pub(crate) fn waiting(&self, has_one_type: bool) -> Option<Waiting> {
+        let lanes = self.lanes.lock();
+        let pushed = self.gate.lock().pushed();
+        let (taken, held, lingers) = (self.taken(), lanes.first_held(), lanes.has_lingering());
+        drop(lanes);
+        let queued = (pushed > taken && !lingers).then_some(taken);
+        let first = held.into_iter().chain(queued).min()?;
+        // What lingers may be older.
+        let put = if lingers { None } else { self.oldest_put(has_one_type) };
+        Some(Waiting { first, pushed, put })
     }
 
     /// A consistent snapshot of the counts: under the two locks no item enters, is taken or is

@@ -16,19 +16,15 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `gate.lingers` | registration of handlers, once, under the gate | producers, thread inside |
-//! | `marks` | producers, under the gate; thread inside | thread inside |
+//! | `times` | producers, under the gate; thread inside | thread inside; statistics |
 //! | `quiet_until` | thread inside, registration of types, under the gate | producers (gate) |
 //! | `is_wanted` | producers, under the gate; thread inside | thread inside |
 
-use std::collections::VecDeque;
-
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
+use crate::flow::partition::put_times::PutTimes;
 use crate::rules::{Rule, rule_off};
-use crate::sync::{Instant, now};
-
-/// More are only needed where many batches wait for their handler, or none lingers.
-const MOST_MARKS: usize = 64;
+use crate::sync::now;
 
 /// How a put finds a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,41 +40,12 @@ pub(super) enum Quiet {
 /// What a partition keeps of items that may linger.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
-    /// Positions in the order of the partition, ascending, and when the item there was put: the
-    /// items up to the next position are at most as old.
-    marks: VecDeque<(u64, Instant)>,
+    /// Kept wherever items wait, for statistics.
+    pub(super) times: PutTimes,
     /// Puts before this position notify no thread; 0: all do.
     quiet_until: u64,
     /// A producer found no room: nothing lingers in the next turn.
     is_wanted: bool,
-}
-
-impl Linger {
-    fn mark(&mut self, position: u64, now: Instant) {
-        match self.marks.back_mut() {
-            Some((last, time)) if *last == position => *time = now,
-            _ => self.marks.push_back((position, now)),
-        }
-        if self.marks.len() > MOST_MARKS {
-            // The items in between count as older than they are.
-            self.marks.remove(1);
-        }
-    }
-
-    /// When the item at a position was put, or before. Forgets what is older than `completed`.
-    fn time_of(&mut self, position: u64, completed: u64) -> Instant {
-        while self.marks.get(1).is_some_and(|&(next, _)| next <= completed) {
-            self.marks.pop_front();
-        }
-        let after = self.marks.partition_point(|&(start, _)| start <= position);
-        if let Some(&(_, time)) = after.checked_sub(1).and_then(|at| self.marks.get(at)) {
-            return time;
-        }
-        // Put before a handler of the type lingered.
-        let time = now();
-        self.marks.push_front((position, time));
-        time
-    }
 }
 
 impl<T> Partition<T> {
@@ -99,9 +66,9 @@ impl<T> Partition<T> {
         let was_quiet = pushed - put < linger.quiet_until;
         let is_full = was_quiet && pushed >= linger.quiet_until;
         if was_empty || put > 1 || gate.open.len() <= 1 {
-            linger.mark(pushed - put, now());
+            linger.times.mark(pushed - put, now());
         } else if is_full {
-            linger.mark(pushed, now());
+            linger.times.mark(pushed, now());
         }
         match (is_full, was_quiet) {
             (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
@@ -143,11 +110,6 @@ impl<T> Partition<T> {
     /// Whether a producer has found no room since the last call.
     pub(crate) fn take_wanted(&self) -> bool {
         std::mem::take(&mut self.linger.lock().is_wanted)
-    }
-
-    /// When the item at a position was put, or before.
-    pub(crate) fn put_time(&self, position: u64, completed: u64) -> Instant {
-        self.linger.lock().time_of(position, completed)
     }
 
     /// The only lane lingers and lacks `lacking` items, with `counted` of the taken ones counting

@@ -14,6 +14,7 @@
 use std::fmt;
 
 use crate::control::waits::Waiting;
+use crate::control::watchdog::WatchedWait;
 use crate::error::ProduceError;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::space::Listener;
@@ -46,6 +47,8 @@ pub struct PendingItem<T: Item> {
     stop: Stop,
     /// The wait of the handler whose task puts the item.
     wait: Option<Waiting>,
+    /// For the watchdog, once it waits.
+    watched: Option<WatchedWait>,
 }
 
 impl<T: Item> PendingItem<T> {
@@ -56,6 +59,7 @@ impl<T: Item> PendingItem<T> {
             item: Some(item),
             stop: Stop::Full,
             wait: None,
+            watched: None,
         }
     }
 
@@ -138,9 +142,17 @@ impl<T: Item> PendingItem<T> {
         }
         self.stop = stop;
         Err(match self.shared.may_wait(self.place(), stop) {
-            Ok(()) => TryProduceError::Pending(self),
+            Ok(()) => TryProduceError::Pending(self.watched()),
             Err(refusal) => self.refuse(refusal),
         })
+    }
+
+    fn watched(mut self) -> Self {
+        if self.watched.is_none() {
+            let key = self.item.as_ref().map_or(TypeKey(0), Item::type_key);
+            self.watched = self.shared.watch_wait(self.partition, key);
+        }
+        self
     }
 
     fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> TryProduceError<T> {

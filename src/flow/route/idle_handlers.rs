@@ -70,10 +70,14 @@ impl<T> IdleHandlers<T> {
         self.list.lock().numbers.contains_key(&handler.address())
     }
 
+    pub(super) fn any(&self) -> bool {
+        // Relaxed: a thread that misses the first one calls it after its next empty cycle.
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Those whose home `is_mine`.
     pub(super) fn of(&self, is_mine: impl Fn(usize) -> bool) -> Vec<IdleHandler<T>> {
-        // Relaxed: a thread that misses the first one calls it after its next empty cycle.
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.any() {
             return Vec::new();
         }
         let list = self.list.lock();

@@ -24,6 +24,7 @@ use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, time_since};
+use crate::thread_context::this_thread;
 
 /// How long a drain thread with work stays inside its host: a fifth of the interpreter's switch
 /// interval, because no switch is requested while a handler runs native code.
@@ -92,6 +93,13 @@ impl<T: Item> DrainTask<T> {
 
     pub(crate) fn shared(&self) -> &Arc<Shared<T>> {
         &self.shared
+    }
+
+    /// Called by the thread that runs this task from here on.
+    pub(crate) fn note_runner(&self) {
+        if !cfg!(loom) {
+            self.slot().set_runner(this_thread(|| self.shared.host.thread_number()));
+        }
     }
 
     /// Takes from the ready partitions of this thread and calls their handlers, or idle handlers;
@@ -219,6 +227,7 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         self.note_cpu_time();
         let Self { index, shared, sleeper, .. } = self;
+        shared.end_watch();
         shared.threads.spares.give_back(index, sleeper);
         shared.threads[index].set_running(false);
         Shared::let_go(shared);
@@ -235,6 +244,7 @@ impl<T: Item> DrainTask<T> {
         self.lines.extend(self.shared.dispatch_log.take_rest(&self.shared.name));
         self.log_lines();
         self.note_cpu_time();
+        self.shared.end_watch();
     }
 
     /// After an expired shutdown, drops the remaining items, which were counted as abandoned. They

@@ -23,6 +23,20 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
 }
 
+/// The longest sleep where no handler has `on_idle`.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long to sleep after the `empty_cycles`-th consecutive empty cycle of a queue in which no
+/// handler has `on_idle`: `max_idle · 2^n`, up to a second.
+///
+/// Such a thread has no reason to wake up without an item, except for the first handler with
+/// `on_idle`, which may come at any time and whose first call may be late by that second.
+pub(crate) fn without_idle_handlers(config: &Config, empty_cycles: u32) -> Duration {
+    let doublings = empty_cycles.saturating_sub(1).min(MAX_DOUBLINGS);
+    let max_idle = config.max_idle.max(MIN_SLEEP);
+    max_idle.saturating_mul(1 << doublings).min(max_idle.max(LONGEST_SLEEP))
+}
+
 /// Dispatching a batch smaller than this costs more than queueing its items.
 const THIN_BATCH_ITEMS: usize = 256;
 
@@ -67,6 +81,18 @@ mod tests {
         assert_eq!(after_empty_cycle(&config, 0).0, SleepKind::Rest);
         assert_eq!(after_empty_cycle(&config, 1).0, SleepKind::Sleep);
         assert_eq!(after_empty_cycle(&config, u32::MAX).1, config.max_idle);
+    }
+
+    #[test]
+    fn sleeps_grow_beyond_max_idle_where_no_handler_has_on_idle() {
+        let plan = |max_idle| {
+            let config = Config { max_idle, ..Config::default() };
+            [0, 1, 2, 3, 4, 5, 6, u32::MAX].map(|n| without_idle_handlers(&config, n).as_millis())
+        };
+        let sleeps = [200, 200, 400, 800, 1_000, 1_000, 1_000, 1_000];
+        assert_eq!(plan(Duration::from_millis(200)), sleeps);
+        assert_eq!(plan(Duration::from_secs(60)), [60_000; 8]);
+        assert_eq!(plan(Duration::ZERO)[0], 1);
     }
 
     #[test]

@@ -71,9 +71,7 @@ impl<T: Item> Shared<T> {
             return false;
         }
         let has_one_type = self.has_one_type(partition);
-        let taken = partition.taken();
-        let start = if has_one_type { taken - gathered as u64 } else { lanes.start(lane) };
-        let put = partition.put_time(start, lanes.completed(taken));
+        let Some(put) = partition.put_time(lanes, lane, has_one_type) else { return false };
         let until = Deadline::since(put, delay);
         if until.time_left().is_none() {
             return false;

@@ -4,7 +4,7 @@
 use crate::control::scheduler::{SleepAttempt, SleepKind};
 use crate::flow::partition::Partition;
 use crate::flow::turn::cycle::{Cycle, DrainTask};
-use crate::flow::turn::idle_policy::after_empty_cycle;
+use crate::flow::turn::idle_policy::{after_empty_cycle, without_idle_handlers};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
@@ -34,8 +34,13 @@ impl<T: Item> DrainTask<T> {
                 kind = SleepKind::Sleep;
             }
             if kind == SleepKind::Sleep && !self.has_idle_handlers {
-                // It would wake up only for `on_idle`, which no handler has.
-                limit = limit.max(self.shared.config.max_idle);
+                // It would wake up only for `on_idle`, which no handler of its partitions has.
+                let shared = &self.shared;
+                limit = if shared.route.has_idle_handlers() {
+                    limit.max(shared.config.max_idle)
+                } else {
+                    without_idle_handlers(&shared.config, self.empty_cycles)
+                };
             }
             self.empty_cycles = self.empty_cycles.saturating_add(1);
         }
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
     use crate::control::scheduler::sleeper;
     use crate::flow::partition::segment_pool::kept_capacity;
-    use crate::{BatchQueue, Config, Item, TypeKey};
+    use crate::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, TypeKey};
 
     struct Number(u64);
 
@@ -131,5 +136,34 @@ mod tests {
         assert_eq!(kept(Duration::from_millis(200)), [100, 100]);
         assert_eq!(kept(Duration::from_secs(2)), [100, 25]);
         assert_eq!(kept(Duration::from_secs(60)), [100, 0]);
+    }
+
+    /// Wants to be called when there is nothing to do.
+    struct Idle;
+
+    impl Handler<Number> for Idle {
+        fn consume(&self, batch: &mut Batch<Number>) -> Result<(), Failure> {
+            drop(batch.drain());
+            Ok(())
+        }
+
+        fn has_on_idle(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_queue_sleeps_longer_than_max_idle_only_where_no_handler_has_on_idle() {
+        let queue = BatchQueue::<Number>::builder("idle", Config::default()).start().unwrap();
+        let mut task = DrainTask::new(0, queue.shared.clone(), sleeper().0);
+        let mut longest = || {
+            let limits = (0..8).map(|_| task.prepare_sleep(Cycle::Empty).unwrap().1);
+            limits.max().unwrap()
+        };
+        assert_eq!(longest(), Duration::from_secs(1));
+        queue.add_handler(TypeKey(0), HandlerRef::new(Idle)).unwrap();
+        assert_eq!(longest(), Duration::from_millis(200));
+        assert!(queue.remove_handler(TypeKey(0)));
+        assert_eq!(longest(), Duration::from_secs(1));
     }
 }

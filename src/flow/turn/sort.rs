@@ -15,9 +15,6 @@ use crate::flow::turn::cycle::DrainTask;
 use crate::item::{Item, TypeKey};
 use crate::shared::Shared;
 
-/// The key of all items of a queue with a consumer.
-const ALL_TYPES: TypeKey = TypeKey(0);
-
 /// The key of items that do not say which type they have.
 const UNKNOWN: TypeKey = TypeKey(usize::MAX);
 
@@ -35,7 +32,8 @@ impl<T: Item> DrainTask<T> {
         // Read after the take, which delivers the mark with the first item of a second type.
         let has_one_type = shared.has_one_type(partition);
         for (segment, weight) in segments {
-            let key = if by_handler { type_of(&segment, has_one_type) } else { Some(ALL_TYPES) };
+            let key =
+                if by_handler { type_of(&segment, has_one_type) } else { Some(TypeKey::CONSUMER) };
             if let Some(key) = key {
                 let lane = lanes.lane_of(key, before);
                 lanes.add_segment(lane, segment, weight);

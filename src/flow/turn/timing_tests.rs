@@ -145,3 +145,50 @@ fn a_batch_that_failed_is_tried_again_exactly_after_each_back_off() {
     assert_eq!(queue.after(TICK), [[7, 8]; 3]);
     assert_eq!(queue.shared.threads[0].tally.counts().consumed, 2);
 }
+
+#[test]
+fn the_age_of_the_oldest_item_and_the_waits_of_batches_are_exact() {
+    let mut queue = Queue::new(up_to(10), 0);
+    queue.put(SHORT, 0..1);
+    queue.clock.advance(DELAY / 4);
+    queue.put(SHORT, 1..3);
+    queue.clock.advance(DELAY / 4);
+    assert_eq!(queue.shared.stats().oldest_age, DELAY / 2);
+    assert_eq!(queue.after(DELAY / 2), [[0, 1, 2]]);
+    assert_eq!(queue.shared.stats().oldest_age, Duration::ZERO);
+    queue.put(SHORT, 3..13);
+    assert_eq!(queue.after(Duration::ZERO).len(), 2);
+    let histograms = queue.shared.histograms();
+    let [(key, types)] = histograms.as_slice() else { panic!("not one type: {histograms:?}") };
+    assert_eq!(*key, SHORT);
+    assert_eq!(u128::from(types.waits.sum()), DELAY.as_nanos(), "the second one did not wait");
+    assert_eq!((types.waits.count(), types.waits.at_most(1)), (2, 1));
+    assert_eq!((types.batch_items.count(), types.batch_items.sum()), (2, 13));
+}
+
+#[test]
+fn items_of_two_types_that_never_linger_have_an_age_too() {
+    let mut queue = Queue::new(up_to(10), 0);
+    let soon = |key: TypeKey| HandledType { max_delay: Some(Duration::ZERO), ..key.into() };
+    queue.add(&soon(LONG), 0);
+    queue.add(&soon(SHORT), 0);
+    queue.shared.produce(Number(LONG, 1), None, None, &mut Wait).unwrap();
+    queue.clock.advance(DELAY);
+    queue.shared.produce(Number(SHORT, 2), None, None, &mut Wait).unwrap();
+    queue.clock.advance(DELAY);
+    assert_eq!(queue.shared.stats().oldest_age, 2 * DELAY);
+    assert_eq!(queue.after(Duration::ZERO).len(), 2);
+    assert_eq!(queue.shared.stats().oldest_age, Duration::ZERO);
+}
+
+#[test]
+fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
+    let retry = RetryPolicy { attempts: 3, backoff: DELAY, ..RetryPolicy::default() };
+    let mut queue = Queue::new(Config { retry: Some(retry), ..up_to(2) }, 1);
+    queue.put(SHORT, 7..9);
+    assert_eq!(queue.after(DELAY).len(), 2);
+    let stats = queue.shared.stats();
+    assert_eq!((stats.consumed, stats.handlers[0].batches), (2, 1));
+    let (_, types) = &queue.shared.histograms()[0];
+    assert_eq!((types.calls.count(), types.batch_items.sum(), types.waits.count()), (2, 4, 1));
+}

@@ -1,6 +1,8 @@
 //! `ThreadPolicy` and `PartitionPolicy`.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::config;
 use crate::python::exceptions::ConfigError;
@@ -18,6 +20,15 @@ impl std::hash::Hash for ThreadPolicy {
 
 #[pymethods]
 impl ThreadPolicy {
+    /// Raise TypeError: use a static method.
+    #[new]
+    #[pyo3(signature = (*args: "Any", **options: "Any"))]
+    fn new(args: &Bound<'_, PyTuple>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let _ = options;
+        let examples = "ThreadPolicy.fixed(2) or ThreadPolicy.cpu_cores(1.0)";
+        Err(no_constructor("ThreadPolicy", args, examples))
+    }
+
     /// Use `count` drain threads on every machine.
     ///
     /// Args:
@@ -26,8 +37,10 @@ impl ThreadPolicy {
     /// Raises:
     ///     ConfigError: `count` is below 1.
     #[staticmethod]
-    fn fixed(count: i64) -> PyResult<Self> {
-        Ok(Self(config::ThreadPolicy::fixed(not_negative("ThreadPolicy.fixed", count)?)?))
+    #[pyo3(signature = (count: "int"))]
+    fn fixed(count: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let count = whole("ThreadPolicy.fixed", "threads", count, 1, config::MAX_THREADS)?;
+        Ok(Self(config::ThreadPolicy::fixed(count)?))
     }
 
     /// Use `multiplier` drain threads per core that this process may use: rounded half up, at
@@ -39,7 +52,9 @@ impl ThreadPolicy {
     /// Raises:
     ///     ConfigError: `multiplier` is not a finite number above 0.
     #[staticmethod]
-    fn cpu_cores(multiplier: f64) -> PyResult<Self> {
+    #[pyo3(signature = (multiplier: "float"))]
+    fn cpu_cores(multiplier: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let multiplier = factor("ThreadPolicy.cpu_cores", multiplier)?;
         Ok(Self(config::ThreadPolicy::cores(0, multiplier)?))
     }
 
@@ -52,11 +67,14 @@ impl ThreadPolicy {
     /// Raises:
     ///     ConfigError: `base` is negative, or `multiplier` is not a finite number above 0.
     #[staticmethod]
-    fn cpu_cores_with_base(base: i64, multiplier: f64) -> PyResult<Self> {
-        Ok(Self(config::ThreadPolicy::cores(
-            not_negative("ThreadPolicy.cpu_cores_with_base", base)?,
-            multiplier,
-        )?))
+    #[pyo3(signature = (base: "int", multiplier: "float"))]
+    fn cpu_cores_with_base(
+        base: &Bound<'_, PyAny>,
+        multiplier: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let name = "ThreadPolicy.cpu_cores_with_base";
+        let base = whole(name, "threads", base, 0, config::MAX_THREADS)?;
+        Ok(Self(config::ThreadPolicy::cores(base, factor(name, multiplier)?)?))
     }
 
     /// Return the number of drain threads, at least 1.
@@ -101,6 +119,15 @@ pub(crate) struct PartitionPolicy(pub(crate) config::PartitionPolicy);
 
 #[pymethods]
 impl PartitionPolicy {
+    /// Raise TypeError: use a static method.
+    #[new]
+    #[pyo3(signature = (*args: "Any", **options: "Any"))]
+    fn new(args: &Bound<'_, PyTuple>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let _ = options;
+        let examples = "PartitionPolicy.fixed(8) or PartitionPolicy.adaptive()";
+        Err(no_constructor("PartitionPolicy", args, examples))
+    }
+
     /// Use `count` partitions.
     ///
     /// Args:
@@ -109,8 +136,10 @@ impl PartitionPolicy {
     /// Raises:
     ///     ConfigError: `count` is below 1.
     #[staticmethod]
-    fn fixed(count: i64) -> PyResult<Self> {
-        Ok(Self(config::PartitionPolicy::fixed(not_negative("PartitionPolicy.fixed", count)?)?))
+    #[pyo3(signature = (count: "int"))]
+    fn fixed(count: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let count = partitions("PartitionPolicy.fixed", count)?;
+        Ok(Self(config::PartitionPolicy::fixed(count)?))
     }
 
     /// Use `multiplier` partitions per drain thread.
@@ -121,8 +150,9 @@ impl PartitionPolicy {
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
     #[staticmethod]
-    fn thread_multiply(multiplier: i64) -> PyResult<Self> {
-        let multiplier = not_negative("PartitionPolicy.thread_multiply", multiplier)?;
+    #[pyo3(signature = (multiplier: "int"))]
+    fn thread_multiply(multiplier: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let multiplier = partitions("PartitionPolicy.thread_multiply", multiplier)?;
         Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
     }
 
@@ -136,12 +166,9 @@ impl PartitionPolicy {
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
     #[staticmethod]
-    #[pyo3(signature = (multiplier=25))]
-    fn adaptive(multiplier: i64) -> PyResult<Self> {
-        Ok(Self(config::PartitionPolicy::adaptive(not_negative(
-            "PartitionPolicy.adaptive",
-            multiplier,
-        )?)?))
+    #[pyo3(signature = (multiplier: "int" = PerThread(25)))]
+    fn adaptive(multiplier: PerThread) -> PyResult<Self> {
+        Ok(Self(config::PartitionPolicy::adaptive(multiplier.0)?))
     }
 
     /// Return the number of partitions, at least 1.
@@ -175,10 +202,54 @@ impl PartitionPolicy {
     }
 }
 
-fn not_negative(name: &str, count: i64) -> PyResult<usize> {
-    usize::try_from(count).map_err(|_| {
-        ConfigError::new_err(format!("{name}: {count} is out of range; give a number from 0 up"))
+/// A whole number as a caller gives it, or an error with the limits.
+fn whole(
+    name: &str,
+    what: &str,
+    count: &Bound<'_, PyAny>,
+    least: usize,
+    most: usize,
+) -> PyResult<usize> {
+    let number: Option<usize> =
+        if count.is_instance_of::<PyBool>() { None } else { count.extract().ok() };
+    number.filter(|count| (least..=most).contains(count)).ok_or_else(|| {
+        let count = count.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        ConfigError::new_err(format!("{name} is {count}; give {least} to {most} {what}"))
     })
+}
+
+fn partitions(name: &str, count: &Bound<'_, PyAny>) -> PyResult<usize> {
+    whole(name, "partitions", count, 1, config::MAX_PARTITIONS)
+}
+
+/// Partitions per drain thread.
+#[derive(Clone, Copy)]
+struct PerThread(usize);
+
+impl<'py> FromPyObject<'_, 'py> for PerThread {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        partitions("PartitionPolicy.adaptive", &object).map(Self)
+    }
+}
+
+fn factor(name: &str, multiplier: &Bound<'_, PyAny>) -> PyResult<f64> {
+    multiplier.extract().map_err(|_| {
+        let multiplier = multiplier.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        ConfigError::new_err(format!(
+            "{name} is {multiplier}; give a number of threads per core, for instance 1.0"
+        ))
+    })
+}
+
+/// There is no constructor, and a call of it is a frequent mistake.
+fn no_constructor(name: &str, args: &Bound<'_, PyTuple>, examples: &str) -> PyErr {
+    let given = args.get_item(0).and_then(|first| first.repr()).map(|text| text.to_string());
+    PyTypeError::new_err(format!(
+        "{name}({}) does not say how to count; give {examples}",
+        given.unwrap_or_default()
+    ))
 }
 
 /// Return the number of drain threads of a queue with these policies.

@@ -1,11 +1,9 @@
 //! How the partition of an item is found: by the core, or by a Python function.
 
-use std::num::NonZeroUsize;
-
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
+use super::key::partition_of;
 use crate::python::exceptions::ConfigError;
 use crate::python::item::PyItem;
 use crate::{BatchQueue, Selector};
@@ -85,44 +83,4 @@ impl PySelector {
             }
         }
     }
-}
-
-/// Return the partition of a key, the same in every process and version.
-///
-/// Args:
-///     key: A str, bytes or int.
-///     partitions: The number of partitions, 1 or more.
-///
-/// Raises:
-///     ConfigError: The key is of another type.
-#[pyfunction]
-pub(crate) fn partition_of_key(
-    key: &Bound<'_, PyAny>,
-    partitions: NonZeroUsize,
-) -> PyResult<usize> {
-    partition_of(key, partitions.get())
-}
-
-/// FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every process and
-/// version.
-fn partition_of(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
-    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    let bytes: Vec<u8> = if let Ok(text) = key.extract::<String>() {
-        text.into_bytes()
-    } else if let Ok(number) = key.extract::<i128>() {
-        number.to_le_bytes().to_vec()
-    } else if let Ok(bytes) = key.cast::<PyBytes>() {
-        bytes.as_bytes().to_vec()
-    } else {
-        return Err(ConfigError::new_err(format!(
-            "the key {} of type {} cannot be hashed the same way in every process; return a str, \
-             bytes or int",
-            key.repr()?,
-            key.get_type().name()?
-        )));
-    };
-    let hash =
-        bytes.iter().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
-    Ok(usize::try_from(hash % count as u64).unwrap_or(0))
 }

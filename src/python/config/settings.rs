@@ -48,6 +48,8 @@ pub(crate) struct Settings<'py> {
     rebalance_interval_ms: f64,
     takeover_after_ms: f64,
     spare_threads: Option<i64>,
+    warn_after: Option<f64>,
+    pub(crate) inline: bool,
     pub(crate) shutdown_timeout: Option<f64>,
 }
 
@@ -117,6 +119,10 @@ impl Settings<'_> {
             rebalance_interval: millis("rebalance_interval_ms", self.rebalance_interval_ms)?,
             takeover_after: millis("takeover_after_ms", self.takeover_after_ms)?,
             spare_threads: self.spare_threads.map(spare_threads).transpose()?,
+            warn_after: self
+                .warn_after
+                .map(|after| millis("warn_after", after * 1e3))
+                .transpose()?,
         };
         let common = CommonCallbacks { error_handler: self.error_handler, retry_on };
         Ok(CoreSettings { settings, common, assign })

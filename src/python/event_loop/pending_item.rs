@@ -7,9 +7,9 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::handler_call::HandlerCall;
-use crate::python::errors::{forked, refused};
+use crate::python::errors::forked;
 use crate::python::interpreter::generation;
-use crate::python::item::PyItem;
+use crate::python::item::{PyItem, refused};
 use crate::{Line, Listener, Listening, PendingItem, TryProduceError};
 
 /// The result of an attempt to enqueue, for Python: True, False, None or `PendingItem`.

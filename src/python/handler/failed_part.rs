@@ -4,9 +4,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::py_handler::{PyHandler, copy_of};
+use super::results::{end_others, end_with_error};
 use crate::python::exceptions::BatchFailed;
 use crate::python::interpreter::{GuardedRef, guarded_call, release};
 use crate::python::item::PyItem;
+use crate::python::results::error_value;
 use crate::{Batch, Failure, Item};
 
 /// What a handler was given, which owns its list.
@@ -53,7 +55,11 @@ impl PyHandler {
                 release(error.into_value(py).into_bound(py).into_any());
                 Failure::new("")
             }
-            _ => self.report(py, &failed, error, batch.has_dead_letter()),
+            _ => {
+                let error = error_value(py, error);
+                end_with_error(py, batch, &error);
+                self.report(py, &failed, error, batch.has_dead_letter())
+            }
         };
         release(failed.into_any());
         Err(Failure { in_part, ..failure })
@@ -90,6 +96,9 @@ fn keep_failed<'py>(
     let is_in_batch = original.is_some();
     if let Some(original) = original {
         release(original.into_any());
+    }
+    if is_in_batch {
+        end_others(py, batch, &positions, error.value(py))?;
     }
     if positions.is_empty() {
         return Ok(None);

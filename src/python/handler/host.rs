@@ -1,15 +1,26 @@
 //! The interpreter as the host of drain threads.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::python::interpreter::log;
+use super::known::Entries;
+use super::results::end_unhandled;
+use crate::flow::handler::host::ThreadBody;
+use crate::python::interpreter::{ask_of_thread, log, run_thread, thread_number};
 use crate::python::item::PyItem;
-use crate::{Host, TypeKey};
+use crate::python::results::Submissions;
+use crate::rules::{Rule, rule_off};
+use crate::{Batch, Host, TypeKey};
 
-pub(crate) struct Interpreter;
+pub(crate) struct Interpreter {
+    /// The handlers of the queue, for hints.
+    pub(crate) entries: Arc<Mutex<Entries>>,
+    pub(crate) submissions: Arc<Submissions>,
+}
 
 thread_local! {
     /// Whether this drain thread was attached by `enter` or `stay`.
@@ -27,8 +38,8 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
 impl Host<PyItem> for Interpreter {
     /// Keeps one thread state for the thread's whole life: to make a new one for each batch would
     /// cost several times more.
-    fn live(&self, body: &mut (dyn FnMut() + Send)) {
-        Python::try_attach(|py| py.detach(body));
+    fn live(&self, body: ThreadBody) {
+        run_thread(body);
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {
@@ -61,21 +72,62 @@ impl Host<PyItem> for Interpreter {
         log("inform", line);
     }
 
+    fn thread_number(&self) -> u64 {
+        thread_number()
+    }
+
+    fn thread_name(&self, number: u64) -> Option<String> {
+        ask_of_thread("name_of", number)
+    }
+
+    fn thread_stack(&self, number: u64) -> Option<String> {
+        ask_of_thread("stack_of", number)
+    }
+
     fn unhandled_hint(
         &self,
         item: &PyItem,
         has_handler: &dyn Fn(TypeKey) -> bool,
     ) -> Option<String> {
         Python::attach(|py| {
-            let bases = item.class(py)?.mro();
+            let name = item.type_name(py);
+            self.entries.lock().note_unhandled(name);
+            let class = item.class(py)?;
+            let bases = class.mro();
             let base =
-                bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)))?;
-            let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
+                bases.iter().skip(1).find(|base| has_handler(TypeKey(base.as_ptr() as usize)));
+            if let Some(base) = base {
+                let name = base.cast::<PyType>().ok()?.fully_qualified_name().ok()?;
+                return Some(format!(
+                    "it is a subclass of {name}, which has one, but types match exactly: register \
+                     it too, or register {name} with subclasses=True"
+                ));
+            }
+            let name = class.name().ok()?.to_string();
+            let entries = self.entries.lock();
+            let what = if entries.has_tag(&name) {
+                format!("the tag {name:?} has one")
+            } else if entries.has_only_tags() {
+                "all handlers are those of tags".to_owned()
+            } else {
+                return None;
+            };
             Some(format!(
-                "it is a subclass of {name}, which has one, but types match exactly: register it \
-                 too"
+                "{what}, and a tag is for rows of produce_arrow: register the class itself"
             ))
         })
+    }
+
+    fn note_unhandled(&self, items: &Batch<PyItem>, were_tried: bool) {
+        if self.submissions.is_used() {
+            Python::attach(|py| end_unhandled(py, self.submissions.queue(), items, were_tried));
+        }
+    }
+
+    fn note_abandoned(&self) {
+        if self.submissions.is_used() && !rule_off(Rule::AbandonFutures) {
+            Python::try_attach(|py| self.submissions.abandon(py));
+        }
     }
 
     fn type_name(&self, item: &PyItem) -> String {

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::{PyBool, PyInt, PyList, PyTuple, PyType};
 
 use super::failed_part::Given;
 use super::letters::{cause_of, list_of_letters};
+use super::opening::Opening;
+use super::results::{begin, end_with_error, end_with_results};
 use super::retry_on::RetryOn;
 use crate::python::aggregator::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
-use crate::python::item::{PyItem, RowBlock};
+use crate::python::item::{Content, PyItem, RowBlock};
+use crate::python::results::{Submissions, error_value};
 use crate::{Batch, DeadLetters, Desk, Failure, Handler, TypeKey};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
@@ -25,6 +28,7 @@ pub(crate) struct PyHandler {
     /// method.
     pub(crate) protected: GuardedRef,
     pub(crate) consume: GuardedRef,
+    pub(crate) opening: Opening,
     /// Called instead of `consume`, without the interpreter, if the handler is an aggregator.
     pub(crate) aggregating: Option<Arc<Aggregating>>,
     pub(crate) on_idle: Option<GuardedRef>,
@@ -39,6 +43,8 @@ pub(crate) struct PyHandler {
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
     pub(crate) desk: Arc<Desk>,
+    /// The futures of the queue.
+    pub(crate) submissions: Arc<Submissions>,
 }
 
 impl PyHandler {
@@ -50,6 +56,7 @@ impl PyHandler {
         for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler] {
             visit.call(object.as_deref())?;
         }
+        self.opening.traverse(visit)?;
         self.retry_on.traverse(visit)
     }
 
@@ -80,10 +87,9 @@ impl PyHandler {
         &self,
         py: Python<'_>,
         batch: &Bound<'_, PyList>,
-        error: PyErr,
+        error: Bound<'_, PyAny>,
         has_dead_letter: bool,
     ) -> Failure {
-        let error = error.into_value(py).into_bound(py).into_any();
         let cause = has_dead_letter.then(|| cause_of(&error));
         Failure { cause, ..self.report_error(py, batch, error) }
     }
@@ -125,28 +131,58 @@ pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 
 /// What a handler's `consume` returned as an error, if it is one.
 fn failure_of(result: Bound<'_, PyAny>) -> PyResult<()> {
+    value_of(result).map(release)
+}
+
+/// What a handler's `consume` returned, unless it is an error.
+fn value_of(result: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     if !result.is_none() && result.is_instance_of::<BatchFailed>() {
         return Err(PyErr::from_value(result));
     }
-    refuse_coroutine(result)
+    reject_coroutine(&result)?;
+    Ok(result)
 }
 
 /// Rejects a coroutine: the handler that returned it has not run yet, and nothing would await it.
-fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = result.py();
-    if result.is_none() || !result.get_type().is(coroutine_type(py)?) {
-        release(result);
+    if result.is_none() {
         return Ok(());
+    }
+    if !result.get_type().is(coroutine_type(py)?) {
+        return check_result(result);
     }
     // A closed coroutine does not warn that it was never awaited.
     let closed =
         result.getattr("close").and_then(|close| guarded_call(&close, &PyTuple::empty(py)));
-    release(result);
     release(closed?);
     Err(ConfigError::new_err(
         "the handler returned a coroutine, which is never awaited; give the `async def` itself to \
          an AsyncBatchQueue, or return something else",
     ))
+}
+
+/// Rejects what says that the work has not been done: a generator, an awaitable, a failed future.
+fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
+    if result.is_exact_instance_of::<PyInt>()
+        || result.is_exact_instance_of::<PyBool>()
+        || result.is_exact_instance_of::<PyList>()
+    {
+        return Ok(());
+    }
+    let py = result.py();
+    let args = PyTuple::new(py, [result])?;
+    let check = py.import("batchqueue._callbacks")?.getattr("check_result")?;
+    let checked = guarded_call(&check, &args);
+    release(args.into_any());
+    checked.map(release)
+}
+
+/// The same for a method whose result is not used.
+pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
+    let rejected = reject_coroutine(&result);
+    release(result);
+    rejected
 }
 
 /// Moves all items of a batch into a list.
@@ -162,8 +198,9 @@ pub(super) fn list_of<'py>(
     for segment in batch.drain_segments() {
         for item in segment {
             let set = match item.into_content() {
-                Ok(object) => list.set_item(index, object),
-                Err(rows) => set_rows(&list, index, &rows),
+                Content::Object(object) => list.set_item(index, object),
+                Content::Rows(rows) => set_rows(&list, index, &rows),
+                Content::Submitted(submitted) => list.set_item(index, submitted.object),
             };
             if set.is_err() {
                 problem = set;
@@ -208,6 +245,8 @@ impl PyHandler {
         result.map_err(|error| {
             let kept = batch.has_dead_letter();
             let reported = Python::try_attach(|py| {
+                let error = error_value(py, error);
+                end_with_error(py, batch, &error);
                 let list = if kept { copy_of(py, batch) } else { list_of(py, batch) };
                 match list {
                     Ok(list) => self.report(py, &list, error, kept),
@@ -229,11 +268,17 @@ impl Handler<PyItem> for PyHandler {
             return self.aggregate(aggregating, batch);
         }
         Python::attach(|py| {
+            let has_submitted = begin(py, &self.submissions, batch);
+            if batch.is_empty() {
+                // All were cancelled.
+                return Ok(());
+            }
             // While another attempt may follow, the batch keeps its items: the list belongs to the
-            // handler. It also keeps blocks of rows, which are cut if a part of them fails.
+            // handler. It also keeps blocks of rows, which are cut if a part of them fails, and
+            // what was submitted, with its futures.
             let again = self.retry_on.of(batch);
             let rows = has_rows(batch);
-            let keeps = again.is_some() || rows || batch.has_dead_letter();
+            let keeps = again.is_some() || rows || has_submitted || batch.has_dead_letter();
             let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
             let (list, args) =
                 match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
@@ -242,7 +287,20 @@ impl Handler<PyItem> for PyHandler {
                 };
             let count = list.len();
             let given = Given { count, blocks: rows.then(|| list.get_slice(0, count)) };
-            let result = match guarded_call(self.consume.bind(py), &args).and_then(failure_of) {
+            let opened = self.opening.open(py);
+            let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+            let (handled, again) = match returned.and_then(value_of) {
+                Ok(value) if has_submitted => {
+                    // Results that are wrong would be wrong again.
+                    (end_with_results(py, &self.name, batch, value), None)
+                }
+                Ok(value) => {
+                    release(value);
+                    (Ok(()), None)
+                }
+                Err(error) => (Err(error), again),
+            };
+            let result = match handled {
                 Ok(()) => {
                     drop(batch.drain());
                     Ok(())
@@ -259,7 +317,9 @@ impl Handler<PyItem> for PyHandler {
         Python::attach(|py| {
             let kept = list_of_letters(py, &self.queue, letters).and_then(|list| {
                 let args = PyTuple::new(py, [list])?;
-                let result = guarded_call(self.consume.bind(py), &args).and_then(failure_of);
+                let opened = self.opening.open(py);
+                let result = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+                let result = result.and_then(failure_of);
                 release(args.into_any());
                 result
             });
@@ -275,7 +335,7 @@ impl Handler<PyItem> for PyHandler {
     }
 
     fn on_idle(&self) -> Result<(), Failure> {
-        Self::call0(self.on_idle.as_ref())
+        if self.opening.is_due() { Ok(()) } else { Self::call0(self.on_idle.as_ref()) }
     }
 
     fn has_on_close(&self) -> bool {
@@ -283,7 +343,7 @@ impl Handler<PyItem> for PyHandler {
     }
 
     fn on_close(&self) -> Result<(), Failure> {
-        Self::call0(self.on_close.as_ref())
+        if self.opening.close() { Self::call0(self.on_close.as_ref()) } else { Ok(()) }
     }
 
     fn works_elsewhere(&self) -> bool {

@@ -16,6 +16,7 @@ pub(crate) type HandlerMethods<'py> = (
     Option<Py<PyAny>>,
     Option<Py<PyAny>>,
     bool,
+    Option<Py<PyAny>>,
 );
 
 /// A handler to register, with all that is read from its attributes.
@@ -49,6 +50,8 @@ pub(crate) struct HandlerOptions<'py> {
     pub(super) max_delay_ms: Option<f64>,
     pub(super) retry: Option<RetrySettings>,
     pub(super) dead_letter: Option<HandlerMethods<'py>>,
+    pub(super) replace: bool,
+    pub(super) subclasses: bool,
 }
 
 /// The name of a function, or of an object's class.

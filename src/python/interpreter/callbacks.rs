@@ -1,4 +1,5 @@
-//! What the bindings ask of `batchqueue._callbacks`: log lines and tracebacks.
+//! What the bindings ask of `batchqueue._callbacks` and `batchqueue._stacks`: log lines, tracebacks
+//! and stacks.
 //!
 //! All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
 //! user's code.
@@ -32,4 +33,26 @@ pub(crate) fn describe_error(py: Python<'_>, error: Bound<'_, PyAny>) -> String 
     });
     release(error);
     text.unwrap_or_else(|cause| format!("an exception that cannot be shown: {cause}"))
+}
+
+/// The number by which Python knows the calling thread; 0 if the interpreter finalizes.
+pub(crate) fn thread_number() -> u64 {
+    let number = |py: Python<'_>| py.import("threading")?.call_method0("get_ident")?.extract();
+    Python::try_attach(|py| number(py).unwrap_or(0)).unwrap_or(0)
+}
+
+/// What `function` of `batchqueue._stacks`, `name_of` or `stack_of`, returns about the thread that
+/// Python knows by this number. What it raises is shown on stderr.
+pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
+    let ask = |py: Python<'_>| {
+        let args = PyTuple::new(py, [number])?;
+        let function = py.import("batchqueue._stacks")?.getattr(function)?;
+        guarded_call(&function, &args)?.extract::<Option<String>>()
+    };
+    Python::try_attach(|py| {
+        ask(py).unwrap_or_else(|error| {
+            error.write_unraisable(py, None);
+            None
+        })
+    })?
 }

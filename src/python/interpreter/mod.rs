@@ -5,14 +5,20 @@
 //! | `guarded_call` | calls of the user's code that survive the end of the interpreter |
 //! | `callbacks` | what the bindings ask of `batchqueue._callbacks`: log lines, tracebacks |
 //! | `pause` | how a Python caller waits: detached, in slices, checking for signals |
+//! | `thread` | how a native thread becomes one of Python's |
+//! | `timeout` | seconds or a `timedelta`, as callers give them |
 //! | `fork` | which objects belong to the parent of a forked process |
 
 mod callbacks;
 mod fork;
 mod guarded_call;
 mod pause;
+mod thread;
+mod timeout;
 
-pub(crate) use callbacks::{describe_error, log};
+pub(crate) use callbacks::{ask_of_thread, describe_error, log, thread_number};
 pub(crate) use fork::{enter_child, generation};
 pub(crate) use guarded_call::{GuardedRef, guarded_call, release};
 pub(crate) use pause::{InterpreterPause, NoPause, StoppablePause, deadline_of};
+pub(crate) use thread::run_thread;
+pub(crate) use timeout::Timeout;

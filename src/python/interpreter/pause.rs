@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::timeout::Timeout;
 use crate::Pause;
 use crate::python::exceptions::{BatchQueueError, ConfigError};
 use crate::rules::{Rule, rule_off};
@@ -34,6 +35,13 @@ impl Pause for StoppablePause<'_, '_> {
 
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> PyResult<()> {
         self.0.py().detach(|| wait(Some(SLICE)));
+        self.check()
+    }
+}
+
+impl StoppablePause<'_, '_> {
+    /// Raises an error if the event is set.
+    pub(crate) fn check(&self) -> PyResult<()> {
         if self.0.call_method0("is_set")?.is_truthy()? {
             return Err(BatchQueueError::new_err("the wait was cancelled"));
         }
@@ -54,8 +62,8 @@ impl Pause for NoPause {
 
 /// The moment `timeout` seconds from now; `None` for no deadline.
 #[inline]
-pub(crate) fn deadline_of(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    timeout.map_or(Ok(None), deadline_in)
+pub(crate) fn deadline_of(timeout: Option<Timeout>) -> PyResult<Option<Instant>> {
+    timeout.map_or(Ok(None), |Timeout(seconds)| deadline_in(seconds))
 }
 
 #[cold]

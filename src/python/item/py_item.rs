@@ -1,4 +1,5 @@
-//! What a partition holds: a Python object and its type, or a block of rows and its tag.
+//! What a partition holds: a Python object and its type, perhaps with a future, or a block of rows
+//! and its tag.
 
 use std::mem::ManuallyDrop;
 
@@ -10,29 +11,79 @@ use pyo3::types::{PyString, PyType};
 use super::row_block::RowBlock;
 use crate::arrow::Tags;
 use crate::python::interpreter::release;
+use crate::python::results::Ticket;
 use crate::{Item, TypeKey};
 
 /// One queued item, in two words.
 ///
-/// The key says which of the two it is: the key of rows is that of a tag. An enum would need no key
+/// The key says which of the two it is: the key of rows is that of a tag. An object that was
+/// submitted has its future beside it, and the address of both is odd. An enum would need no key
 /// for this, but its two words would be stored separately and loaded together, which stalls the
 /// processor: `produce` would cost 3 ns more, `produce_many` 11 ns.
 pub(crate) struct PyItem {
-    content: Content,
+    content: Stored,
     /// The type is read once, while attached, so that grouping needs no interpreter.
     key: TypeKey,
 }
 
-union Content {
+union Stored {
     object: ManuallyDrop<Py<PyAny>>,
     rows: ManuallyDrop<Box<RowBlock>>,
+    /// The address of a box, plus 1.
+    submitted: *mut Submitted,
+    /// Whichever of these it is.
+    address: *mut (),
+}
+
+// SAFETY: each of the three can be sent: `Py` and `RowBlock` are `Send`, and the pointer owns its
+// box, whose content is `Send` as well.
+unsafe impl Send for PyItem {}
+
+/// An object that was submitted, and its future.
+pub(crate) struct Submitted {
+    pub(crate) object: Py<PyAny>,
+    pub(crate) ticket: Ticket,
+}
+
+/// What an item is.
+pub(crate) enum Content {
+    Object(Py<PyAny>),
+    Rows(Box<RowBlock>),
+    Submitted(Box<Submitted>),
+}
+
+/// The same, borrowed.
+enum Borrowed<'a> {
+    Object(&'a Py<PyAny>),
+    Rows(&'a RowBlock),
+    Submitted(&'a Submitted),
 }
 
 impl PyItem {
     pub(crate) fn new(object: Bound<'_, PyAny>) -> Self {
         // Type addresses are even, so they never collide with the keys of tags, which are odd.
         let key = TypeKey(object.get_type_ptr() as usize);
-        Self { content: Content { object: ManuallyDrop::new(object.unbind()) }, key }
+        Self { content: Stored { object: ManuallyDrop::new(object.unbind()) }, key }
+    }
+
+    /// An item with a future, which ends with an error if the item is dropped.
+    /// `key`: that of the class whose handler it goes to, if it is not its own.
+    pub(crate) fn submitted(
+        object: Bound<'_, PyAny>,
+        ticket: Ticket,
+        key: Option<TypeKey>,
+    ) -> Self {
+        let key = key.unwrap_or(TypeKey(object.get_type_ptr() as usize));
+        assert!(!Tags::is_tag(key), "the key of an object must not be that of a tag");
+        let submitted = Box::into_raw(Box::new(Submitted { object: object.unbind(), ticket }));
+        Self { content: Stored { submitted: submitted.map_addr(|address| address + 1) }, key }
+    }
+
+    /// An item that goes to the handler of another class than its own. `key` must not be that of a
+    /// tag.
+    pub(crate) fn with_key(object: Bound<'_, PyAny>, key: TypeKey) -> Self {
+        assert!(!Tags::is_tag(key), "the key of an object must not be that of a tag");
+        Self { content: Stored { object: ManuallyDrop::new(object.unbind()) }, key }
     }
 
     /// An item of rows.
@@ -42,29 +93,72 @@ impl PyItem {
     pub(crate) fn rows(block: RowBlock) -> Self {
         let key = block.key;
         assert!(Tags::is_tag(key), "the key of rows must be that of a tag");
-        Self { content: Content { rows: ManuallyDrop::new(Box::new(block)) }, key }
+        Self { content: Stored { rows: ManuallyDrop::new(Box::new(block)) }, key }
     }
 
-    fn as_ref(&self) -> Result<&Py<PyAny>, &RowBlock> {
+    /// Whether it is an object with a future.
+    #[inline]
+    fn is_submitted(&self) -> bool {
+        // SAFETY: all fields are one pointer, of which only the address is read here. Objects and
+        // blocks of rows are aligned, so their addresses are even.
+        unsafe { self.content.address.addr() % 2 == 1 }
+    }
+
+    fn borrow(&self) -> Borrowed<'_> {
         if Tags::is_tag(self.key) {
             // SAFETY: only `rows` makes items with the key of a tag, and it stores rows in them.
-            Err(unsafe { &self.content.rows })
+            Borrowed::Rows(unsafe { &self.content.rows })
+        } else if self.is_submitted() {
+            // SAFETY: only `submitted` stores an odd address, of a box that the item owns.
+            Borrowed::Submitted(unsafe { &*self.content.submitted.map_addr(|address| address - 1) })
         } else {
-            // SAFETY: only `new` makes items with another key, and it stores an object in them.
-            Ok(unsafe { &self.content.object })
+            // SAFETY: only `new` makes other items, and it stores an object in them.
+            Borrowed::Object(unsafe { &self.content.object })
         }
     }
 
-    /// Takes the object or the rows out of the item.
+    fn as_ref(&self) -> Result<&Py<PyAny>, &RowBlock> {
+        match self.borrow() {
+            Borrowed::Object(object) => Ok(object),
+            Borrowed::Submitted(submitted) => Ok(&submitted.object),
+            Borrowed::Rows(block) => Err(block),
+        }
+    }
+
+    /// The future of the item, if it was submitted.
     #[inline]
-    pub(crate) fn into_content(self) -> Result<Py<PyAny>, Box<RowBlock>> {
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        match self.borrow() {
+            Borrowed::Submitted(submitted) => Some(&submitted.ticket),
+            _ => None,
+        }
+    }
+
+    /// Takes what it is out of the item.
+    #[inline]
+    pub(crate) fn into_content(self) -> Content {
         let mut item = ManuallyDrop::new(self);
-        if Tags::is_tag(item.key) {
-            // SAFETY: as in `as_ref`; the item is never read or dropped again.
-            Err(unsafe { ManuallyDrop::take(&mut item.content.rows) })
+        // SAFETY: the item is never read or dropped again.
+        unsafe { item.take() }
+    }
+
+    /// Moves the content out.
+    ///
+    /// # Safety
+    /// The item must not be read or dropped afterwards.
+    #[inline]
+    unsafe fn take(&mut self) -> Content {
+        if Tags::is_tag(self.key) {
+            // SAFETY: as in `borrow`; the caller sees to the rest.
+            Content::Rows(unsafe { ManuallyDrop::take(&mut self.content.rows) })
+        } else if self.is_submitted() {
+            // SAFETY: as above; the box was made by `Box::into_raw`.
+            Content::Submitted(unsafe {
+                Box::from_raw(self.content.submitted.map_addr(|address| address - 1))
+            })
         } else {
             // SAFETY: as above.
-            Ok(unsafe { ManuallyDrop::take(&mut item.content.object) })
+            Content::Object(unsafe { ManuallyDrop::take(&mut self.content.object) })
         }
     }
 
@@ -115,15 +209,18 @@ impl Drop for PyItem {
 
 #[cold]
 fn drop_unhandled(item: &mut PyItem) {
-    if Tags::is_tag(item.key) {
-        // SAFETY: as in `as_ref`; the item is being dropped.
-        unsafe { ManuallyDrop::drop(&mut item.content.rows) };
-    } else {
-        // SAFETY: as above.
-        let object = unsafe { ManuallyDrop::take(&mut item.content.object) };
-        // `__del__` of the object is the user's code.
-        Python::try_attach(|py| release(object.into_bound(py)));
-    }
+    // SAFETY: the item is being dropped.
+    let object = match unsafe { item.take() } {
+        Content::Rows(block) => return drop(block),
+        Content::Object(object) => object,
+        Content::Submitted(submitted) => {
+            let Submitted { object, ticket } = *submitted;
+            drop(ticket);
+            object
+        }
+    };
+    // `__del__` of the object is the user's code.
+    Python::try_attach(|py| release(object.into_bound(py)));
 }
 
 impl Item for PyItem {
@@ -139,11 +236,11 @@ impl Item for PyItem {
 
     fn cut(self, weight: usize) -> (Self, Self) {
         match self.into_content() {
-            Err(block) => {
+            Content::Rows(block) => {
                 let (head, tail) = block.cut(weight);
                 (Self::rows(head), Self::rows(tail))
             }
-            Ok(_) => unreachable!("an object weighs 1"),
+            Content::Object(_) | Content::Submitted(_) => unreachable!("an object weighs 1"),
         }
     }
 }

@@ -7,13 +7,18 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use super::py_item::PyItem;
+use super::refusal::refused;
 use crate::flow::produce::many::Source;
-use crate::python::errors::refused;
+use crate::python::handler::HandlerRegistry;
 use crate::python::interpreter::InterpreterPause;
-use crate::{BatchQueue, Line, TryProduceError};
+use crate::python::queue::run_inline;
+use crate::{BatchQueue, Line, TryProduceError, TypeKey};
 
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
+
+/// How many items were accepted, and the result of the last attempt; `None` if time ended first.
+pub(crate) type Tried = (usize, Option<Result<(), TryProduceError<PyItem>>>);
 
 /// A list or a tuple. A subclass is excluded: its methods may return other items.
 pub(crate) enum Sequence<'py> {
@@ -41,12 +46,41 @@ impl<'py> Sequence<'py> {
         &self,
         py: Python<'_>,
         queue: &BatchQueue<PyItem>,
+        registry: &HandlerRegistry,
         deadline: Option<Instant>,
     ) -> PyResult<usize> {
+        if registry.resolves() || queue.is_inline() {
+            return self.copy().produce_resolved(py, queue, registry, deadline);
+        }
         let mut items = self.items(0, usize::MAX);
         let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
         let accepted = items.read - usize::from(result.is_err());
         result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
+    }
+
+    /// The same, where classes may have the handlers of others: their keys are looked up before the
+    /// gates are locked, for some thousand items at a time.
+    fn produce_resolved(
+        &self,
+        py: Python<'_>,
+        queue: &BatchQueue<PyItem>,
+        registry: &HandlerRegistry,
+        deadline: Option<Instant>,
+    ) -> PyResult<usize> {
+        let mut start = 0;
+        while start < self.len() {
+            // A partition may be full then, and the callers of an inline queue empty it.
+            let room = if queue.is_inline() { queue.buffer_size() } else { TURN };
+            let mut items = self.resolved_items(start, room, registry)?;
+            let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
+            let accepted = items.read - usize::from(result.is_err());
+            run_inline(py, queue);
+            if let Err(refusal) = result {
+                return refused(py, refusal, accepted).map_or(Ok(accepted), Err);
+            }
+            start = accepted;
+        }
+        Ok(start)
     }
 
     /// Enqueues the items from `start` on without waiting, up to the first that finds no room.
@@ -55,11 +89,16 @@ impl<'py> Sequence<'py> {
     pub(crate) fn try_produce(
         &self,
         queue: &BatchQueue<PyItem>,
+        registry: &HandlerRegistry,
         start: usize,
         is_awaited: &dyn Fn(Line) -> bool,
         awaits_any: bool,
-    ) -> (usize, Option<Result<(), TryProduceError<PyItem>>>) {
-        let mut items = self.items(start, start.saturating_add(TURN));
+    ) -> PyResult<Tried> {
+        let mut items = if registry.resolves() {
+            self.resolved_items(start, TURN, registry)?
+        } else {
+            self.items(start, start.saturating_add(TURN))
+        };
         let result = if awaits_any {
             items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
         } else {
@@ -67,7 +106,15 @@ impl<'py> Sequence<'py> {
         };
         let accepted = items.read - usize::from(result.is_err());
         let turn_ended = result.is_ok() && accepted < self.len();
-        (accepted, (!turn_ended).then_some(result))
+        Ok((accepted, (!turn_ended).then_some(result)))
+    }
+
+    /// The same items, which no other thread changes.
+    fn copy(&self) -> Self {
+        match self {
+            Self::List(list) => Self::Tuple(list.to_tuple()),
+            Self::Tuple(tuple) => Self::Tuple(tuple.clone()),
+        }
     }
 
     fn len(&self) -> usize {
@@ -79,7 +126,24 @@ impl<'py> Sequence<'py> {
 
     fn items(&self, start: usize, end: usize) -> Items<'_, 'py> {
         let end = end.min(self.len());
-        Items { from: self, read: start, end }
+        Items { from: self, read: start, end, start, resolved: None }
+    }
+
+    /// Some items from `start` on, with the keys of the classes whose handlers they go to.
+    fn resolved_items(
+        &self,
+        start: usize,
+        most: usize,
+        registry: &HandlerRegistry,
+    ) -> PyResult<Items<'_, 'py>> {
+        let mut items = self.items(start, start.saturating_add(most));
+        let mut resolved = Vec::with_capacity(items.end.saturating_sub(start));
+        while let Some(object) = items.object() {
+            let key = registry.key_of(&object.get_type())?;
+            resolved.push((object, key));
+        }
+        // A list may have become shorter.
+        Ok(Items { read: start, end: start + resolved.len(), resolved: Some(resolved), ..items })
     }
 }
 
@@ -99,13 +163,14 @@ struct Items<'a, 'py> {
     /// Index of the next item to read.
     read: usize,
     end: usize,
+    /// Where `resolved` begins.
+    start: usize,
+    /// The items themselves, and their keys, if these are not simply those of their classes.
+    resolved: Option<Vec<(Bound<'py, PyAny>, TypeKey)>>,
 }
 
-impl Iterator for Items<'_, '_> {
-    type Item = PyItem;
-
-    #[inline]
-    fn next(&mut self) -> Option<PyItem> {
+impl<'py> Items<'_, 'py> {
+    fn object(&mut self) -> Option<Bound<'py, PyAny>> {
         if self.read >= self.end {
             return None;
         }
@@ -115,13 +180,29 @@ impl Iterator for Items<'_, '_> {
         };
         let item = item.ok()?;
         self.read += 1;
-        Some(PyItem::new(item))
+        Some(item)
+    }
+}
+
+impl Iterator for Items<'_, '_> {
+    type Item = PyItem;
+
+    #[inline]
+    fn next(&mut self) -> Option<PyItem> {
+        if let Some(resolved) = &self.resolved {
+            let (item, key) = resolved.get(self.read - self.start)?;
+            self.read += 1;
+            return Some(PyItem::with_key(item.clone(), *key));
+        }
+        self.object().map(PyItem::new)
     }
 }
 
 impl Source<PyItem> for Items<'_, '_> {
     fn left(&mut self) -> usize {
-        self.end = self.end.min(self.from.len());
+        if self.resolved.is_none() {
+            self.end = self.end.min(self.from.len());
+        }
         self.end.saturating_sub(self.read)
     }
 }

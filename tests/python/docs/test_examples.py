@@ -12,7 +12,9 @@ import pytest
 from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run
 
 _PACKAGE = ROOT / "python"
-_SUBPACKAGES = ("aggregation", "groups", "outputs", "pipeline", "presets", "spark")
+_SUBPACKAGES = (
+    *("aggregation", "groups", "metrics", "outputs", "pipeline", "presets", "spark", "top"),
+)
 _MODULES = [
     ".".join(source.relative_to(_PACKAGE).with_suffix("").parts).removesuffix(".__init__")
     for source in sorted(_PACKAGE.glob("batchqueue/**/*.py"))

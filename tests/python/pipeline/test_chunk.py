@@ -71,6 +71,24 @@ class TestEveryRowInOrder:
                 or rows_bytes(first) + rows_bytes(second) + spare > size
             )
 
+    @given(st.data(), st.integers(1, 50), st.integers(1, 4_000), st.booleans())
+    @settings(max_examples=100, deadline=None)
+    def test_all_of_a_batch_is_what_add_and_rest_return(self, data, rows, size, is_measured):
+        batch = data.draw(SCHEMAS.flatmap(batches))
+        known = rows_bytes(batch) if is_measured else None
+        cutter, other = ChunkCutter(rows, size), ChunkCutter(rows, size)
+        expected = other.add(batch, known) + other.rest()
+        chunks = cutter.all_of(batch, known)
+        assert [chunk.size for chunk in chunks] == [chunk.size for chunk in expected]
+        assert values_of(batches_of(chunks)) == values_of(batches_of(expected))
+        assert rows_of(batches_of(chunks)) == rows_of(batches_of(expected))
+        assert cutter.rest() == []
+
+    def test_all_of_a_batch_comes_behind_what_waits(self):
+        cutter = ChunkCutter(10)
+        assert cutter.add(numbers(0, 3)) == []
+        assert values_of(batches_of(cutter.all_of(numbers(3, 4)))) == values_of([numbers(0, 7)])
+
     def test_every_type_of_column_survives_a_cut_and_a_join(self):
         for name, array in EACH_TYPE.items():
             batch = pa.record_batch({name: array})

@@ -230,7 +230,7 @@ class Round:
     def add(self, run: Run, item_type: type, behaviour: str) -> None:
         """Register a new handler, and count it only if that succeeded."""
         handler = run.handler(behaviour)
-        run.queue.add_handler(item_type, handler, weight=0.3)
+        run.queue.add_handler(item_type, handler, weight=0.3, replace=True)
         handler.added = 1
         self.done["add"] += 1
 
@@ -243,7 +243,7 @@ class Round:
             return made[-1]
 
         try:
-            run.queue.add_handler_factory(item_type, factory, partitions=2)
+            run.queue.add_handler_factory(item_type, factory, partitions=2, replace=True)
         except ConfigError:
             return
         for handler in made:

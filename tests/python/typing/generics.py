@@ -5,6 +5,8 @@ Each `type: ignore` is an error that must be found: without it, the comment itse
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
+import asyncio
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -68,6 +70,8 @@ def queue_takes_its_items(queue: BatchQueue[Order], both: BatchQueue[Order | Pay
     both.produce_many([Order(1), Payment(1)])
     queue.produce(Payment(1))  # type: ignore[arg-type]
     queue.produce_many([Payment(1)])  # type: ignore[list-item]
+    assert_type(queue.submit(Order(1), timeout=1), Future[Any])
+    queue.submit(Payment(1))  # type: ignore[arg-type]
     assert_type(queue.config, BatchQueueConfig[Order])
 
 
@@ -75,6 +79,12 @@ async def queue_on_a_loop_takes_its_items(queue: AsyncBatchQueue[Order]) -> None
     assert_type(await queue.produce(Order(1)), bool)
     await queue.produce(Payment(1))  # type: ignore[arg-type]
     await queue.produce_many([Payment(1)])  # type: ignore[list-item]
+    assert_type(queue.submit(Order(1)), asyncio.Future[Any])
+    await queue.submit(Payment(1))  # type: ignore[arg-type]
+    assert_type(queue.sync.produce(Order(1)), bool)
+    assert_type(queue.sync.produce_many([Order(1)]), int)
+    assert_type(queue.sync.submit(Order(1)), Future[Any])
+    queue.sync.produce(Payment(1))  # type: ignore[arg-type]
 
 
 def config_names_the_items(config: BatchQueueConfig[Order]) -> None:

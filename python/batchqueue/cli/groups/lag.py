@@ -5,8 +5,8 @@ import sys
 
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import add_target, members_of, target_of
-from batchqueue.cli.groups.text import count, ranges, table
 from batchqueue.cli.numbers import whole_number
+from batchqueue.cli.text import count, ranges, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ import time
 
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.groups.options import add_target, target_of
-from batchqueue.cli.groups.text import moment, ranges
+from batchqueue.cli.text import moment, ranges
 from batchqueue.groups.messages import Event
 
 _REFRESH_S = 0.5

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from batchqueue.cli.command import FAILED, OK
 from batchqueue.cli.groups.link import Report
-from batchqueue.cli.groups.text import counted, duration
+from batchqueue.cli.text import counted, duration
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.errors import HandlerFailedError, ReplacedError, TruncatedError
 from batchqueue.groups.worker import Worker, WorkerSummary

@@ -5,8 +5,8 @@ import sys
 
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import add_partition, add_target, partitions_of, target_of
-from batchqueue.cli.groups.text import counted
 from batchqueue.cli.numbers import whole_number
+from batchqueue.cli.text import counted
 from batchqueue.groups.backend import Administration
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.worker.letters import PREFIX

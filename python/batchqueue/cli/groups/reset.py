@@ -13,7 +13,7 @@ from batchqueue.cli.groups.options import (
     target_of,
 )
 from batchqueue.cli.groups.positions import Position, Positions, wanted_offset
-from batchqueue.cli.groups.text import counted
+from batchqueue.cli.text import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration
 

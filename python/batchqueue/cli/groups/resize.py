@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import Target, add_target, members_of, target_of
-from batchqueue.cli.groups.text import counted, ranges
 from batchqueue.cli.groups.waiting import wait_until
 from batchqueue.cli.numbers import seconds, whole_number
+from batchqueue.cli.text import counted, ranges
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration
 from batchqueue.groups.count import partition_count

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.groups.options import Target, add_target, target_of
-from batchqueue.cli.groups.text import UNKNOWN, count, counted, duration, ranges, table
+from batchqueue.cli.text import UNKNOWN, count, counted, duration, ranges, table
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor, MemberMetrics, StreamPartition
 
 _REFRESH_S = 1.0

@@ -4,7 +4,7 @@ import argparse
 
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.groups.options import add_target, target_of
-from batchqueue.cli.groups.text import counted
+from batchqueue.cli.text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -105,6 +105,11 @@ class ParquetStore:
             ConfigError: An argument is invalid.
             MissingPackageError: pyarrow is not installed.
         """
+        if not isinstance(directory, (str, PathLike)) or not str(directory):
+            raise ConfigError(
+                f"the directory of ParquetStore is {directory!r}, a {type(directory).__name__}; "
+                'give a directory, for instance ParquetStore("metrics")'
+            )
         require("pyarrow", "ParquetStore", "parquet")
         if partition_s < 1 or lock_timeout_s < 0 or keep_replaced_s < 0:
             raise ConfigError(

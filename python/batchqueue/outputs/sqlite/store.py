@@ -67,9 +67,14 @@ class SqliteStore:
                 1; 1,000 by default.
 
         Raises:
-            ConfigError: The path is ":memory:", which would be empty in every other process and
-                transaction; or `kept_summaries` is below 1.
+            ConfigError: The path is not a path; or it is ":memory:", which would be empty in every
+                other process and transaction; or `kept_summaries` is below 1.
         """
+        if not isinstance(path, (str, PathLike)) or not str(path):
+            raise ConfigError(
+                f"the path of SqliteStore is {path!r}, a {type(path).__name__}; give a file, for "
+                'instance SqliteStore("metrics.db")'
+            )
         if str(path) == ":memory:":
             raise ConfigError(
                 "SqliteStore(':memory:') would lose its data after each transaction; give it a file"

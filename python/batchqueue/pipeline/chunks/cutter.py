@@ -62,6 +62,13 @@ class ChunkCutter:
             batch: The batch.
             size: Its bytes, if they are known. Default: None, it is measured.
         """
+        rows = batch.num_rows
+        if rows and rows % self._chunk_rows == 0 and not self._pending:
+            # Full chunks, which is most of them: there is nothing to join.
+            if size is None:
+                size = self._size_of(batch)
+            if size <= self._chunk_bytes:
+                return self._shares(batch, size)
         chunks: list[SizedBatch] = []
         for piece in self._pieces(batch, size):
             if self._pending and not self._can_join(piece.batch):
@@ -73,6 +80,21 @@ class ChunkCutter:
             if self._pending_rows >= self._chunk_rows or self._pending_bytes >= self._chunk_bytes:
                 chunks += self.rest()
         return chunks
+
+    def all_of(self, batch: pa.RecordBatch, size: int | None = None) -> list[SizedBatch]:
+        """Return the chunks of a batch that no other one follows: as `add` and then `rest`.
+
+        Args:
+            batch: The batch.
+            size: Its bytes, if they are known. Default: None, it is measured.
+        """
+        rows = batch.num_rows
+        if 0 < rows <= self._chunk_rows and not self._pending:
+            if size is None:
+                size = self._size_of(batch)
+            if size <= self._chunk_bytes:
+                return [SizedBatch(batch, size)]
+        return self.add(batch, size) + self.rest()
 
     def rest(self) -> list[SizedBatch]:
         """Return what `add` has kept: no chunk or one, seldom more."""
@@ -125,15 +147,19 @@ class ChunkCutter:
             yield from self._shares(block, size)
             start += block.num_rows
 
-    def _shares(self, block: pa.RecordBatch, size: int) -> Iterator[SizedBatch]:
+    def _shares(self, block: pa.RecordBatch, size: int) -> list[SizedBatch]:
         rows, step = block.num_rows, self._chunk_rows
         if rows <= step:
-            yield SizedBatch(block, size)
-            return
+            return [SizedBatch(block, size)]
+        chunks = []
+        done = 0
         for start in range(0, rows, step):
-            end = min(start + step, rows)
-            share = size * end // rows - size * start // rows
-            yield SizedBatch(block.slice(start, end - start), share)
+            end = start + step
+            upto = size * end // rows if end < rows else size
+            # The last slice ends with the block.
+            chunks.append(SizedBatch(block.slice(start, step), upto - done))
+            done = upto
+        return chunks
 
     def _fitting_rows(self, batch: pa.RecordBatch) -> int:
         """Return how many rows from the front fit, of a batch that does not; at least 1."""

@@ -1,6 +1,7 @@
 """`ChunkOrigin`: where a chunk of a sink came from, to recognise it when it comes again."""
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchqueue.exceptions import ConfigError
@@ -48,7 +49,8 @@ class Origin(NamedTuple):
 
     def child(self, number: int) -> "Origin":
         """Return the origin of one of several parts."""
-        return self._replace(part=f"{self.part}.{number}" if self.part else str(number))
+        part = f"{self.part}.{number}" if self.part else str(number)
+        return Origin(self.cut, self.partition, self.position, self.number, part)
 
     def __str__(self) -> str:
         if self.position is None:
@@ -61,9 +63,16 @@ def with_origin(
     chunk: "pa.RecordBatch", pipeline: str, source: str, origin: Origin
 ) -> "pa.RecordBatch":
     """Return a chunk with its origin in the metadata of its schema; no data is copied."""
-    metadata = dict(chunk.schema.metadata or {})
-    metadata[_KEY] = json.dumps([pipeline, source, *origin]).encode()
-    return chunk.replace_schema_metadata(metadata)
+    cut, partition, position, number, part = origin
+    # A part consists of digits and dots.
+    text = f'{_beginning(pipeline, source, cut, partition, position)}, {number}, "{part}"]'
+    return chunk.replace_schema_metadata({**(chunk.schema.metadata or {}), _KEY: text.encode()})
+
+
+@lru_cache(maxsize=256)
+def _beginning(pipeline: str, source: str, cut: int, partition: str, position: str | None) -> str:
+    """Return the part of the JSON that all chunks of a split share."""
+    return json.dumps([pipeline, source, cut, partition, position])[:-1]
 
 
 def chunk_origin(chunk: "pa.RecordBatch") -> ChunkOrigin:

@@ -1,8 +1,12 @@
 """`ChainedOperator`: what a chain asks of each of its operators."""
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import pyarrow as pa
+
+Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
+"""What follows from a chunk: a batch, as from most operators, several lazily, or nothing."""
 
 
 class ChainedOperator:
@@ -20,8 +24,8 @@ class ChainedOperator:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Return what follows from a chunk, lazily."""
+    def process(self, chunk: pa.RecordBatch) -> Outputs:
+        """Return what follows from a chunk."""
         raise NotImplementedError
 
     def flush(self) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """`Chain`: the operators that one worker of a stage applies to each chunk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from batchqueue.pipeline.operators.aggregates import (
     MergeAggregateStep,
     PartialAggregateStep,
 )
-from batchqueue.pipeline.operators.base import ChainedOperator
+from batchqueue.pipeline.operators.base import ChainedOperator, Outputs
 from batchqueue.pipeline.operators.envelope import packed, unpacked
 from batchqueue.pipeline.operators.filters import FilterOperator
 from batchqueue.pipeline.operators.maps import operator_of
@@ -80,18 +80,33 @@ class Chain:
         """
         return list(self.flushed())
 
-    def outputs(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def outputs(self, chunk: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Return what `process` returns, one by one: a generator of an operator need not end first.
 
-        Take all of it before the next call of the chain.
+        Take all of it before the next call of the chain. If no operator has more than one output,
+        it is a tuple of at most one batch.
         """
-        return self._from(0, chunk)
+        for place, operator in enumerate(self._operators):
+            if not chunk.num_rows:
+                return ()
+            try:
+                result = operator.process(chunk)
+            except OperatorError:
+                raise
+            except Exception as error:
+                raise _failed(operator, error, "") from error
+            if result is None:
+                return ()
+            if not isinstance(result, pa.RecordBatch):
+                return self._from_each(place, result)
+            chunk = result
+        return (chunk,) if chunk.num_rows else ()
 
     def flushed(self) -> Iterator[pa.RecordBatch]:
         """Return what `flush` returns, one by one. Take all of it before the next call."""
         for place, operator in enumerate(self._operators):
             for batch in _guarded(operator, operator.flush, " in flush"):
-                yield from self._from(place + 1, batch)
+                yield from self._from(place + 1, iter((batch,)))
 
     def snapshot(self) -> bytes:
         """Return the state of all operators, after `flush`.
@@ -134,10 +149,14 @@ class Chain:
         for operator in self._operators:
             _called(operator, operator.resume, "on_resume")
 
-    def _from(self, place: int, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Return what the operators from a place on make of a chunk, depth first."""
+    def _from_each(self, place: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return what follows from the batches that the operator at a place returned."""
+        return self._from(place + 1, _guarded(self._operators[place], lambda: batches, ""))
+
+    def _from(self, place: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return what the operators from a place on make of batches, depth first."""
         # Not recursive: a chain may have more operators than Python allows nested calls.
-        levels = [iter((chunk,))]
+        levels = [batches]
         while levels:
             batch = next(levels[-1], None)
             if batch is None:
@@ -152,14 +171,14 @@ class Chain:
 
 
 def _guarded(
-    operator: ChainedOperator, begin: Callable[[], Iterator[pa.RecordBatch]], where: str
+    operator: ChainedOperator, begin: Callable[[], Outputs], where: str
 ) -> Iterator[pa.RecordBatch]:
     """Return the batches of an operator; what it raises between them is wrapped."""
-    batches = None
+    batches: Iterator[pa.RecordBatch] | None = None
     while True:
         try:
             if batches is None:
-                batches = begin()
+                batches = _each(begin())
             batch = next(batches, None)
         except OperatorError:
             raise
@@ -168,6 +187,12 @@ def _guarded(
         if batch is None:
             return
         yield batch
+
+
+def _each(outputs: Outputs) -> Iterator[pa.RecordBatch]:
+    if outputs is None:
+        return iter(())
+    return iter((outputs,)) if isinstance(outputs, pa.RecordBatch) else outputs
 
 
 def _called(operator: ChainedOperator, method: Callable[[], _Result], name: str) -> _Result:

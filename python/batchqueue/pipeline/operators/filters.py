@@ -1,6 +1,6 @@
 """`FilterOperator`: keeps some of the rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,13 @@ class FilterOperator(ChainedOperator):
         super().__init__(name)
         self._keep = keep
 
-    def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def process(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows to keep."""
         if isinstance(self._keep, pc.Expression):
             given: Any = _evaluated(self._keep, chunk)
         else:
             given = self._keep(chunk)
-        yield filtered(chunk, self._mask(given, chunk.num_rows))
+        return filtered(chunk, self._mask(given, chunk.num_rows))
 
     def _mask(self, given: Any, rows: int) -> pa.BooleanArray:
         wanted = f"return a boolean array with a value for each of the {rows} rows"

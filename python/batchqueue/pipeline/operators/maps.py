@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue.pipeline.errors import GraphError, OperatorError
-from batchqueue.pipeline.operators.base import ChainedOperator
+from batchqueue.pipeline.operators.base import ChainedOperator, Outputs
 from batchqueue.pipeline.operators.results import batches_of, check_schema
 
 
@@ -20,9 +20,14 @@ class FunctionOperator(ChainedOperator):
         self._function = function
         self._schema = schema
 
-    def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def process(self, chunk: pa.RecordBatch) -> Outputs:
         """Call the function."""
-        return self._checked(self._function(chunk))
+        result = self._function(chunk)
+        if not isinstance(result, pa.RecordBatch):
+            return None if result is None else self._checked(result)
+        if self._schema is not None:
+            check_schema(self.name, result, self._schema)
+        return result
 
     def _checked(self, result: Any) -> Iterator[pa.RecordBatch]:
         for batch in batches_of(self.name, result):

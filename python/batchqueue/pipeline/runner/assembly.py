@@ -14,8 +14,7 @@ from batchqueue.pipeline.cuts.checkpoint import Checkpoint, State
 from batchqueue.pipeline.cuts.recovery import Positions, Recovery, StoredCut, recover
 from batchqueue.pipeline.errors import CutError, GraphError, OperatorError, StageFailedError
 from batchqueue.pipeline.runner.cuts import Cutter
-from batchqueue.pipeline.runner.ending import Ending
-from batchqueue.pipeline.runner.gate import RunEnded
+from batchqueue.pipeline.runner.ending import Ending, RunEnded
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 from batchqueue.pipeline.runner.worker import OperatorWorker, SinkWorker, Worker

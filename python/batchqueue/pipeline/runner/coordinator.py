@@ -5,8 +5,8 @@ import threading
 import time
 
 from batchqueue.pipeline.runner.assembly import Assembly
+from batchqueue.pipeline.runner.ending import RunEnded
 from batchqueue.pipeline.runner.flow_watch import FlowWatch
-from batchqueue.pipeline.runner.gate import RunEnded
 from batchqueue.pipeline.sources.push import PushSource
 
 _log = logging.getLogger("batchqueue.pipeline")

@@ -7,6 +7,10 @@ from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.errors import OperatorError, StageFailedError
 
 
+class RunEnded(Exception):
+    """The run ends early: what has not been handled is dropped, and comes again with the next."""
+
+
 class Ending:
     """The first error of a run, or that it is given up. Either way nothing more is handled.
 

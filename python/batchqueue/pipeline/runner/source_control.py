@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from batchqueue.pipeline.contract import Position
-from batchqueue.pipeline.runner.gate import RunEnded
+from batchqueue.pipeline.runner.ending import RunEnded
 
 
 class SourceControl:

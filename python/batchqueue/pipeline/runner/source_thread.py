@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from batchqueue._core import Counter
 from batchqueue.pipeline.backpressure.gate import OPEN
 from batchqueue.pipeline.chunks.cutter import ChunkCutter, SizedBatch
 from batchqueue.pipeline.chunks.origin import Origin
@@ -16,14 +17,15 @@ from batchqueue.pipeline.contract import (
     Split,
     checked_position,
 )
-from batchqueue.pipeline.runner.ending import Ending
-from batchqueue.pipeline.runner.gate import RunEnded
-from batchqueue.pipeline.runner.meters import Counter
+from batchqueue.pipeline.runner.ending import Ending, RunEnded
 from batchqueue.pipeline.runner.source_control import SourceControl
-from batchqueue.pipeline.runner.stage import Stage
+from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Stage
 
 if TYPE_CHECKING:
     pass
+
+_GROUP = CHUNKS_PER_WORKER
+"""The most chunks that are handed on together, if there is room for them."""
 
 _FIRST_REST_S = 0.01
 _LONGEST_REST_S = 0.5
@@ -181,7 +183,7 @@ class SourceThread:
         """Wait until all first stages have room, and return the least of it."""
         rooms: list[Limit] = []
         for outlet in self.outlets:
-            with outlet.waited_for.span():
+            with outlet.waited_for:
                 rooms.append(outlet.gate.free())
         rows, size = (min(values) for values in zip(*rooms, strict=True))
         return self.decision.limited(Limit(rows, size))
@@ -191,20 +193,30 @@ class SourceThread:
         position = checked_position(split.start, self.name)
         number = 0
         for batch in self._source.read(split):
-            for chunk in cutter.add(batch):
-                self._hand_on(chunk, split.partition, position, number)
-                number += 1
-        for chunk in cutter.rest():
-            self._hand_on(chunk, split.partition, position, number)
-            number += 1
+            number = self._hand_on(cutter.add(batch), split.partition, position, number)
+        self._hand_on(cutter.rest(), split.partition, position, number)
 
-    def _hand_on(self, chunk: SizedBatch, partition: str, position: str, number: int) -> None:
-        self.control.wait_while_paused()
-        origin = Origin(self._cut(), partition, position, number)
-        for outlet in self.outlets:
-            outlet.put(chunk, origin, None)
-        self.rows_out.add(chunk.batch.num_rows)
-        self.bytes_out.add(chunk.size)
+    def _hand_on(self, chunks: list[SizedBatch], partition: str, position: str, number: int) -> int:
+        """Hand on chunks of a split, of which the first has a number; return the next number."""
+        done = 0
+        while done < len(chunks):
+            self.control.wait_while_paused()
+            cut = self._cut()
+            parts = [
+                (chunk, Origin(cut, partition, position, number + place))
+                for place, chunk in enumerate(chunks[done : done + _GROUP], start=done)
+            ]
+            if len(self.outlets) == 1:
+                count = self.outlets[0].put_ready(parts)
+            else:
+                count = 1
+                for outlet in self.outlets:
+                    outlet.put(*parts[0], None)
+            handed = chunks[done : done + count]
+            self.rows_out.add(sum([chunk.batch.num_rows for chunk in handed]))
+            self.bytes_out.add(sum([chunk.size for chunk in handed]))
+            done += count
+        return number + done
 
 
 def _nothing() -> None:

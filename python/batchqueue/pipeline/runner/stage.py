@@ -1,12 +1,17 @@
 """`Stage`: the queue of a stage, with its gate, its workers and its figures."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from batchqueue._core import PartitionPolicy, ThreadPolicy, partition_of_key
+from batchqueue._core import (
+    Counter,
+    PartitionPolicy,
+    ThreadPolicy,
+    TimeMeter,
+    partition_of_key,
+)
 from batchqueue.config import BatchQueueConfig
 from batchqueue.pipeline.chunks.cutter import SizedBatch
 from batchqueue.pipeline.chunks.memory import RowsMeter
@@ -14,9 +19,8 @@ from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.compiling import Route, StagePlan
 from batchqueue.pipeline.keying.partitioner import Partitioner
 from batchqueue.pipeline.runner.chunks import Chunk, Order
-from batchqueue.pipeline.runner.ending import Ending
-from batchqueue.pipeline.runner.gate import Gate, RunEnded
-from batchqueue.pipeline.runner.meters import Counter, TimeMeter
+from batchqueue.pipeline.runner.ending import Ending, RunEnded
+from batchqueue.pipeline.runner.gate import Gate
 from batchqueue.pipeline.steps import StatefulStep
 from batchqueue.policies import PartitionSelector
 from batchqueue.queue import BatchQueue
@@ -31,6 +35,9 @@ _SLACK = 64
 """Room in each partition for orders, which need no room in the gate."""
 
 _NEVER_MS = 1e15
+
+_MOST_BYTES = 2**63 - 1
+"""More than there is: what the gate can count to."""
 
 
 class Stage:
@@ -66,7 +73,7 @@ class Stage:
         self.plan = plan
         self.name = plan.name
         self.outlets = tuple(outlets)
-        self.gate = Gate(plan.workers, max_bytes, rows)
+        self.gate = Gate(plan.workers, min(max_bytes, _MOST_BYTES), rows)
         self.ending = ending
         self.workers: list[Worker] = []
         self.busy = TimeMeter(plan.workers)
@@ -80,6 +87,8 @@ class Stage:
             key = plan.key
             self._size_of = RowsMeter()
             self._partitioner = Partitioner(key.columns, plan.partitions, key.partition)
+        # Otherwise any worker will do, and most stages have one.
+        self._routes = plan.key is not None or plan.route is Route.SOURCE_PARTITION
         self._hashes = any(isinstance(step, StatefulStep) for step in plan.steps)
         self._worker_of: dict[str, int] = {}
         self._orders: set[Order] = set()
@@ -119,14 +128,59 @@ class Stage:
         Raises:
             RunEnded: The run ends early.
         """
-        waits = partial(self._wait_of, busy)
-        for worker, (batch, size), place in self._routed(chunk, origin):
+        if not self._routes:
+            self._accept(None, chunk, origin, busy)
+            return
+        for worker, part, place in self._routed(chunk, origin):
+            self._accept(worker, part, place, busy)
+
+    def put_ready(self, chunks: Sequence[tuple[SizedBatch, Origin]]) -> int:
+        """Wait until there is room for the first chunk; put it, and those that there is room for.
+
+        To put several together wakes the worker once.
+
+        Args:
+            chunks: At least one, each with where it came from.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+        if self._routes:
+            self.put(*chunks[0], None)
+            return 1
+        items: list[Chunk] = []
+        rows_in = bytes_in = 0
+        for (batch, size), origin in chunks:
             rows = batch.num_rows
-            taken = self.gate.enter(rows, size, worker, waits)
-            self.rows_in.add(rows)
-            self.bytes_in.add(size)
-            if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, place)):
-                raise RunEnded
+            taken = self.gate.try_enter(rows, size)
+            if taken is None:
+                if items:
+                    break
+                taken = self._wait_for_room(rows, size, None, None)
+            items.append(Chunk(taken, batch, size, origin))
+            rows_in += rows
+            bytes_in += size
+        self.rows_in.add(rows_in)
+        self.bytes_in.add(bytes_in)
+        if self._queue is None or self._queue.produce_many(items) < len(items):
+            raise RunEnded
+        return len(items)
+
+    def _accept(
+        self, worker: int | None, chunk: SizedBatch, origin: Origin, busy: TimeMeter | None
+    ) -> None:
+        batch, size = chunk
+        rows = batch.num_rows
+        taken = self.gate.try_enter(rows, size, worker)
+        if taken is None:
+            taken = self._wait_for_room(rows, size, worker, busy)
+        self.rows_in.add(rows)
+        self.bytes_in.add(size)
+        if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, origin)):
+            raise RunEnded
 
     def order(
         self, what: "Callable[[Worker], Any]", workers: "list[Worker] | None" = None
@@ -201,14 +255,15 @@ class Stage:
         """End the threads; return whether they have ended in time, in seconds."""
         return self._queue is None or self._queue.shutdown(timeout) == 0
 
-    @contextmanager
-    def _wait_of(self, busy: TimeMeter | None) -> Iterator[None]:
-        """Count the wait of a thread for room, and not as work."""
+    def _wait_for_room(
+        self, rows: int, size: int, worker: int | None, busy: TimeMeter | None
+    ) -> int:
+        """Enter the gate, and count the wait of this thread for room, and not as work."""
         if busy is not None:
             busy.leave()
         self.waited_for.enter()
         try:
-            yield
+            return self.gate.enter(rows, size, worker)
         finally:
             self.waited_for.leave()
             if busy is not None:
@@ -265,6 +320,9 @@ class _Dispatcher:
 
     def consume(self, items: list[Chunk | Order]) -> None:
         """Hand chunks to a worker, several together up to the next order."""
+        if len(self._workers) == 1 and not any(type(item) is Order for item in items):
+            self._workers[0].take(cast("list[Chunk]", items))
+            return
         chunks: list[Chunk] = []
         for item in items:
             if isinstance(item, Order):

@@ -9,7 +9,7 @@ from batchqueue.pipeline.contract import Sink, TransactionalSink
 from batchqueue.pipeline.cuts.recovery import Positions, StoredCut
 from batchqueue.pipeline.operators import Chain
 from batchqueue.pipeline.runner.chunks import Chunk, Order
-from batchqueue.pipeline.runner.gate import RunEnded
+from batchqueue.pipeline.runner.ending import RunEnded
 from batchqueue.pipeline.runner.stage import Stage
 
 if TYPE_CHECKING:
@@ -86,23 +86,27 @@ class OperatorWorker(Worker):
 
     def take(self, chunks: list[Chunk]) -> None:
         """Apply the operators to each chunk."""
-        for chunk in chunks:
-            try:
-                if not self._stage.ending.has_begun:
-                    self._emit(self.chain.outputs(chunk.batch), chunk.origin, chunk)
-            except RunEnded:
-                pass
-            except BaseException as error:
-                self._stage.chunks_failed.add(1)
-                self._stage.ending.fail(self._stage.name, error, chunk.origin)
-            finally:
-                self._stage.gate.leave(chunk.batch.num_rows, chunk.size, self.number)
+        stage, number, chain = self._stage, self.number, self.chain
+        with stage.busy:
+            for chunk in chunks:
+                try:
+                    if not stage.ending.has_begun:
+                        self._emit(chain.outputs(chunk.batch), chunk.origin, chunk)
+                except RunEnded:
+                    pass
+                except BaseException as error:
+                    stage.chunks_failed.add(1)
+                    stage.ending.fail(stage.name, error, chunk.origin)
+                finally:
+                    # One by one: what comes before must not wait for the next call of an operator.
+                    stage.gate.leave(chunk.batch.num_rows, chunk.size, number)
 
     def flush(self, cut: int) -> None:
         """Emit what should not wait beyond a cut."""
         if self.chain.keeps_rows:
             place = f"{self._stage.name}/{self.number}"
-            self._emit(self.chain.flushed(), Origin(cut, place, None, 0))
+            with self._stage.busy:
+                self._emit(self.chain.flushed(), Origin(cut, place, None, 0))
 
     def snapshot(self) -> bytes | None:
         """Return the state of the operators; None if they have none."""
@@ -124,20 +128,21 @@ class OperatorWorker(Worker):
     def _emit(
         self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: Chunk | None = None
     ) -> None:
+        """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
+        # Most operators return one batch, which nothing later can be joined with.
+        is_alone = type(batches) is tuple
+        cut = self._cutter.all_of if is_alone else self._cutter.add
         number = 0
-        self._stage.busy.enter()
-        try:
-            for batch in batches:
-                # Operators often return what they were given, which has been measured.
-                size = chunk.size if chunk is not None and batch is chunk.batch else None
-                for piece in self._cutter.add(batch, size):
-                    self._hand_on(piece, origin.child(number))
-                    number += 1
+        for batch in batches:
+            # Operators often return what they were given, which has been measured.
+            size = chunk.size if chunk is not None and batch is chunk.batch else None
+            for piece in cut(batch, size):
+                self._hand_on(piece, origin.child(number))
+                number += 1
+        if not is_alone:
             for piece in self._cutter.rest():
                 self._hand_on(piece, origin.child(number))
                 number += 1
-        finally:
-            self._stage.busy.leave()
 
     def _hand_on(self, piece: SizedBatch, origin: Origin) -> None:
         stage = self._stage
@@ -184,37 +189,36 @@ class SinkWorker(Worker):
     def take(self, chunks: list[Chunk]) -> None:
         """Write the chunks, in groups of about the rows that the sink wants."""
         for group in _groups(chunks, self.sink.batch_rows):
+            rows = size = 0
+            for chunk in group:
+                rows += chunk.batch.num_rows
+                size += chunk.size
             try:
                 if not (self._stage.ending.has_begun or self.skips):
                     self._write(group)
+                    self._stage.rows_out.add(rows)
+                    self._stage.bytes_out.add(size)
             except BaseException as error:
                 self._stage.chunks_failed.add(len(group))
                 self._stage.ending.fail(self._stage.name, error, group[0].origin)
             finally:
-                rows = sum(chunk.batch.num_rows for chunk in group)
-                size = sum(chunk.size for chunk in group)
                 self._stage.gate.leave(rows, size, self.number, len(group))
 
     def commit(self, cut: int, positions: Positions) -> None:
         """Have the sink store what it was given, with the cut."""
         assert isinstance(self.sink, TransactionalSink)
-        with self._stage.busy.span():
+        with self._stage.busy:
             self.sink.commit(cut, positions)
 
     def _write(self, group: list[Chunk]) -> None:
         stage, pipeline = self._stage, self._pipeline
         source = stage.plan.source
-        batches = [each.batch for each in group]
         if self._needs_origins:
-            origins = [each.origin for each in group]
-            batches = [
-                with_origin(batch, pipeline, source, origin)
-                for batch, origin in zip(batches, origins, strict=True)
-            ]
-        with stage.busy.span():
+            batches = [with_origin(each.batch, pipeline, source, each.origin) for each in group]
+        else:
+            batches = [each.batch for each in group]
+        with stage.busy:
             self.sink.write(batches)
-        stage.rows_out.add(sum(each.batch.num_rows for each in group))
-        stage.bytes_out.add(sum(each.size for each in group))
 
 
 def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:

@@ -50,7 +50,7 @@ def check_filter(step: FilterStep, before: pa.Schema) -> None:
     if not isinstance(step.keep, pc.Expression):
         return
     try:
-        list(FilterOperator(str(step), step.keep).process(_no_rows(before)))
+        FilterOperator(str(step), step.keep).process(_no_rows(before))
     except Exception as error:
         raise NotOnSparkError(
             f"{step} does not fit the columns {', '.join(before.names)} ({error}); change the "

@@ -84,6 +84,7 @@ class AggregationJob:
     )
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         object.__setattr__(self, "metrics", tuple(self.metrics))
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "arrow", tuple(self.arrow))
@@ -129,6 +130,32 @@ class AggregationJob:
                     f"the {stage} queue of job {self.name!r} has strategy {config.strategy.name}: "
                     "what it refuses would be missing from the result; use BufferStrategy.BLOCKING"
                 )
+
+    def _check_kinds(self) -> None:
+        """Check what would fail in a task only, or with an error that names nothing."""
+        if not isinstance(self.name, str):
+            raise ConfigError(f"the job's name is {self.name!r}; give a str")
+        if self.items is not None and not callable(self.items):
+            raise ConfigError(
+                f"items of job {self.name!r} is {self.items!r}; give a function that takes a "
+                "record batch and returns the items in it"
+            )
+        if isinstance(self.metrics, (type, str)) or not isinstance(self.metrics, Iterable):
+            raise ConfigError(
+                f"metrics of job {self.name!r} is {self.metrics!r}; give a list of metric types: "
+                f"metrics=[{getattr(self.metrics, '__name__', 'HITS')}]"
+            )
+        for metric in tuple(self.metrics):
+            if not isinstance(metric, type) or not issubclass(metric, Metrics):
+                raise ConfigError(
+                    f"metrics of job {self.name!r} has {metric!r}, which is not a metric type; "
+                    'make one with metric_type("hits", CountMetrics)'
+                )
+        if not callable(getattr(self.store, "transaction", None)):
+            raise ConfigError(
+                f"store of job {self.name!r} is {self.store!r}, a {type(self.store).__name__}; "
+                'give a store, for instance SqliteStore("metrics.db")'
+            )
 
     def tags_by_column(self) -> dict[str, set[str]]:
         """Return for each type column the tags of all its steps."""

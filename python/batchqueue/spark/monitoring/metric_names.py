@@ -1,28 +1,8 @@
 """The metrics of a sink: the single list of their names, types, units, and when they change."""
 
 from enum import Enum
-from typing import NamedTuple
 
-
-class MetricSpec(NamedTuple):
-    """One metric.
-
-    Attributes:
-        name: As Prometheus shows it.
-        kind: "counter" or "gauge".
-        labels: Labels of its series, beside `sink`, which all metrics have.
-        unit: Unit of the value.
-        what: What the value means.
-        changes: When the value changes.
-    """
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    unit: str
-    what: str
-    changes: str
-
+from batchqueue.metrics.spec import MetricSpec
 
 _EPOCH = "each epoch"
 

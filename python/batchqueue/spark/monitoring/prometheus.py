@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
+from batchqueue.metrics.families import families
 from batchqueue.outputs import Epoch, StoreUnavailableError
 from batchqueue.spark.commit.totals import SinkTotals, latest_totals
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
@@ -86,16 +87,10 @@ class LedgerCollector:
             _log.info("sink %s: its metrics can be read again", sink_id)
 
     def _families(self, samples: Iterable[tuple[str, Sample]]) -> "Mapping[SinkMetric, Any]":
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        families: dict[SinkMetric, Any] = {}
-        for metric in SinkMetric:
-            spec = metric.value
-            families[metric] = kinds[spec.kind](spec.name, spec.what, labels=("sink", *spec.labels))
+        found = families(SinkMetric, ("sink",))
         for sink_id, (metric, labels, value) in samples:
-            families[metric].add_metric((sink_id, *labels), value)
-        return families
+            found[metric].add_metric((sink_id, *labels), value)
+        return found
 
 
 def read_samples(store: LedgerStore, sink_id: str) -> Iterator[Sample]:

@@ -199,10 +199,12 @@ class Stage:
         counts, first = self.summary, self._first_error
         if counts.lost == 0 and first is None:
             return
+        types = ", ".join(self._queue._unhandled_types()) if counts.unhandled else ""
         message = (
             f"queue {self._queue.name!r} lost {counts.lost} of "
             f"{counts.produced + counts.refused} items ({counts.failed} failed, "
-            f"{counts.refused} refused, {counts.unhandled} without a handler, "
+            f"{counts.refused} refused, {counts.unhandled} without a handler"
+            f"{f' ({types})' * bool(types)}, "
             f"{counts.abandoned} abandoned"
             f"{', more skipped after the first error' * self._skipped}), "
             f"so {self._loss.consequence}"

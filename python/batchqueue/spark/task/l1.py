@@ -1,11 +1,11 @@
 """L1 of one attempt: the handlers that merge its rows, and the way of the rows to them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from batchqueue import SupportsConsume
+from batchqueue import ConfigError, SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
@@ -73,7 +73,13 @@ class L1:
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
         if self._items is not None:
-            stage.produce_many(self._items(batch))
+            items = self._items(batch)
+            if not isinstance(items, Iterable):
+                raise ConfigError(
+                    f"items returned {items!r}, a {type(items).__name__}; it must return the items "
+                    "of the record batch as a list or another iterable, or be a generator"
+                )
+            stage.produce_many(items)
         for type_column, tags in self._type_columns.items():
             if self._must_check_tags:
                 _check_tags(batch, type_column, tags)

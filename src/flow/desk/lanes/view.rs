@@ -25,6 +25,18 @@ impl LaneView {
 }
 
 impl<T> Lanes<T> {
+    /// Whether a lane waits for its batch to become full.
+    pub(crate) fn has_lingering(&self) -> bool {
+        self.all.iter().any(|(_, lane)| lane.lingers())
+    }
+
+    /// The position of the first item that no thread has in hand, or of an earlier one, without
+    /// those that linger.
+    pub(crate) fn first_held(&self) -> Option<u64> {
+        let waiting = self.all.iter().filter(|(_, lane)| !lane.lingers());
+        waiting.filter_map(|(_, lane)| lane.first_held()).min()
+    }
+
     pub(crate) fn views(&self) -> impl Iterator<Item = LaneView> {
         self.all.iter().map(|(_, lane)| LaneView {
             key: lane.key,

@@ -81,9 +81,26 @@ impl<T> Lanes<T> {
         lane.owed.as_ref().filter(|_| lane.failed.is_none())
     }
 
-    /// No item of the lane's next batch was put before this many others of the partition.
-    pub(in crate::flow) fn start(&self, lane: usize) -> u64 {
-        self.all[lane].start
+    /// How many of the `taken` items of the partition were put before the lane's next batch, or
+    /// fewer; `None` if that batch was tried before.
+    pub(in crate::flow) fn first_untried(
+        &self,
+        lane: usize,
+        taken: u64,
+        has_one_type: bool,
+    ) -> Option<u64> {
+        let lane = &self.all[lane];
+        lane.failed.is_none().then(|| lane.first_of_tail(taken, has_one_type))
+    }
+
+    /// The same for the oldest item of all lanes that no call has had.
+    pub(in crate::flow) fn first_untried_of_all(
+        &self,
+        taken: u64,
+        has_one_type: bool,
+    ) -> Option<u64> {
+        let waiting = self.all.iter().filter(|(_, lane)| !lane.tail.is_empty());
+        waiting.map(|(_, lane)| lane.first_of_tail(taken, has_one_type)).min()
     }
 
     /// Makes the lanes ready that linger.

@@ -11,7 +11,7 @@ import pytest
 
 from batchqueue import RetryPolicy
 from batchqueue.cli.groups import log, top
-from batchqueue.cli.groups.text import counted, duration, ranges, table
+from batchqueue.cli.text import counted, duration, ranges, table
 from batchqueue.groups import GroupMonitor
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of

@@ -168,7 +168,7 @@ def test_partition_of_a_busy_owner_moves_immediately_and_its_items_wait_for_the_
     """longest_handoff_ms is the slowest hand-over."""
     queue = balanced(make_queue, DrainBalancer.custom(lambda *_: [1, 1, 1, 1]))
     handler = Held()
-    queue.add_handler(TYPES[0], handler)
+    queue.add_handler(TYPES[0], handler, replace=True)
     handler.hold(queue, TYPES[0]())
     assert queue.stats().longest_handoff_ms == 0
     assert queue.rebalance() == 2

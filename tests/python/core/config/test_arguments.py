@@ -9,11 +9,20 @@ from batchqueue import (
     PartitionPolicy,
     PartitionSelector,
     ThreadPolicy,
+    _core,
 )
 from core_support.handlers import Recorder
 from core_support.queues import config
+from core_support.waits import WAIT_S
 
 ONE = ThreadPolicy.fixed(1)
+
+PARTITIONS_OF_TUPLES = {
+    ("UA", 7): 785_798_158,
+    (b"UA", None): 740_230_568,
+    (): 69_346_085,
+    (-(2**200), True): 1_034_023_872,
+}
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"bytes", "a\0b", "\ud800"])
@@ -76,13 +85,13 @@ def test_weight_must_be_above_zero_and_at_most_a_thousand(make_queue, weight):
         make_queue().add_handler(int, Recorder(), weight=weight)
 
 
-def test_second_handler_of_a_type_replaces_the_first(make_queue):
+def test_second_handler_of_a_type_replaces_the_first_on_request(make_queue):
     queue = make_queue("orders")
     first, second = Recorder(), Recorder()
     queue.add_handler(int, first)
     queue.produce(1)
     assert queue.flush(30)
-    queue.add_handler(int, second)
+    queue.add_handler(int, second, replace=True)
     assert first.closed == 1
     queue.produce(2)
     queue.shutdown(30)
@@ -106,10 +115,10 @@ def test_custom_selector_is_validated(make_queue, chosen):
     assert queue.stats().attempts == 0
 
 
-@pytest.mark.parametrize("key", [None, 1.5, (1, 2), object()])
+@pytest.mark.parametrize("key", [None, 1.5, (1, 2.5), (1, (2, 3)), [1], object()])
 def test_key_without_a_stable_hash_is_rejected(make_queue, key):
     queue = make_queue(partitions=3, selector=PartitionSelector.by_key(lambda item: key))
-    with pytest.raises(ConfigError, match=r"the key .* of type .*return a str, bytes or int"):
+    with pytest.raises(ConfigError, match=r"the key .* of type .*return a str, bytes, int or bool"):
         queue.produce(1)
     assert queue.stats().attempts == 0
 
@@ -142,6 +151,38 @@ def test_keys_go_to_the_same_partition_in_every_process(make_queue):
             expected[fnv1a(word.encode()) % 16] += 1
     stats = queue.stats()
     assert [stats.partition(index).attempts for index in range(16)] == expected
+
+
+def partition_of(key, partitions=1 << 30):
+    return _core.partition_of_key(key, partitions)
+
+
+def test_keys_of_several_parts_go_to_the_same_partition_in_every_version():
+    """The numbers are part of the contract: producers of another version use them, too."""
+    assert partition_of(("UA", 7)) == PARTITIONS_OF_TUPLES["UA", 7]
+    assert partition_of((b"UA", None)) == PARTITIONS_OF_TUPLES[b"UA", None]
+    assert partition_of(()) == PARTITIONS_OF_TUPLES[()]
+    assert partition_of((-(2**200), True)) == PARTITIONS_OF_TUPLES[-(2**200), True]
+
+
+def test_parts_of_different_kinds_are_different_keys():
+    keys = [(1,), (True,), ("1",), (b"1",), (None,), (0,), (False,), ("",), (b"",), (), ("a", "b")]
+    keys += [("ab",), ("ab", ""), ("", "ab"), (2**127,), (2**128,), (-1,), ("\ud800",)]
+    assert len({partition_of(key) for key in keys}) == len(keys)
+    assert partition_of(1) != partition_of(True) != partition_of("1")
+    assert partition_of(2**127 - 1) != partition_of(2**127)
+
+
+def test_keys_of_several_parts_keep_their_order_in_one_partition(make_queue):
+    key = PartitionSelector.by_key(lambda item: (item % 7, str(item % 3), None))
+    queue = make_queue(threads=2, partitions=8, selector=key)
+    seen = []
+    queue.add_handler(int, seen.extend)
+    assert queue.produce_many(range(2_000)) == 2_000
+    assert queue.shutdown(WAIT_S) == 0
+    for remainder in range(21):
+        mine = [item for item in seen if item % 21 == remainder]
+        assert mine == list(range(remainder, 2_000, 21))
 
 
 def test_handler_decorator_takes_functions_and_classes(make_queue):

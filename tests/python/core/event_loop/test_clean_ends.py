@@ -82,7 +82,7 @@ def test_handler_that_is_registered_again_moves_to_the_running_loop():
 
     async def main(number, register):
         if register:
-            queue.add_handler(int, handler)
+            queue.add_handler(int, handler, replace=True)
         await queue.produce(number)
         assert await queue.flush()
 

@@ -331,7 +331,7 @@ def test_replacing_and_removing_a_busy_handler_does_not_wait_for_it():
             queue.add_handler(int, Handler("old"))
             await queue.produce(1)
             await until(lambda: log)
-            queue.add_handler(int, Handler("new"))
+            queue.add_handler(int, Handler("new"), replace=True)
             await queue.produce(2)
             release.set()
             await until(lambda: ("new", 2) in log)
@@ -361,7 +361,10 @@ def test_flush_and_shutdown_end_with_their_time_out_or_their_task():
             task.cancel()
         assert await outcomes(tasks) == [asyncio.CancelledError] * 2
         await until(
-            lambda: not any("batchqueue-" in thread.name for thread in threading.enumerate())
+            lambda: (
+                not {"batchqueue-flush", "batchqueue-shutdown"}
+                & {thread.name for thread in threading.enumerate()}
+            )
         )
         assert await queue.shutdown(0) == 1
         handler.released.set()

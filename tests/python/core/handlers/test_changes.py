@@ -33,7 +33,7 @@ def test_replaced_handler_keeps_its_batches_and_is_closed_once(make_queue):
     queue.add_handler(int, first)
     queue.produce_many([1, 2])
     assert queue.flush(WAIT_S)
-    queue.add_handler(int, second)
+    queue.add_handler(int, second, replace=True)
     assert (first.items, first.closed) == ([1, 2], 1), "when the call returns, the old one is done"
     queue.produce_many([3, 4])
     assert queue.shutdown(WAIT_S) == 0
@@ -41,11 +41,34 @@ def test_replaced_handler_keeps_its_batches_and_is_closed_once(make_queue):
     assert (second.items, second.closed) == ([3, 4], 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "item_type"), [("Order", type("Order", (), {})), ('"rows"', "rows")]
+)
+def test_second_handler_of_a_type_is_an_error_without_replace(make_queue, name, item_type):
+    """The items of the first would go to the second without a word."""
+    queue = make_queue()
+    first, second = Recorder(), Recorder()
+    queue.add_handler(item_type, first)
+    for add in (
+        lambda: queue.add_handler(item_type, second),
+        lambda: queue.add_handler(item_type, first),
+        lambda: queue.handler(item_type)(second),
+        lambda: queue.add_handler_factory(item_type, Recorder, partitions=1),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} has a handler already; pass replace=True"):
+            add()
+    assert (first.closed, second.closed) == (0, 0)
+    assert queue.remove_handler(item_type)
+    queue.add_handler(item_type, second)
+    assert queue.shutdown(WAIT_S) == 0
+    assert (first.closed, second.closed) == (1, 1)
+
+
 def test_type_keeps_its_partition_until_it_is_removed(make_queue):
     queue = make_queue(threads=2, partitions=4)
     for item_type in (int, str, float):
         queue.add_handler(item_type, Recorder())
-    queue.add_handler(str, Recorder())
+    queue.add_handler(str, Recorder(), replace=True)
     assert queue.remove_handler(int)
     assert [queue.stats().partition(index).types for index in range(4)] == [
         (),
@@ -102,7 +125,7 @@ def test_replacing_a_handler_with_itself_does_not_close_it(make_queue):
     queue = make_queue()
     handler = Recorder()
     queue.add_handler(int, handler)
-    queue.add_handler(int, handler)
+    queue.add_handler(int, handler, replace=True)
     queue.produce(1)
     assert queue.flush(WAIT_S)
     assert (handler.items, handler.closed) == ([1], 0)
@@ -122,7 +145,7 @@ def test_change_waits_for_the_running_batch_and_for_on_close(make_queue, change,
         if change == "remove":
             assert queue.remove_handler(int)
         else:
-            queue.add_handler(int, Recorder())
+            queue.add_handler(int, Recorder(), replace=True)
         return old.released.is_set(), old.items, old.closed
 
     changer, outcome = in_background(make_change)
@@ -154,7 +177,7 @@ def test_items_queued_at_a_removal_are_unhandled_or_go_to_the_new_handler(make_q
     queue.produce_many([2, 3, 4])
     replace = change == "replace"
     changer, _ = in_background(
-        lambda: queue.add_handler(int, new) if replace else queue.remove_handler(int)
+        lambda: queue.add_handler(int, new, replace=True) if replace else queue.remove_handler(int)
     )
     eventually(lambda: is_published(queue), "the change is published")
     old.released.set()
@@ -174,7 +197,7 @@ def test_handler_may_replace_and_remove_handlers_without_a_wait(make_queue, thre
     class Changes(Recorder):
         def consume(self, batch):
             super().consume(batch)
-            queue.add_handler(int, after)
+            queue.add_handler(int, after, replace=True)
             returned.append(queue.remove_handler(str))
             returned.append(queue.remove_handler(str))
             returned.append((self.closed, others.closed))
@@ -219,7 +242,7 @@ def test_handlers_may_be_changed_from_every_call(make_queue, method):
     def change(*_):
         if not done:
             queue.add_handler(str, Recorder())
-            queue.add_handler(str, Recorder())
+            queue.add_handler(str, Recorder(), replace=True)
             done.append(queue.remove_handler(str))
 
     class Handler(Recorder):
@@ -260,7 +283,7 @@ def test_instance_that_serves_several_types_is_closed_with_the_last(make_queue):
     for item_type in (int, str, float):
         queue.add_handler(item_type, handler)
     assert queue.remove_handler(int)
-    queue.add_handler(str, Recorder())
+    queue.add_handler(str, Recorder(), replace=True)
     assert handler.closed == 0
     queue.produce(0.5)
     assert queue.flush(WAIT_S)
@@ -298,7 +321,7 @@ def test_decorator_replaces_the_handler_too(make_queue):
     queue.add_handler(int, old)
     seen = []
 
-    @queue.handler(int, weight=0.5)
+    @queue.handler(int, weight=0.5, replace=True)
     def take(batch):
         seen.extend(batch)
 
@@ -368,7 +391,7 @@ def test_handler_is_never_entered_after_its_removal_has_returned(make_queue):
             for turn in range(150):
                 handler = Handler()
                 made.append(handler)
-                queue.add_handler(int, handler)
+                queue.add_handler(int, handler, replace=True)
                 assert set(made[:-1]) == gone, "all but the new handler are closed"
                 if turn % 3 == 0:
                     assert queue.remove_handler(int)

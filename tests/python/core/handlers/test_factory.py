@@ -119,7 +119,7 @@ def test_factory_may_be_replaced_removed_and_added_again(make_queue):
     queue.add_handler_factory(int, lambda: Made(first), partitions=2)
     queue.produce_many([1, 2])
     assert queue.flush(WAIT_S)
-    queue.add_handler_factory(int, lambda: Made(second), partitions=2)
+    queue.add_handler_factory(int, lambda: Made(second), partitions=2, replace=True)
     assert [instance.closed for instance in first] == [1, 1]
     assert queue.remove_handler(int) is True
     assert [instance.closed for instance in second] == [1, 1]
@@ -135,10 +135,10 @@ def test_type_keeps_its_number_of_partitions(make_queue):
     kept = Recorder()
     queue.add_handler(int, kept)
     with pytest.raises(ConfigError, match=r"int has 1 of the queue's partitions, .*over 3.*give 1"):
-        queue.add_handler_factory(int, Recorder, partitions=3)
+        queue.add_handler_factory(int, Recorder, partitions=3, replace=True)
     queue.add_handler_factory(str, Recorder, partitions=2)
     with pytest.raises(ConfigError, match=r"str has 2 .*over 4"):
-        queue.add_handler_factory(str, Recorder, partitions=4)
+        queue.add_handler_factory(str, Recorder, partitions=4, replace=True)
     queue.produce(1)
     assert queue.flush(WAIT_S)
     assert (kept.items, kept.closed) == ([1], 0), "a refused change changes nothing"

@@ -2,7 +2,9 @@
 
 import threading
 
-from batchqueue import BatchQueueConfig, ThreadPolicy
+import pytest
+
+from batchqueue import BatchQueueConfig, ConfigError, ThreadPolicy
 from core_support.handlers import Recorder
 from core_support.queues import assert_conserved, config
 from core_support.waits import WAIT_S
@@ -88,26 +90,23 @@ def test_factory_makes_as_many_instances_as_there_are_drain_threads(make_queue):
         assert (len(made), queue.stats().thread_count) == (count, count)
 
 
-def test_consumer_takes_precedence_over_handlers(make_queue):
-    for mode in ("consumer", "consumer_factory"):
-        consumer, handler = Recorder(), Recorder()
-        queue = make_queue(
-            **{mode: consumer if mode == "consumer" else lambda consumer=consumer: consumer}
-        )
-        queue.add_handler(int, handler)
-        queue.produce_many([1, "a"])
-        assert queue.shutdown(WAIT_S) == 0
-        assert (consumer.items, handler.items) == ([1, "a"], [])
-        assert (queue.stats().consumed, queue.stats().unhandled) == (2, 0)
-
-
-def test_handler_that_never_gets_an_item_is_still_closed_when_removed(make_queue):
-    """Beside a consumer a handler is only registered; removing it is not an error."""
-    handler = Recorder()
-    queue = make_queue(consumer=Recorder())
-    queue.add_handler(int, handler)
-    assert queue.remove_handler(int) is True
-    assert handler.closed == 1
+@pytest.mark.parametrize("mode", ["consumer", "consumer_factory"])
+def test_handler_beside_a_consumer_is_refused(make_queue, mode):
+    """It would get nothing."""
+    consumer, handler = Recorder(), Recorder()
+    queue = make_queue(**{mode: consumer if mode == "consumer" else lambda: consumer})
+    for add in (
+        lambda: queue.add_handler(int, handler),
+        lambda: queue.add_handler("rows", handler),
+        lambda: queue.handler(int)(handler),
+        lambda: queue.add_handler_factory(int, Recorder, partitions=1),
+    ):
+        with pytest.raises(ConfigError, match=rf"has a {mode}, which gets .*leave {mode} out"):
+            add()
+    queue.produce_many([1, "a"])
+    assert queue.shutdown(WAIT_S) == 0
+    assert (consumer.items, handler.closed) == ([1, "a"], 0)
+    assert (queue.stats().consumed, queue.stats().unhandled) == (2, 0)
 
 
 def test_items_without_any_handler_are_unhandled_and_logged_with_their_number(make_queue, caplog):

@@ -179,7 +179,7 @@ def test_handler_is_free_for_others_between_two_attempts(make_queue):
     handler = OneFails()
     queue = make_queue(settings=config(threads=2, retry=RetryPolicy(**NEVER)))
     queue.add_handler(int, handler)
-    queue.add_handler(str, handler)
+    queue.add_handler(str, handler, replace=True)
     queue.produce(1)
     assert failed.wait(WAIT_S)
     queue.produce("meanwhile")
@@ -302,7 +302,7 @@ def test_one_instance_serves_types_under_different_policies(make_queue):
     queue.produce("a")
     assert queue.flush(WAIT_S)
     assert (queue.stats().consumed, queue.stats().failed) == (1, 1)
-    queue.add_handler(str, handler)
+    queue.add_handler(str, handler, replace=True)
     queue.produce("b")
     assert queue.flush(WAIT_S)
     assert (queue.stats().consumed, queue.stats().failed) == (1, 2)
@@ -319,7 +319,9 @@ def test_a_refused_registration_leaves_the_policy_of_the_type_alone(make_queue):
     queue.add_handler(int, handler, retry=RetryPolicy(**IMMEDIATELY))
     only_keys = RetryPolicy(retry_on=(KeyError,), **IMMEDIATELY)
     with pytest.raises(ConfigError):
-        queue.add_handler(int, handler, retry=only_keys, max_batch_items=1, max_delay_ms=5)
+        queue.add_handler(
+            int, handler, replace=True, retry=only_keys, max_batch_items=1, max_delay_ms=5
+        )
     queue.produce(1)
     assert queue.flush(WAIT_S)
     assert (queue.stats().consumed, len(handler.tries)) == (1, 3)

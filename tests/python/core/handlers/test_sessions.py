@@ -169,7 +169,7 @@ def test_class_that_comes_and_goes_keeps_its_order(make_queue):
     rounds = 0
     while time.monotonic() < deadline:
         session = sessions[rounds % 4]
-        queue.add_handler(session, handler_of(session))
+        queue.add_handler(session, handler_of(session), replace=True)
         if rounds % 3:
             queue.remove_handler(sessions[(rounds // 2) % 4])
         rounds += 1

@@ -158,10 +158,10 @@ class Run:
             self.release()
         if not self.queue.running:
             with pytest.raises(QueueClosedError):
-                self.queue.add_handler(item_type, handler)
+                self.queue.add_handler(item_type, handler, replace=True)
             return
         before = self.model.handlers[item_type][-1:] if item_type in self.model.registered else []
-        self.queue.add_handler(item_type, handler)
+        self.queue.add_handler(item_type, handler, replace=True)
         self.model.handlers[item_type].append(handler)
         self.model.registered.add(item_type)
         assert all(handler.closed == 1 for handler in before)

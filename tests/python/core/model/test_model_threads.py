@@ -191,7 +191,7 @@ class Threads:
     def register(self, handler, item_type):
         try:
             handler.added += 1
-            self.queue.add_handler(item_type, handler, weight=0.5)
+            self.queue.add_handler(item_type, handler, weight=0.5, replace=True)
         except QueueClosedError:
             handler.added -= 1
 
@@ -204,7 +204,7 @@ class Threads:
             return made[-1]
 
         try:
-            self.queue.add_handler_factory(SPREAD[kind], factory, partitions=2)
+            self.queue.add_handler_factory(SPREAD[kind], factory, partitions=2, replace=True)
         except (QueueClosedError, ConfigError):
             # Other selectors have no partitions per class, and one partition is too few.
             for handler in made:

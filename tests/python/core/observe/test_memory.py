@@ -132,7 +132,7 @@ def canary_in_a_cycle(through):
     if through in ("function", "replaced", "removed"):
         queue.add_handler(int, lambda batch: box)
     if through == "replaced":
-        queue.add_handler(int, lambda batch: None)
+        queue.add_handler(int, lambda batch: None, replace=True)
     elif through == "removed":
         queue.remove_handler(int)
     elif through == "made_by_factory":

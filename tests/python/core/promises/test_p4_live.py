@@ -182,7 +182,7 @@ def test_control_calls_from_a_handler_never_wait(make_queue, threads):
                 except BatchQueueError as error:
                     calls["flush"] = "drain thread" in str(error)
                 calls["rebalance"] = target.rebalance()
-                calls["add"] = target.add_handler(int, Recorder())
+                calls["add"] = target.add_handler(int, Recorder(), replace=True)
                 calls["factory"] = target.add_handler_factory(bytes, Recorder, partitions=2)
                 calls["remove"] = target.remove_handler(int)
             outcome["shutdown"] = queue.shutdown()

@@ -89,8 +89,10 @@ def test_exit_closes_the_last_created_queue_first():
         """
     )
     assert (code, err) == (0, "")
-    l1, l2 = ["l1 closed", "True"], ["l2 ['l1']", "l2 closed", "True"]
-    assert out == [*l1, *l2, "store ['l2']", "store closed"]
+    # The next queue may handle what it got before the producer says that it was accepted.
+    assert out.count("True") == 2
+    events = [line for line in out if line != "True"]
+    assert events == ["l1 closed", "l2 ['l1']", "l2 closed", "store ['l2']", "store closed"]
 
 
 def test_exit_delivers_the_items_of_running_threads():

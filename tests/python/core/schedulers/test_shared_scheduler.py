@@ -316,7 +316,7 @@ def test_handlers_change_on_a_pool_as_anywhere(add):
     queue = add("queue", "aq", first)
     queue.produce(1)
     assert queue.flush(WAIT_S)
-    queue.add_handler(int, second)
+    queue.add_handler(int, second, replace=True)
     assert first.closed == 1
     queue.produce(2)
     assert queue.flush(WAIT_S)

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from batchqueue.pipeline.runner.gate import Gate, RunEnded, _Waiter
+from batchqueue.pipeline.runner.ending import RunEnded
+from batchqueue.pipeline.runner.gate import Gate
 from core_support.waits import WAIT_S, eventually
 
 
@@ -21,10 +22,10 @@ class Entering:
             except RunEnded:
                 self.ended = True
 
-        waiting = len(gate._waiting)
+        waiting = gate.waiting
         self.thread = threading.Thread(target=enter, daemon=True)
         self.thread.start()
-        eventually(lambda: len(gate._waiting) > waiting or not self.thread.is_alive())
+        eventually(lambda: gate.waiting > waiting or not self.thread.is_alive())
 
     @property
     def waits(self):
@@ -39,7 +40,9 @@ class Entering:
 @pytest.mark.parametrize("size", [1, 100, 200 << 20])
 def test_an_empty_stage_admits_any_chunk(size):
     gate = Gate(1, 100, 2_000)
-    assert gate.enter(1, size, None) == 0
+    entering = Entering(gate, 1, size)
+    assert not entering.waits
+    assert entering.got == 0
     assert gate.held() == (1, size)
 
 
@@ -86,23 +89,38 @@ def test_no_chunk_overtakes_one_that_waits_for_bytes():
     small.result()
 
 
-def test_no_chunk_overtakes_one_that_has_its_turn_and_does_not_know_yet():
+def test_a_chunk_is_inside_before_its_thread_wakes():
     gate = Gate(1, 100, 2_000)
-    before = _Waiter(None, 1, 100)
-    gate._waiting.append(before)
+    gate.enter(1, 60, None)
+    lock = threading.Lock()
+    lock.acquire()
+    ticket = gate.line_up(2, 100, None, lock)
+    assert gate.entered(ticket) is None
+    gate.leave(1, 60, 0)
+    assert not lock.locked()
+    assert gate.entered(ticket) == 0
+    assert gate.held() == (2, 100)
     small = Entering(gate, 1, 10)
     assert small.waits
-    with gate._changed:
-        gate._waiting.remove(before)
-        gate._changed.notify_all()
+    gate.leave(2, 100, 0)
     small.result()
+
+
+def test_room_that_came_before_a_chunk_is_in_line_is_not_missed():
+    gate = Gate(1, 100, 2_000)
+    lock = threading.Lock()
+    lock.acquire()
+    assert gate.entered(gate.line_up(1, 100, None, lock)) == 0
+    assert not lock.locked()
 
 
 def test_a_chunk_that_waits_for_its_worker_is_overtaken():
     gate = Gate(2, 1_000, 10)
     gate.enter(10, 1, 0)
     waiting = Entering(gate, 10, 1, worker=0)
-    assert Entering(gate, 10, 1, worker=1).result() == 1
+    other = Entering(gate, 10, 1, worker=1)
+    assert not other.waits
+    assert other.got == 1
     assert waiting.waits
     gate.end()
 
@@ -132,6 +150,7 @@ def test_free_is_what_is_left_and_waits_for_a_row():
     found = []
     thread = threading.Thread(target=lambda: found.append(gate.free()))
     thread.start()
+    assert found == []
     gate.leave(10, 30, 0)
     thread.join(WAIT_S)
     assert found == [(10, 70)]
@@ -150,6 +169,7 @@ def test_the_end_of_a_run_ends_waits_now_and_later():
     gate.end()
     waiting.thread.join(WAIT_S)
     assert waiting.ended
+    assert gate.waiting == 0
     with pytest.raises(RunEnded):
         gate.enter(1, 1, None)
     with pytest.raises(RunEnded):

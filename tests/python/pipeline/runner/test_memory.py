@@ -27,6 +27,13 @@ def test_stages_share_max_bytes_equally():
     assert max(peaks(run).values()) <= MEGABYTE
 
 
+def test_max_bytes_may_be_more_than_there_is():
+    flow, sink = Pipeline("p", max_bytes=1 << 80), Kept()
+    flow.source(Numbers(1_000)).to(sink)
+    flow.run()
+    assert sink.numbers == list(range(1_000))
+
+
 def test_bytes_count_until_a_chunk_is_completed():
     flow, sink = Pipeline("p", max_bytes=MEGABYTE), Gated()
     flow.source(Numbers(20_000, bytes_of_row=1_000, split_rows=500)).to(sink)

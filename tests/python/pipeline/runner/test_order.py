@@ -86,10 +86,10 @@ def test_rows_of_a_key_meet_one_worker():
             return chunk
 
     flow = Pipeline("p")
-    source = Numbers(ROWS, partitions=20)
+    source = Numbers(ROWS, partitions=21)  # not a multiple of the workers
     flow.source(source).key_by("partition", partitions=4).stateful(Meeting).to(Kept())
     flow.run()
-    assert len(meetings) == 20
+    assert len(meetings) == 21
     assert {len(workers) for workers in meetings.values()} == {1}
     assert len({next(iter(workers)) for workers in meetings.values()}) == 4
 

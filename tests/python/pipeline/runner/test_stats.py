@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from batchqueue._core import TimeMeter
 from batchqueue.pipeline import FunctionSink, Pipeline
-from batchqueue.pipeline.runner.meters import TimeMeter
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Gated, Kept
@@ -134,7 +134,7 @@ def test_share_of_a_meter_is_that_of_the_last_seconds():
     clock = Clock()
     meter = TimeMeter(clock=clock)
     for _ in range(100):  # busy for a quarter of 100 s
-        with meter.span():
+        with meter:
             clock.now += 0.25
         assert meter.seconds > 0
         clock.now += 0.75

@@ -117,6 +117,13 @@ def test_wide_rows_come_in_small_batches(tmp_path: Path):
     assert max(sizes) <= 8 << 20
 
 
+def test_a_row_group_comes_in_batches_that_a_stage_takes_together(tmp_path: Path):
+    pq.write_table(pa.table({"n": range(5_000), "s": ["x"] * 5_000}), tmp_path / "a.parquet")
+    source = FileSource(tmp_path)
+    [split] = source.plan(source.initial(), Limit(1, 1)).splits
+    assert [batch.num_rows for batch in source.read(split)] == [2_000, 2_000, 1_000]
+
+
 def test_first_and_last_rows_of_a_broken_up_row_group_are_in_order(tmp_path: Path, read_all):
     count = 200_000
     pq.write_table(pa.table({"n": range(count)}), tmp_path / "a.parquet")

@@ -29,6 +29,7 @@ def test_a_plan_has_the_longest_beginning_within_its_limit_and_at_least_one_spli
     if not splits:
         assert taken == []
         return
+    assert taken
     known = [each.rows is not None and each.bytes is not None for each in taken]
     assert len(taken) == 1 or all(known)
     if len(taken) > 1:

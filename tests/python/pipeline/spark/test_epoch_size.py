@@ -111,6 +111,14 @@ def test_slow_first_epoch_and_coarse_splits_do_not_leave_a_sink_unused(fixed_s, 
     assert handled / 5_000 / busy > 0.6
 
 
+def test_first_epoch_says_nothing_about_the_fixed_cost():
+    """Half of its time, or more, is that of starting Spark's workers."""
+    size = EpochSize(EpochGoal(first_rows=10_000))
+    size.after(10_000, 1)
+    size.after(20_000, 1)
+    assert (size.fixed_s, size.goal_s) == (0, 2)
+
+
 def test_single_slow_epoch_does_not_change_the_fixed_cost():
     epochs = [Epoch(rows, 1 + rows / 1000) for rows in (500, 1000, 2000, 4000, 8000)]
     assert fixed_seconds([*epochs, Epoch(8000, 100)]) == pytest.approx(1, abs=0.2)

@@ -44,7 +44,11 @@ def stored(store: SqliteStore, sink_id: str) -> dict[str, tuple[int, int]]:
 
 def rows_of(first: int, last: int) -> pa.RecordBatch:
     """The rows with these numbers, the last one excluded."""
-    ids = list(range(first, last))
+    return rows_with(list(range(first, last)))
+
+
+def rows_with(ids: list[int]) -> pa.RecordBatch:
+    """The rows with these numbers."""
     return pa.RecordBatch.from_pydict(
         {
             "id": ids,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from batchqueue.cli.demo.groups.program import LEASE_MS
 from batchqueue.cli.demo.groups.timeline import Timeline
-from batchqueue.cli.groups.text import counted
+from batchqueue.cli.text import counted
 
 
 def print_owners(

@@ -59,6 +59,11 @@ class Fit(NamedTuple):
                 "`columns` to leave it out, or `schema` to take it"
             )
 
+    def is_exact(self, batches: "pa.Schema") -> bool:
+        """Return whether batches of a schema are what `apply` would make of them."""
+        has_all = self.schema.equals(batches, check_metadata=True)
+        return has_all and all(field.nullable for field in self.schema)
+
     def apply(self, batch: "pa.RecordBatch", path: str) -> "pa.RecordBatch":
         """Return a batch of a file with the schema of the source.
 

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _BATCH_BYTES = 4 << 20
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 2_000
+"""As many as a stage of a pipeline takes from its source together.
+
+A batch is decoded without the interpreter, while the stages work on the batch before it. To decode
+a whole row group takes 7 % less time, but the stages would wait for it.
+"""
 _BUFFER_BYTES = 1 << 20
 
 
@@ -46,9 +51,15 @@ class ParquetFormat:
             rows, size = piece.rows or 1, piece.bytes or 1
             batch_rows = min(max(_BATCH_BYTES * rows // size, 1), _BATCH_ROWS)
             names = [name for name in fit.schema.names if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_rows, row_groups=[number], columns=names):
+            batches = file.iter_batches(
+                batch_rows, row_groups=[number], columns=names, use_threads=False
+            )
+            is_exact: bool | None = None
+            for batch in batches:
+                if is_exact is None:
+                    is_exact = fit.is_exact(batch.schema)
                 if batch.num_rows:
-                    yield fit.apply(batch, path)
+                    yield batch if is_exact else fit.apply(batch, path)
 
 
 def _open(filesystem: Any, path: str) -> Any:

@@ -1,0 +1,88 @@
+"""The metrics of a queue: the single list of their names, types, units, and when they change."""
+
+from enum import Enum
+
+from batchqueue.metrics.spec import MetricSpec
+
+
+def _counter(name: str, unit: str, what: str, changes: str) -> MetricSpec:
+    return MetricSpec(f"batchqueue_queue_{name}_total", "counter", (), unit, what, changes)
+
+
+def _gauge(name: str, unit: str, what: str, changes: str) -> MetricSpec:
+    return MetricSpec(f"batchqueue_queue_{name}", "gauge", (), unit, what, changes)
+
+
+def _histogram(name: str, unit: str, what: str, changes: str) -> MetricSpec:
+    return MetricSpec(f"batchqueue_queue_{name}", "histogram", ("type",), unit, what, changes)
+
+
+class QueueMetric(Enum):
+    """The metrics of the queues of a process, by queue; histograms also by type.
+
+    OpenTelemetry has the same names, without `_total`.
+    """
+
+    PRODUCED = _counter("produced", "items", "items that were accepted", "each put")
+    REFUSED = _counter(
+        "refused",
+        "items",
+        "items that were not accepted: full, timed out, interrupted, closed",
+        "each put that gives up",
+    )
+    CONSUMED = _counter("consumed", "items", "items whose handler returned", "each call")
+    FAILED = _counter(
+        "failed",
+        "items",
+        "items that failed for good, and that no handler of dead letters has kept",
+        "each call that is not tried again",
+    )
+    DEAD_LETTERED = _counter(
+        "dead_lettered",
+        "items",
+        "items that failed for good, and that a handler of dead letters has kept",
+        "each call of that handler",
+    )
+    UNHANDLED = _counter("unhandled", "items", "items without a handler", "each batch of them")
+    ABANDONED = _counter(
+        "abandoned", "items", "items that a shutdown gave up", "the end of a shutdown's time"
+    )
+    MOVES = _counter(
+        "moves", "partitions", "partitions that the balancer moved", "each run that moves some"
+    )
+    QUEUED = _gauge("queued", "items", "items in partitions", "each put and take")
+    HELD = _gauge(
+        "held", "items", "items taken that wait for a call, or for their next one", "each call"
+    )
+    IN_FLIGHT = _gauge("in_flight", "items", "items in a running call", "each call")
+    CAPACITY = _gauge("capacity", "items", "items that fit into all partitions", "each growth")
+    OLDEST_AGE = _gauge(
+        "oldest_age_seconds",
+        "seconds",
+        "how long the oldest item waits that no call has had yet; 0 if there is none",
+        "all the time while it waits",
+    )
+    STUCK = _gauge(
+        "stuck", "handlers", "handlers that are inside one call for more than a second", "each call"
+    )
+    WAIT = _histogram(
+        "wait_seconds",
+        "seconds",
+        "how long the oldest item of a batch has waited from its put to its first call",
+        "each first call of a batch",
+    )
+    BATCH_ITEMS = _histogram("batch_items", "items", "items of a call", "each call")
+    CALL = _histogram("call_seconds", "seconds", "time of a call of a handler", "each call")
+
+
+LIMITS_NS = [4**power for power in range(5, 20)]
+"""The limits of the buckets of times, in nanoseconds: from 1 µs to 275 s, by the factor 4."""
+
+LIMITS_ITEMS = [4**power for power in range(11)]
+"""The limits of the buckets of items: from 1 to 1 048 576, by the factor 4."""
+
+MOST_TYPES = 100
+"""Types of a queue that have separate series, in order of registration."""
+
+OTHER_TYPES = "(other)"
+"""The label of what all further types have together."""

@@ -1,0 +1,69 @@
+//! How a native thread becomes one of Python's: its work runs inside a call of
+//! `batchqueue._threads.run`, which gives it a name and the hooks of debuggers and profilers.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::guarded_call::{guarded_call, release};
+use crate::flow::handler::host::ThreadBody;
+
+/// Runs the work of the calling thread, unless the interpreter finalizes.
+pub(crate) fn run_thread(body: ThreadBody) {
+    let work = Arc::new(Work { body: Mutex::new(Some(body)), panic: Mutex::new(None) });
+    Python::try_attach(|py| {
+        let name = std::thread::current().name().unwrap_or("batchqueue").to_owned();
+        let ran = py.import("batchqueue._threads").and_then(|module| {
+            let args = PyTuple::new(
+                py,
+                [
+                    name.into_pyobject(py)?.into_any(),
+                    Bound::new(py, ThreadWork(work.clone()))?.into_any(),
+                ],
+            )?;
+            let ran = guarded_call(&module.getattr("run")?, &args);
+            release(args.into_any());
+            ran.map(release)
+        });
+        if let Err(error) = ran {
+            error.write_unraisable(py, None);
+        }
+        // A hook of the user raised, or there is no memory: the work is done all the same.
+        py.detach(|| work.run());
+    });
+    let panic = work.panic.lock().take();
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+}
+
+struct Work {
+    /// `None` once it is begun.
+    body: Mutex<Option<ThreadBody>>,
+    /// What the body panicked with: it must not pass through the frames of Python.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Work {
+    fn run(&self) {
+        let Some(body) = self.body.lock().take() else { return };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+            *self.panic.lock() = Some(panic);
+        }
+    }
+}
+
+/// The work as `batchqueue._threads.run` calls it.
+#[pyclass(frozen)]
+struct ThreadWork(Arc<Work>);
+
+#[pymethods]
+impl ThreadWork {
+    fn __call__(&self, py: Python<'_>) {
+        py.detach(|| self.0.run());
+    }
+}

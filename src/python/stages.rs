@@ -1,0 +1,345 @@
+//! `StageGate`, `TimeMeter` and `Counter`: what every chunk of a pipeline passes several times.
+//!
+//! Nothing here waits: a thread that has to wait does so in Python, on the lock that it lined up
+//! with, so the end of the interpreter finds it where it finds other threads of Python. The locks
+//! are held for a few statements without any call of Python, by attached threads.
+
+use parking_lot::{Mutex, MutexGuard};
+use pyo3::import_exception;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::stages::gate::{Amount, Gate, Wish};
+use crate::stages::meters::{Counter, TimeMeter};
+use crate::sync::Instant;
+
+import_exception!(batchqueue.pipeline.runner.ending, RunEnded);
+
+/// A place in the line of a gate.
+#[pyclass(frozen, module = "batchqueue._core")]
+pub(crate) struct GateTicket {
+    /// A `threading.Lock` that its thread has locked, and waits for.
+    lock: Py<PyAny>,
+    /// The worker, once it is inside.
+    worker: Mutex<Option<usize>>,
+}
+
+struct Inner {
+    gate: Gate<Py<GateTicket>>,
+    /// The locks of threads that wait for room for a row.
+    for_row: Vec<Py<PyAny>>,
+    has_ended: bool,
+}
+
+/// How much a stage of a pipeline holds, in rows and bytes, and what waits for room, in order.
+///
+/// The thread that makes room gives it to those that wait, so that none wakes in vain.
+#[pyclass(frozen, subclass, module = "batchqueue._core")]
+pub(crate) struct StageGate(Mutex<Inner>);
+
+impl StageGate {
+    fn running(&self) -> PyResult<MutexGuard<'_, Inner>> {
+        let inner = self.0.lock();
+        if inner.has_ended { Err(RunEnded::new_err(())) } else { Ok(inner) }
+    }
+}
+
+#[pymethods]
+impl StageGate {
+    /// Begin empty.
+    ///
+    /// Args:
+    ///     workers: The workers of the stage.
+    ///     max_bytes: The most bytes that the stage holds, unless a single chunk has more.
+    ///     worker_rows: The most rows that each worker holds, unless a single chunk has more.
+    #[new]
+    fn new(workers: usize, max_bytes: u64, worker_rows: u64) -> Self {
+        let gate = Gate::new(workers, max_bytes, worker_rows);
+        Self(Mutex::new(Inner { gate, for_row: Vec::new(), has_ended: false }))
+    }
+
+    /// The most rows of a worker.
+    #[getter]
+    fn worker_rows(&self) -> u64 {
+        self.0.lock().gate.worker_rows()
+    }
+
+    /// Take room and return the worker that gets the chunk; None if it has to wait.
+    ///
+    /// Args:
+    ///     rows: The rows of the chunk, at least 1.
+    ///     size: Its bytes.
+    ///     worker: The worker that must have it. Default: None, any.
+    ///
+    /// Raises:
+    ///     RunEnded: The run ends early.
+    #[pyo3(signature = (rows, size, worker=None))]
+    fn try_enter(&self, rows: u64, size: u64, worker: Option<usize>) -> PyResult<Option<usize>> {
+        let wish = Wish { worker, size: Amount { rows, bytes: size } };
+        Ok(self.running()?.gate.enter(wish))
+    }
+
+    /// Wait in line for room; the lock is released when there is a decision.
+    ///
+    /// Args:
+    ///     rows: The rows of the chunk, at least 1.
+    ///     size: Its bytes.
+    ///     worker: The worker that must have it; None for any.
+    ///     lock: A locked `threading.Lock`.
+    ///
+    /// Raises:
+    ///     RunEnded: The run ends early.
+    fn line_up(
+        &self,
+        py: Python<'_>,
+        rows: u64,
+        size: u64,
+        worker: Option<usize>,
+        lock: Py<PyAny>,
+    ) -> PyResult<Py<GateTicket>> {
+        let wish = Wish { worker, size: Amount { rows, bytes: size } };
+        let ticket = Py::new(py, GateTicket { lock, worker: Mutex::new(None) })?;
+        let mut inner = self.running()?;
+        // There may be room since the thread was refused.
+        if let Some(worker) = inner.gate.enter(wish) {
+            drop(inner);
+            admit(py, vec![(ticket.clone_ref(py), worker)])?;
+        } else {
+            inner.gate.line_up(wish, ticket.clone_ref(py));
+        }
+        Ok(ticket)
+    }
+
+    /// Return the worker that a chunk got that was in line; None if it still is.
+    ///
+    /// Raises:
+    ///     RunEnded: It will not get any, because the run ends early.
+    fn entered(&self, ticket: &Bound<'_, GateTicket>) -> PyResult<Option<usize>> {
+        let worker = *ticket.get().worker.lock();
+        if worker.is_none() {
+            drop(self.running()?);
+        }
+        Ok(worker)
+    }
+
+    /// Give back the room of chunks that are completed, and let those in that wait for it.
+    ///
+    /// Args:
+    ///     rows: Their rows in all.
+    ///     size: Their bytes in all.
+    ///     worker: Whose they were.
+    ///     chunks: How many. Default: 1.
+    #[pyo3(signature = (rows, size, worker, chunks=1))]
+    fn leave(
+        &self,
+        py: Python<'_>,
+        rows: u64,
+        size: u64,
+        worker: usize,
+        chunks: u64,
+    ) -> PyResult<()> {
+        let mut inner = self.0.lock();
+        let entered = inner.gate.leave(Amount { rows, bytes: size }, worker, chunks);
+        let has_row = !inner.for_row.is_empty() && inner.gate.free().is_some();
+        let for_row = if has_row { std::mem::take(&mut inner.for_row) } else { Vec::new() };
+        drop(inner);
+        admit(py, entered)?;
+        release_all(py, for_row)
+    }
+
+    /// Return the rows and bytes that may still enter; None if that is not even a row.
+    ///
+    /// Args:
+    ///     lock: A locked `threading.Lock`, which is released when there may be room for a row,
+    ///         if there is none. Default: None.
+    ///
+    /// Raises:
+    ///     RunEnded: The run ends early.
+    #[pyo3(signature = (lock=None))]
+    fn room(&self, lock: Option<Py<PyAny>>) -> PyResult<Option<(u64, u64)>> {
+        let mut inner = self.running()?;
+        let free = inner.gate.free();
+        if free.is_none() {
+            inner.for_row.extend(lock);
+        }
+        Ok(free.map(|free| (free.rows, free.bytes)))
+    }
+
+    /// Return the rows and bytes that are accepted and not completed.
+    fn held_amount(&self) -> (u64, u64) {
+        let held = self.0.lock().gate.held();
+        (held.rows, held.bytes)
+    }
+
+    /// The most bytes that were held so far.
+    #[getter]
+    fn most_bytes(&self) -> u64 {
+        self.0.lock().gate.most_bytes()
+    }
+
+    /// How many chunks wait in line.
+    #[getter]
+    fn waiting(&self) -> usize {
+        self.0.lock().gate.waiting()
+    }
+
+    /// Let all waits end, now and later: the run ends early.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let mut inner = self.0.lock();
+        inner.has_ended = true;
+        let tickets = inner.gate.turn_away();
+        let mut locks = std::mem::take(&mut inner.for_row);
+        drop(inner);
+        locks.extend(tickets.iter().map(|ticket| ticket.get().lock.clone_ref(py)));
+        release_all(py, locks)
+    }
+}
+
+fn admit(py: Python<'_>, entered: Vec<(Py<GateTicket>, usize)>) -> PyResult<()> {
+    for (ticket, worker) in entered {
+        *ticket.get().worker.lock() = Some(worker);
+        ticket.get().lock.call_method0(py, intern!(py, "release"))?;
+    }
+    Ok(())
+}
+
+fn release_all(py: Python<'_>, locks: Vec<Py<PyAny>>) -> PyResult<()> {
+    for lock in locks {
+        lock.call_method0(py, intern!(py, "release"))?;
+    }
+    Ok(())
+}
+
+/// The seconds of a clock that never decreases: the user's, or that of the system.
+struct Clock {
+    given: Option<Py<PyAny>>,
+    began: Instant,
+}
+
+impl Clock {
+    fn new(given: Option<Py<PyAny>>) -> Self {
+        Self { given, began: Instant::now() }
+    }
+
+    fn now(&self, py: Python<'_>) -> PyResult<f64> {
+        match &self.given {
+            None => Ok(self.began.elapsed().as_secs_f64()),
+            Some(clock) => clock.call0(py)?.extract(py),
+        }
+    }
+}
+
+/// Sums up the time that one or more threads spend in something.
+///
+/// A span that has not ended counts as well, so that a call that hangs is seen. `with` counts the
+/// time of a block.
+#[pyclass(frozen, name = "TimeMeter", module = "batchqueue._core")]
+pub(crate) struct PyTimeMeter {
+    meter: Mutex<TimeMeter>,
+    clock: Clock,
+}
+
+#[pymethods]
+impl PyTimeMeter {
+    /// Begin with nothing.
+    ///
+    /// Args:
+    ///     threads: How many threads are measured; the share is of the time of all of them.
+    ///         Default: 1.
+    ///     clock: Returns seconds that never decrease. Default: None, that of the system.
+    #[new]
+    #[pyo3(signature = (threads=1, clock=None))]
+    fn new(py: Python<'_>, threads: u32, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+        let clock = Clock::new(clock);
+        Ok(Self { meter: Mutex::new(TimeMeter::new(threads, clock.now(py)?)), clock })
+    }
+
+    /// Begin to count the time of this thread.
+    fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        let now = self.clock.now(py)?;
+        self.meter.lock().enter(now);
+        Ok(())
+    }
+
+    /// Count the time of this thread no longer.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let now = self.clock.now(py)?;
+        self.meter.lock().leave(now);
+        Ok(())
+    }
+
+    fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
+        self.enter(py)
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.leave(py)
+    }
+
+    /// The time in all, of all threads together.
+    #[getter]
+    fn seconds(&self, py: Python<'_>) -> PyResult<f64> {
+        let now = self.clock.now(py)?;
+        Ok(self.meter.lock().seconds(now))
+    }
+
+    /// The share of about the last three seconds, 0 to 1; of all the time before that.
+    #[getter]
+    fn share(&self, py: Python<'_>) -> PyResult<f64> {
+        let now = self.clock.now(py)?;
+        Ok(self.meter.lock().share(now))
+    }
+
+    /// Whether a thread is inside.
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.meter.lock().is_open()
+    }
+}
+
+/// A count that one or more threads raise, and how fast it rises.
+#[pyclass(frozen, name = "Counter", module = "batchqueue._core")]
+pub(crate) struct PyCounter {
+    counter: Mutex<Counter>,
+    clock: Clock,
+}
+
+#[pymethods]
+impl PyCounter {
+    /// Begin with 0.
+    ///
+    /// Args:
+    ///     clock: Returns seconds that never decrease. Default: None, that of the system.
+    #[new]
+    #[pyo3(signature = (clock=None))]
+    fn new(py: Python<'_>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+        let clock = Clock::new(clock);
+        Ok(Self { counter: Mutex::new(Counter::new(clock.now(py)?)), clock })
+    }
+
+    /// Raise it.
+    fn add(&self, py: Python<'_>, amount: u64) -> PyResult<()> {
+        let now = self.clock.now(py)?;
+        self.counter.lock().add(amount, now);
+        Ok(())
+    }
+
+    /// The count now.
+    #[getter]
+    fn value(&self) -> u64 {
+        self.counter.lock().value()
+    }
+
+    /// How much it rises in a second; the mean of the last three seconds.
+    #[getter]
+    fn per_s(&self, py: Python<'_>) -> PyResult<f64> {
+        let now = self.clock.now(py)?;
+        Ok(self.counter.lock().per_s(now))
+    }
+}

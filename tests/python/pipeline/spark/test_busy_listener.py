@@ -1,0 +1,66 @@
+"""What the readers hear of an epoch: its rows, its end, and the time in which it was busy."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+
+from batchqueue.pipeline.spark.busy_listener import BusyListener
+from batchqueue.pipeline.spark.control import EpochReport
+from batchqueue.pipeline.spark.live_control import LiveControl, RunControl
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunControl:
+    return LiveControl(str(tmp_path)).begin()
+
+
+def progress(name: str = "q", rows: int = 2000, **times: int) -> QueryProgressEvent:
+    """The event that Spark sends behind an epoch."""
+    source = {
+        "description": "numbers",
+        "startOffset": {"row": 0},
+        "endOffset": {"row": 2000, "a": 1},
+        "latestOffset": {"row": 2000, "a": 1},
+        "numInputRows": rows,
+        "inputRowsPerSecond": 0.0,
+        "processedRowsPerSecond": 0.0,
+    }
+    described: dict[str, Any] = {
+        "id": str(uuid.uuid4()),
+        "runId": str(uuid.uuid4()),
+        "name": name,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": 1,
+        "batchDuration": sum(times.values()),
+        "durationMs": times,
+        "stateOperators": [],
+        "sources": [source],
+        "sink": {"description": "sink", "numOutputRows": rows, "metrics": {}},
+        "numInputRows": rows,
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(described))
+
+
+def test_wait_in_latest_offset_is_not_busy_time(run: RunControl):
+    listener = BusyListener(run, ["q"])
+    listener.onQueryProgress(progress(triggerExecution=7_000, latestOffset=5_000, addBatch=1_900))
+    end = json.dumps({"a": 1, "row": 2000})
+    assert run.control.last_epoch("q") == EpochReport(end, 2000, 2.0)
+
+
+def test_other_queries_and_epochs_without_rows_are_not_reported(run: RunControl):
+    listener = BusyListener(run, ["q"])
+    listener.onQueryProgress(progress("another", triggerExecution=7_000))
+    listener.onQueryProgress(progress(rows=0, triggerExecution=7_000))
+    assert run.control.last_epoch("q") is None
+
+
+def test_directory_that_is_gone_does_not_disturb_spark(tmp_path: Path):
+    live = LiveControl(str(tmp_path))
+    run = live.begin()
+    live.end(run)
+    BusyListener(run, ["q"]).onQueryProgress(progress(triggerExecution=7_000))
