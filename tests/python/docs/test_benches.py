@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT, TIMEOUT_S
 from wheels import local_wheel
 
-ROWS = {"1", "2", "3", "4", "5", "6", "7", "8"}
+ROWS = {str(number) for number in range(1, 12)}
 
 
 @pytest.mark.timeout(2 * TIMEOUT_S)

@@ -221,22 +221,19 @@ def test_query_stopped_while_it_commits_ends_with_the_commit_and_a_later_start_r
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("entity", "value", "message"),
     [
-        (DISTANCE("A", 0, "far"), r"'far' is not a number"),  # type: ignore[arg-type]
-        (DISTANCE("A", 0, 1.5), r"1\.50* was truncated"),  # type: ignore[arg-type]
-        (
-            DISTANCE(None, 0, 1),  # type: ignore[arg-type]
-            r"entity is None; leave such rows out in `items`",
-        ),
-        (DISTANCE("A", 0, 2**70), r"too large to convert"),
+        ("A", "far", r"total is 'far', a str; give a number"),
+        ("A", 1.5, r"1\.50* was truncated"),
+        (None, 1, r"entity is None; leave such rows out in `items`"),
+        ("A", 2**70, r"too large to convert"),
     ],
     ids=["text", "fraction", "no entity", "huge"],
 )
 def test_value_of_a_wrong_type_fails_the_batch_and_commits_nothing(
-    store: SqliteStore, table: DataFrame, value: Metrics, message: str
+    store: SqliteStore, table: DataFrame, entity: Any, value: Any, message: str
 ) -> None:
-    job = flight_job(store, items=lambda batch: [value])
+    job = flight_job(store, items=lambda batch: [DISTANCE(entity, 0, value)])
     with pytest.raises(PySparkException, match=message):
         write(table.coalesce(1), job)
     assert epochs(store) == []
