@@ -34,6 +34,13 @@ fn deliver(queue: &BatchQueue<Sent>, items: [usize; 4]) {
 /// what they cost.
 #[test]
 fn the_load_is_the_busy_time_of_the_interval() {
+    // On a busy machine, others take over from a thread that gets no core. Then it shows nothing.
+    let owner = std::iter::repeat_with(owners_after_a_change).flatten().next().unwrap();
+    assert_ne!(owner[0], owner[2], "{owner:?}");
+}
+
+/// Returns the owners after a run of the balancer; `None` if there was a take-over.
+fn owners_after_a_change() -> Option<Vec<usize>> {
     let (queue, is_slow) =
         (start(on_request(DrainBalancer::load_weighted())), Arc::new(AtomicBool::new(false)));
     for kind in 0..4 {
@@ -51,12 +58,13 @@ fn the_load_is_the_busy_time_of_the_interval() {
     is_slow.store(true, SeqCst);
     let before = owners(&queue);
     deliver(&queue, [200, 500, 200, 500]);
-    if before[0] == before[2] {
-        assert!(queue.rebalance() > 0);
-    }
-    let owner = owners(&queue);
-    assert_ne!(owner[0], owner[2], "{before:?} -> {owner:?}");
+    let begun = queue.rebalance();
+    let (owner, is_undisturbed) = (owners(&queue), queue.stats().taken_over == 0);
     shut_down(&queue);
+    if is_undisturbed && before[0] == before[2] {
+        assert!(begun > 0);
+    }
+    is_undisturbed.then_some(owner)
 }
 
 #[test]
