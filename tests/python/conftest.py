@@ -1,5 +1,6 @@
 """Settings of all tests: the slice of each matrix that a run takes; the order for workers."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -42,6 +43,12 @@ def turn() -> int | None:
     except (OSError, subprocess.CalledProcessError):
         return None  # sources without their history
     return int(counted)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is there before the first test out of garbage collection, which tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
