@@ -111,6 +111,15 @@ async def main() -> None:
         on_loop.add_handler_factory(Order, lambda: await_orders, partitions=2, replace=True)
         await on_loop.produce(Order(1), timeout=timedelta(seconds=1))
 
+        @on_loop.handler(Order, replace=True)
+        async def store_orders(batch: list[Order]) -> int:
+            return len(batch)
+
+        assert_type(await store_orders([Order(1)]), int)
+
+        @on_loop.handler(Payment)  # type: ignore[arg-type, call-overload, unused-ignore]
+        async def store_others(batch: list[Order]) -> None: ...
+
 
 assert_type(run_until_signal(queue, orders, timeout=timedelta(seconds=10)), int)
 raise SystemExit(1 if run_until_signal(queue) else 0)
