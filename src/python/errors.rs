@@ -31,7 +31,14 @@ impl From<AggregateError> for PyErr {
 pub(crate) fn forked() -> PyErr {
     QueueForkedError::new_err(
         "this queue was made before a fork and its drain threads stayed in the parent process; \
-         make a new BatchQueue in the child",
+         make a new BatchQueue in the child, or use restart_after_fork=True",
+    )
+}
+
+pub(crate) fn submitted_before_fork() -> PyErr {
+    QueueForkedError::new_err(
+        "this item was submitted before a fork and its result stays in the parent process; submit \
+         it again in the child",
     )
 }
 

@@ -20,7 +20,7 @@ use super::submissions::Submissions;
 use crate::Pause;
 use crate::control::scheduler::is_worker;
 use crate::flow::pause::slice;
-use crate::python::errors::forked;
+use crate::python::errors::submitted_before_fork;
 use crate::python::exceptions::{BatchQueueError, CancelledError, InvalidStateError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, Timeout, deadline_of, generation};
 use crate::rules::{Rule, rule_off};
@@ -49,7 +49,7 @@ impl FutureBase {
             return known;
         }
         drop(known);
-        let error = Ending::error(&error_value(py, forked()));
+        let error = Ending::error(&error_value(py, submitted_before_fork()));
         let mut known = self.known.lock();
         if !known.is_done() {
             known.end(error);
