@@ -16,22 +16,22 @@ ROOM = (
     Mutant(
         "BytesAreCounted",
         GATE,
-        "found = self.try_enter(rows, size, worker)",
-        "found = self.try_enter(rows, 0, worker)",
+        "self.line_up(rows, size, worker, lock)",
+        "self.line_up(rows, 0, worker, lock)",
         ("pipeline/runner/test_gate.py -k bytes_up_to_the_limit_exactly",),
     ),
     Mutant(
         "RowsOfAWorkerAreCounted",
         GATE,
-        "found = self.try_enter(rows, size, worker)",
-        "found = self.try_enter(0, size, worker)",
+        "self.line_up(rows, size, worker, lock)",
+        "self.line_up(1, size, worker, lock)",
         ("pipeline/runner/test_gate.py -k rows_of_a_worker_up_to_the_limit_exactly",),
     ),
     Mutant(
         "ChunkGoesToItsWorker",
         GATE,
-        "found = self.try_enter(rows, size, worker)",
-        "found = self.try_enter(rows, size, None)",
+        "self.line_up(rows, size, worker, lock)",
+        "self.line_up(rows, size, None, lock)",
         ("pipeline/runner/test_gate.py -k rows_of_a_worker_up_to_the_limit_exactly",),
     ),
     Mutant(
