@@ -2,7 +2,7 @@
 
 The unit of data is a *chunk*, a `pyarrow.RecordBatch` of at most `StageConfig.chunk_rows` rows.
 Sources and operators may return record batches of any size; the pipeline cuts them and joins small
-ones.
+ones. On Spark, operators get Spark's own batches if the pipeline was made without `stage`.
 
 A source is asked in two steps. `plan` says which pieces of input, the *splits*, come next and what
 the position behind them is; `read` reads one of them. To pause is not to plan, so a pause cannot

@@ -45,7 +45,8 @@ class Pipeline:
                 it is missing, and belongs to one pipeline. Default: None, a run starts at the
                 beginning of its sources, or where a transactional sink says.
             stage: The settings of stages that are given none. Default: None,
-                `StageConfig()`.
+                `StageConfig()`; on Spark, operators then get batches as Spark makes them, and
+                otherwise chunks of `chunk_rows`.
             backpressure: When stages signal that they are under pressure, and which sources obey.
                 Default: None, `BackpressureConfig()`.
             skew: When partitions of a source count as hot. Default: None, `SkewDetectionConfig()`.
@@ -72,6 +73,7 @@ class Pipeline:
         self.name = name
         self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self.stage_config = stage or StageConfig()
+        self.has_stage_config = stage is not None
         self.backpressure = backpressure or BackpressureConfig()
         self.skew = skew or SkewDetectionConfig()
         self.cut_interval_s = cut_interval_s

@@ -18,7 +18,7 @@ class StageConfig:
         max_workers: The workers of the stage, 1 to 1024: each is a thread with its own instances of
             the operators. More than one needs operators that may run concurrently. Default: 1.
         chunk_rows: The most rows of a chunk, 1 to 1,000,000. Chunks also stay below 1 MB, except
-            for a single row that is larger. Default: 500.
+            for a single row that is larger. On Spark, see `Pipeline(stage=...)`. Default: 500.
         keep_order: Whether several workers keep the order of each partition of the source, by
             sending all its chunks to one worker. Default: False, chunks go to any worker.
 

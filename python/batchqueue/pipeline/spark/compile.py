@@ -19,8 +19,14 @@ from batchqueue.pipeline.spark.schemas import (
     schema_after_aggregate,
     schema_after_map,
 )
-from batchqueue.pipeline.spark.sinks import SinkPlace, SparkSink, spark_sink
-from batchqueue.pipeline.spark.stages import ArrowStage, ShuffleStage, SparkStage, StatefulStage
+from batchqueue.pipeline.spark.sinks import SinkPlace, SparkSink, does_last_stage, spark_sink
+from batchqueue.pipeline.spark.stages import (
+    ArrowStage,
+    ShuffleStage,
+    SinkInput,
+    SparkStage,
+    StatefulStage,
+)
 from batchqueue.pipeline.steps import (
     AggregateStep,
     FilterStep,
@@ -94,12 +100,20 @@ def _query(path: Sequence[Any], place: SinkPlace, options: SparkOptions) -> Comp
     if isinstance(sink.sink, MetricsSink):
         steps, behind = _split_for_metrics(steps)
     frames = FrameMaker.of(source)
-    branch = _Branch(source, place.chunk_rows)
+    branch = _Branch(source, place.operator_rows)
     for step in steps:
         branch.add(step)
     stages, schema = branch.ended()
+    last = stages[-1] if stages and does_last_stage(sink.sink, options) else None
+    if isinstance(last, ArrowStage):
+        stages = stages[:-1]
+    else:
+        last = None
     return CompiledQuery(
-        sink.name, frames, stages, spark_sink(sink, behind, schema, place, options)
+        sink.name,
+        frames,
+        stages,
+        spark_sink(sink, SinkInput(schema, last, behind), place, options),
     )
 
 
@@ -119,7 +133,7 @@ def _split_for_metrics(steps: list[Any]) -> tuple[list[Any], list[Any]]:
 class _Branch:
     """Gathers steps into stages, and follows the schema."""
 
-    def __init__(self, source: SourceStep, chunk_rows: int) -> None:
+    def __init__(self, source: SourceStep, chunk_rows: int | None) -> None:
         self._stages: list[SparkStage] = []
         self._chunk_rows = chunk_rows
         self._schema: pa.Schema = source.source.schema()

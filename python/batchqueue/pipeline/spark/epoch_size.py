@@ -4,7 +4,7 @@ Spark plans an epoch when the last one is committed, so a slow sink already hold
 is missing is the size, because the limits of a query are fixed when it starts. The law:
 
     rows = rows of the last epoch * clamp(goal / busy time of the last epoch, 0.2, 2)
-    goal = max(target, 4 * fixed cost of an epoch, 0.8 * trigger interval)
+    goal = max(target, 6 * fixed cost of an epoch, 0.8 * trigger interval)
 
 Busy time does not include waiting for a trigger, otherwise a size would shrink to nothing under a
 long trigger. The fixed cost is what an epoch takes whatever its rows are, the intercept of time
@@ -23,7 +23,8 @@ MOST_RATIO = 2.0
 CAUTIOUS_RATIO = 1.25
 """Growth where the busy time is only known to be shorter than the trigger interval."""
 
-_FIXED_COSTS = 4
+_FIXED_COSTS = 6
+"""So where epochs are expensive, their sink is used for five sixths of the time."""
 _SHARE_OF_TRIGGER = 0.8
 _HISTORY = 16
 _LEAST_SPREAD = 1.5

@@ -1,7 +1,7 @@
 """`ExactlyOnceSink`: `MetricsSink` on Spark, with the ledger of its store."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from batchqueue.pipeline.operators import Chain
 from batchqueue.pipeline.sinks import MetricsSink
 from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.schemas import check_pickles, schema_after_aggregate
+from batchqueue.pipeline.spark.stages import SinkInput
 from batchqueue.pipeline.steps import AggregateStep, SinkStep, StageStep
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -25,18 +26,13 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def exactly_once_sink(
-    step: SinkStep,
-    behind: Sequence[Any],
-    schema: pa.Schema,
-    pipeline: str,
-    options: SparkOptions,
+    step: SinkStep, given: SinkInput, pipeline: str, options: SparkOptions
 ) -> "ExactlyOnceSink":
     """Return what a `MetricsSink` is on Spark.
 
     Args:
         step: The sink.
-        behind: The aggregation that it does itself, and maps and filters of its groups; or nothing.
-        schema: The columns before these.
+        given: What reaches it.
         pipeline: The name of the pipeline.
         options: The options of `on_spark`.
 
@@ -44,7 +40,7 @@ def exactly_once_sink(
         NotOnSparkError: It does not name its metrics, or a step does not fit or does not pickle.
         ConfigError: An option is invalid, or the store or `to_metrics` does not pickle.
     """
-    sink = step.sink
+    sink, behind = step.sink, given.behind
     assert isinstance(sink, MetricsSink)
     if not sink.metrics:
         raise NotOnSparkError(
@@ -56,17 +52,20 @@ def exactly_once_sink(
     if behind:
         aggregate = behind[0]
         assert isinstance(aggregate, AggregateStep)
-        schema_after_aggregate(aggregate.aggregation, schema)
+        schema_after_aggregate(aggregate.aggregation, given.schema)
         check_pickles(operators, f"what follows {aggregate}")
         groups = GroupMetrics(tuple(operators), sink.to_metrics)
         how = {"arrow": [ArrowAggregation(aggregation=aggregate.aggregation, metrics=groups)]}
     else:
-        how = {"items": RowMetrics(schema, sink.to_metrics)}
+        how = {"items": RowMetrics(given.schema, sink.to_metrics)}
     name = _NO_LETTER.sub("-", f"{pipeline}-{step.name}")
+    if given.last is not None:
+        how["prepare"] = given.last.run
     job = AggregationJob(name=name, metrics=sink.metrics, store=sink.store, **how)
-    given = {"sinkId": sink.sink_id, **options.sink}
-    MetricsWriter(job, **given)  # checks the options, and that the job pickles
-    return ExactlyOnceSink(job, given, tuple(map(str, behind)))
+    writing = {"sinkId": sink.sink_id, **options.sink}
+    MetricsWriter(job, **writing)  # checks the options, and that the job pickles
+    own = (*(given.last.steps if given.last else ()), *behind)
+    return ExactlyOnceSink(job, writing, tuple(map(str, own)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,8 @@ class ExactlyOnceSink:
     Attributes:
         job: What to do with the rows.
         options: The options of the writer.
-        steps: The steps that the sink does itself: an aggregation, and what follows it.
+        steps: The steps that the sink does itself: the stage before it, an aggregation, and what
+            follows that.
     """
 
     job: AggregationJob

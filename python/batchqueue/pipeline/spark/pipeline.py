@@ -59,7 +59,10 @@ class SparkPipeline:
         self._spark = spark
         self._name = pipeline.name
         self._options = SparkOptions.parse(options, pipeline.checkpoint)
-        place = SinkPlace(pipeline.name, pipeline.stage_config.chunk_rows)
+        chunk_rows = pipeline.stage_config.chunk_rows
+        place = SinkPlace(
+            pipeline.name, chunk_rows, chunk_rows if pipeline.has_stage_config else None
+        )
         self._queries = compile_graph(pipeline.graph, place, self._options)
         self._control = LiveControl(self._options.control)
 

@@ -1,9 +1,7 @@
 """What the sinks of a graph are on Spark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-import pyarrow as pa
 
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.sinks import MetricsSink
@@ -12,6 +10,7 @@ from batchqueue.pipeline.spark.exactly_once_sink import exactly_once_sink
 from batchqueue.pipeline.spark.file_sink import spark_file_sink
 from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.schemas import check_pickles
+from batchqueue.pipeline.spark.stages import SinkInput
 from batchqueue.pipeline.spark.task_sink import TaskSink
 from batchqueue.pipeline.steps import SinkStep
 
@@ -20,10 +19,18 @@ if TYPE_CHECKING:
 
 
 class SinkPlace(NamedTuple):
-    """Where a sink is: the pipeline's name, and the most rows of a chunk."""
+    """Where a sink is.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        chunk_rows: The most rows of a chunk that a sink gets.
+        operator_rows: The same for operators; None for the batches of Spark as they are, because
+            small ones cost more between Spark and Python than most operators do.
+    """
 
     pipeline: str
     chunk_rows: int
+    operator_rows: int | None
 
 
 class SparkSink(Protocol):
@@ -54,18 +61,13 @@ class SparkSink(Protocol):
 
 
 def spark_sink(
-    step: SinkStep,
-    behind: Sequence[Any],
-    schema: pa.Schema,
-    place: SinkPlace,
-    options: SparkOptions,
+    step: SinkStep, given: SinkInput, place: SinkPlace, options: SparkOptions
 ) -> SparkSink:
     """Return what a sink is on Spark.
 
     Args:
         step: The sink.
-        behind: The aggregation that the sink itself does, and maps and filters of its groups.
-        schema: What reaches the sink.
+        given: What reaches it.
         place: Where the sink is.
         options: The options of `on_spark`.
 
@@ -74,7 +76,7 @@ def spark_sink(
     """
     sink: Any = step.sink
     if isinstance(sink, MetricsSink):
-        return exactly_once_sink(step, behind, schema, place.pipeline, options)
+        return exactly_once_sink(step, given, place.pipeline, options)
     if isinstance(sink, FileSink):
         return spark_file_sink(step, sink)
     if hasattr(sink, "commit") or hasattr(sink, "last_cut"):
@@ -83,4 +85,18 @@ def spark_sink(
             "or FileSink, which are exactly-once on Spark too, or FunctionSink"
         )
     check_pickles(sink, str(step))
-    return TaskSink(sink, place.pipeline, schema, place.chunk_rows)
+    return TaskSink(sink, place.pipeline, given, place.chunk_rows)
+
+
+def does_last_stage(sink: Any, options: SparkOptions) -> bool:
+    """Return whether the tasks of a sink can do the stage before it in their Python worker.
+
+    That saves the way from one Python worker through Spark into the next.
+
+    Args:
+        sink: The sink of the graph.
+        options: The options of `on_spark`.
+    """
+    if isinstance(sink, FileSink):
+        return False  # Spark itself writes the files
+    return not isinstance(sink, MetricsSink) or options.sink.get("l1", "tasks") == "tasks"

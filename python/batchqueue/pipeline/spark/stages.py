@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -40,13 +40,13 @@ class ArrowStage:
         steps: The steps.
         before: The schema that the operators are given.
         after: The schema that they return.
-        chunk_rows: The most rows of a chunk.
+        chunk_rows: The most rows of a chunk; None for the batches of Spark as they are.
     """
 
     steps: tuple[ChainStep, ...]
     before: pa.Schema
     after: pa.Schema
-    chunk_rows: int
+    chunk_rows: int | None
 
     @property
     def texts(self) -> Sequence[tuple[str, str]]:
@@ -56,21 +56,42 @@ class ArrowStage:
 
     def apply(self, df: "DataFrame") -> "DataFrame":
         """See `SparkStage`."""
-        # Not a method of this object, so that only what it needs is sent to the tasks.
-        steps, before, after, chunk_rows = self.steps, self.before, self.after, self.chunk_rows
-        struct: Any = spark_schema(after, str(steps[-1]))
+        struct: Any = spark_schema(self.after, str(self.steps[-1]))
+        return map_in_arrow(df, self.run, struct)
 
-        def run(batches: Batches) -> Batches:
-            return run_chain(steps, before, after, chunk_rows, batches)
+    @property
+    def run(self) -> "ChainRun":
+        """What the tasks do."""
+        # Not this object, so that only what the tasks need is sent to them.
+        return ChainRun(self.steps, self.before, self.after, self.chunk_rows)
 
-        return map_in_arrow(df, run, struct)
+
+@dataclass(frozen=True, eq=False)
+class ChainRun:
+    """Applies the steps of a stage to the batches of one task. It pickles.
+
+    Attributes:
+        steps: See `ArrowStage`.
+        before: See `ArrowStage`.
+        after: See `ArrowStage`.
+        chunk_rows: See `ArrowStage`.
+    """
+
+    steps: tuple[ChainStep, ...]
+    before: pa.Schema
+    after: pa.Schema
+    chunk_rows: int | None
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Return the batches of the last step, in the types of Spark."""
+        return run_chain(self.steps, self.before, self.after, self.chunk_rows, batches)
 
 
 def run_chain(
     steps: Sequence[ChainStep],
     before: pa.Schema,
     after: pa.Schema,
-    chunk_rows: int,
+    chunk_rows: int | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Batches:
     """Apply steps to the rows of one task, and return batches in the types of Spark."""
@@ -84,8 +105,17 @@ def run_chain(
         yield fitted(batch, after, wanted, last)
 
 
-def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, chunk_rows: int) -> Batches:
-    """Cut the batches of Spark into chunks, in the types that operators and sinks expect."""
+def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, chunk_rows: int | None) -> Batches:
+    """Return the batches of Spark in the types that operators and sinks expect.
+
+    Args:
+        batches: The batches of one task.
+        schema: The types.
+        chunk_rows: Cut and join them into chunks of at most so many rows. None: leave them.
+    """
+    if chunk_rows is None:
+        yield from (batch.cast(schema) for batch in batches if batch.num_rows)
+        return
     cutter = ChunkCutter(chunk_rows)
     for batch in batches:
         for chunk in cutter.add(batch.cast(schema)):
@@ -115,6 +145,20 @@ def fitted(batch: pa.RecordBatch, after: pa.Schema, wanted: pa.Schema, what: str
             f"{', '.join(f'{field.name} {field.type}' for field in after)} ({error}); {remedy}",
             what,
         ) from error
+
+
+class SinkInput(NamedTuple):
+    """What reaches a sink, and what its tasks do before they write.
+
+    Attributes:
+        schema: The columns behind `last`, in the types that the graph has.
+        last: The stage before the sink, if its tasks do it as well.
+        behind: The aggregation that the sink itself does, and maps and filters of its groups.
+    """
+
+    schema: pa.Schema
+    last: ArrowStage | None
+    behind: Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue.pipeline.contract import Sink
-from batchqueue.pipeline.spark.stages import Batches, chunks
+from batchqueue.pipeline.spark.stages import Batches, SinkInput, chunks
 from batchqueue.spark.task.arrow import map_in_arrow
 
 if TYPE_CHECKING:
@@ -24,16 +24,19 @@ class TaskSink:
     Attributes:
         sink: The sink.
         pipeline: The name of the pipeline.
-        schema: The columns in the types that the graph has.
+        given: What reaches it.
         chunk_rows: The most rows of a chunk.
-        steps: None.
     """
 
     sink: Sink
     pipeline: str
-    schema: pa.Schema
+    given: SinkInput
     chunk_rows: int
-    steps: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """See `SparkSink`."""
+        return tuple(map(str, self.given.last.steps)) if self.given.last else ()
 
     @property
     def text(self) -> str:
@@ -51,10 +54,13 @@ class TaskSink:
     def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
         """See `SparkSink`."""
         # Not this object, so that only what tasks need is sent to them.
-        sink, pipeline, schema, chunk_rows = self.sink, self.pipeline, self.schema, self.chunk_rows
+        sink, pipeline, chunk_rows = self.sink, self.pipeline, self.chunk_rows
+        schema, last = self.given.schema, self.given.last
+        prepare = last.run if last else None
 
         def run(batches: Batches) -> Batches:
-            rows = write_task(sink, pipeline, chunks(batches, schema, chunk_rows))
+            prepared = batches if prepare is None else prepare(batches)
+            rows = write_task(sink, pipeline, chunks(prepared, schema, chunk_rows))
             yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
 
         counts = map_in_arrow(df, run, "rows long").collect()

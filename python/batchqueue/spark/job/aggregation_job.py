@@ -1,7 +1,7 @@
 """`AggregationJob`: everything that turns rows into stored metrics."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +26,18 @@ class AggregationJob:
         items: Turns one `pyarrow.RecordBatch` into items: observations of the metrics below, or
             items of your own that have a handler. Prefer a generator: a full list takes memory, and
             time for garbage collection. Default: None, `arrow` does everything.
+        prepare: Takes an iterator over the `pyarrow.RecordBatch`es of a task, and returns those
+            that `items` and `arrow` get: a filter, a parser, a join with a small table. The same as
+            `df.mapInArrow(prepare, ...)` before the write, without the way through the JVM that
+            this costs. Default: None, they get the rows as they are.
         arrow: What to do with the rows themselves, without items: built-in aggregations, and
             handlers of your own that take record batches. A tag may appear in one of them only.
             Default: nothing.
         metrics: The metric types that may reach the store, each name once. Each type has its own
             workers.
         store: The store that L2 merges into.
-        columns: Columns that `items` reads. If a column is missing, the query fails before any task
-            runs. Default: none are checked.
+        columns: Columns that `items` and `prepare` read. If a column is missing, the query fails
+            before any task runs. Default: none are checked.
         handlers: For an item type, the function that makes its L1 handler for one attempt. The
             argument is a callable that takes the handler's partials (lists of `metrics`), at the
             latest in `on_close`. Types in `metrics` without an entry here are merged.
@@ -68,6 +72,7 @@ class AggregationJob:
 
     name: str
     items: Callable[[pa.RecordBatch], Iterable[Any]] | None = None
+    prepare: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
     arrow: Sequence[ArrowAggregation | ArrowHandler] = ()
     metrics: Sequence[type[Metrics]]
     store: MetricsStore
@@ -139,6 +144,11 @@ class AggregationJob:
             raise ConfigError(
                 f"items of job {self.name!r} is {self.items!r}; give a function that takes a "
                 "record batch and returns the items in it"
+            )
+        if self.prepare is not None and not callable(self.prepare):
+            raise ConfigError(
+                f"prepare of job {self.name!r} is {self.prepare!r}; give a function that takes an "
+                "iterator over record batches and returns record batches"
             )
         if isinstance(self.metrics, (type, str)) or not isinstance(self.metrics, Iterable):
             raise ConfigError(

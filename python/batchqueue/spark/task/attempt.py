@@ -1,7 +1,7 @@
 """One attempt of one task: its rows become partials, on a queue that lives as long."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -26,11 +26,17 @@ def aggregate(
     """
     meter = CpuMeter()
     rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
     l1 = L1(job)
     # Neither the task's id nor the attempt's number is unique: a task may run twice concurrently.
     with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
-        for batch in batches:
-            rows += batch.num_rows
+        for batch in counted() if job.prepare is None else job.prepare(counted()):
             l1.produce(batch, stage)
             if stage.has_failed:
                 break  # Spark will retry the whole task

@@ -74,13 +74,18 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
     """Return the steps of a job that Spark SQL can run completely.
 
     Raises:
-        ConfigError: The job has something that Spark SQL cannot run: items, handlers, quantiles or
-            rankings.
+        ConfigError: The job has something that Spark SQL cannot run: functions, handlers,
+            quantiles or rankings.
     """
     if job.items is not None:
         raise ConfigError(
             f"l1='spark' cannot run the function `items` of job {job.name!r}: declare its metrics "
             "with ArrowAggregation, or use l1='tasks'"
+        )
+    if job.prepare is not None:
+        raise ConfigError(
+            f"l1='spark' cannot run the function `prepare` of job {job.name!r}: do the same with "
+            "the DataFrame before the write, or use l1='tasks'"
         )
     steps = []
     for step in job.arrow:

@@ -92,15 +92,34 @@ def test_explain_shows_each_step_beside_what_it_becomes(flow, metrics):
     assert lines[7] == [f"checkpoint {Path('state/spark/MetricsSink').absolute()}"]
 
 
-def test_neighbouring_maps_and_filters_share_one_map_in_arrow(flow):
+def test_neighbouring_maps_and_filters_share_one_map_in_arrow(flow, tmp_path):
     rows = flow.source(NumberedRows(10))
     for _ in range(5):
         rows = (
             rows.map(with_country).filter(pc.field("cents") > 0).map(lambda b: b.select(["cents"]))
         )
         rows = rows.map(lambda b: b.append_column("id", b["cents"]))
-    rows.to(FunctionSink(ignore))
+    rows.to(FileSink(tmp_path))
     assert flow.on_spark(NO_SESSION).explain().count("mapInArrow, in") == 1
+
+
+def test_maps_and_filters_before_a_sink_run_in_its_tasks(flow, metrics):
+    rows = flow.source(NumberedRows(10)).key_by("city").map(with_country)
+    rows.filter(pc.field("cents") > 0).aggregate(BY_CITY).to(metrics)
+    rows.to(FunctionSink(ignore))
+    lines = flow.on_spark(NO_SESSION).explain().splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("in the tasks of the sink")] == [
+        "map(with_country)",
+        "filter((cents",
+        "aggregate(orders,",
+        "map(with_country)",
+    ]
+    assert not any("mapInArrow" in line for line in lines)
+
+
+def test_maps_stay_in_front_of_a_sink_whose_groups_spark_makes(flow, metrics):
+    flow.source(NumberedRows(10)).map(with_country).aggregate(BY_CITY).to(metrics)
+    assert "mapInArrow, in the tasks" in flow.on_spark(NO_SESSION, l1="spark").explain()
 
 
 def test_aggregate_before_another_sink_brings_the_rows_of_a_group_together(flow):

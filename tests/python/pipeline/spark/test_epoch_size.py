@@ -73,14 +73,14 @@ def test_fixed_cost_is_found_exactly_where_time_is_a_line(fixed_s, rows_per_s, l
 
 def test_goal_is_the_largest_of_target_fixed_cost_and_trigger():
     assert goal_seconds(EpochGoal(), 0) == 2
-    assert goal_seconds(EpochGoal(), 3) == 12
+    assert goal_seconds(EpochGoal(), 3) == 18
     assert goal_seconds(EpochGoal(trigger_s=5), 0) == 4
-    assert goal_seconds(EpochGoal(trigger_s=5), 3) == 12
+    assert goal_seconds(EpochGoal(trigger_s=5), 3) == 18
 
 
 @pytest.mark.parametrize(
     ("fixed_s", "trigger_s", "least_use", "epoch_s"),
-    [(0.3, 0, 0.8, 2), (0.3, 5, 0.9, 4), (3, 0, 0.7, 12)],
+    [(0.3, 0, 0.8, 2), (0.3, 5, 0.9, 4), (3, 0, 0.8, 18)],
 )
 def test_size_settles_at_the_goal_and_uses_the_sink(fixed_s, trigger_s, least_use, epoch_s):
     size = EpochSize(EpochGoal(first_rows=2000, trigger_s=trigger_s))

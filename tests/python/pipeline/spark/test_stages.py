@@ -70,6 +70,19 @@ def test_chunks_are_not_larger_than_those_of_the_pipeline():
     assert pa.Table.from_batches(results)["id"].to_pylist() == list(range(1215))
 
 
+def test_batches_of_spark_stay_as_they_are_without_a_size_of_chunks():
+    sizes = []
+
+    def note(chunk):
+        sizes.append(chunk.num_rows)
+        return chunk
+
+    batches = [rows_of(0, 1200), rows_of(1200, 1200), rows_of(1200, 1210)]
+    results = list(run_chain([MapStep(note, None, None)], SCHEMA, SCHEMA, None, batches))
+    assert sizes == [1200, 10]
+    assert pa.Table.from_batches(results)["id"].to_pylist() == list(range(1210))
+
+
 def test_groups_come_once_at_the_end_of_a_task():
     after = pa.schema([("city", pa.string()), ("orders", pa.int64()), ("cents", pa.int64())])
     steps = [AggregateStep(BY_CITY, 1)]

@@ -27,7 +27,7 @@ SIZES = (
     Mutant(
         "GoalCountsTheFixedCost",
         SIZE,
-        "_FIXED_COSTS = 4",
+        "_FIXED_COSTS = 6",
         "_FIXED_COSTS = 0",
         (f"{OF_SIZE} -k goal_is_the_largest", f"{OF_SIZE} -k settles_at_the_goal"),
     ),
