@@ -1,16 +1,30 @@
 //! P8: what no handler consumed is logged with its number: by type, or for many types together.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, BufferStrategy, Config, HandlerRef};
+use batchqueue::{Batch, BufferStrategy, Config, Failure, Handler, HandlerRef};
 
 use crate::support::{
-    Lines, Sent, assert_conserved, config, holding, key, sent, shut_down, start_with,
+    Lines, Sent, assert_conserved, config, holding, key, retrying, sent, shut_down, start_with,
 };
 
 fn failing() -> HandlerRef<Sent> {
     // A panic without the panic hook's message.
     HandlerRef::new(|_: &mut Batch<Sent>| std::panic::resume_unwind(Box::new("down")))
+}
+
+/// Fails every other call.
+struct EachFailsOnce(AtomicUsize);
+
+impl Handler<Sent> for EachFailsOnce {
+    fn consume(&self, batch: &mut Batch<Sent>) -> Result<(), Failure> {
+        if self.0.fetch_add(1, SeqCst).is_multiple_of(2) {
+            return Err(Failure::new("the store is busy"));
+        }
+        drop(batch.drain());
+        Ok(())
+    }
 }
 
 #[test]
@@ -39,6 +53,21 @@ fn twenty_thousand_types_without_a_handler_are_a_few_lines() {
     assert_eq!(lines.count("had no handler"), types as u64, "{lines:?}");
     assert!(lines.any("other types had no handler"));
     assert!(lines.len() < 30, "{lines:?}");
+}
+
+#[test]
+fn the_first_failed_attempt_of_a_type_is_logged_and_later_ones_are_not_for_a_while() {
+    let lines = Lines::default();
+    let queue = start_with(&lines, Config { max_batch_items: 1, ..retrying(1, Duration::ZERO) });
+    queue.add_handler(key(0), HandlerRef::new(EachFailsOnce(AtomicUsize::new(0)))).unwrap();
+    for number in 0..100 {
+        queue.produce(sent(0, 0, number)).unwrap();
+    }
+    shut_down(&queue);
+    assert_eq!(queue.stats().consumed, 100);
+    let wanted = "are tried again in 0 ms, as attempt 1 of 1000 failed: the store is busy";
+    assert!(lines.any(wanted), "{lines:?}");
+    assert_eq!(lines.len(), 1, "{lines:?}");
 }
 
 /// The handler hangs: no drain thread comes to its end.

@@ -165,6 +165,9 @@ impl<T: Item> Caller<'_, T> {
             && failed > 0
             && job.batch.len() == failed
         {
+            if job.tries == 1 {
+                self.note_first_failure(registered, failed, failure, again);
+            }
             return self.try_again(target, job, again, took);
         }
         let consumed = job.items - failed;

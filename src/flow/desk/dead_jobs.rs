@@ -71,8 +71,10 @@ impl<T: Item> Caller<'_, T> {
                 (None, first) => first.map_or_else(String::new, |item| shared.host.type_name(item)),
             };
             let (queue, keeper) = (&shared.name, &to.name);
-            let line =
-                format!("queue {queue}: {items} items of {name} went to {keeper}: {failure}");
+            let line = format!(
+                "queue {queue}: {items} items of {name} went to the handler of dead letters \
+                     ({keeper}): {failure}"
+            );
             (name, line)
         });
     }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::Job;
+use crate::flow::desk::tries::NextTry;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::drop_items::{DropPanics, message};
 use crate::flow::handler::{Batch, Failure};
@@ -49,6 +50,31 @@ impl<T: Item> Caller<'_, T> {
         let (queue, name) = (&self.shared.name, &registered.name);
         self.note(Problem::Failed, registered.key, failed as u64, |failed| {
             let line = format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
+            (name.to_string(), line)
+        });
+    }
+
+    /// Counts items whose first attempt failed, for the log. A handler that only ever needs a few
+    /// attempts would not be seen anywhere else.
+    #[cold]
+    pub(super) fn note_first_failure(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        failed: usize,
+        failure: &Failure,
+        again: NextTry,
+    ) {
+        let (queue, name) = (&self.shared.name, &registered.name);
+        let attempts = registered.settings.retry.as_ref().map_or(1, |retry| retry.attempts);
+        self.note(Problem::TriedAgain, registered.key, failed as u64, |failed| {
+            let next = match again {
+                NextTry::After(delay) => {
+                    let ms = delay.as_millis();
+                    format!("tried again in {ms} ms, as attempt 1 of {attempts} failed")
+                }
+                NextTry::Half => "halved, as their batch failed".to_owned(),
+            };
+            let line = format!("queue {queue}: {failed} items of {name} are {next}: {failure}");
             (name.to_string(), line)
         });
     }

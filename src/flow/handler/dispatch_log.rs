@@ -13,16 +13,19 @@ pub(crate) enum Problem {
     DeadLettered,
     LostLetters,
     DropPanicked,
+    /// Not lost: the first of several attempts failed.
+    TriedAgain,
 }
 
 impl Problem {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Failed,
         Self::Unhandled,
         Self::Refused,
         Self::DeadLettered,
         Self::LostLetters,
         Self::DropPanicked,
+        Self::TriedAgain,
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Problem {
             Self::DeadLettered => "went to the handler of dead letters",
             Self::LostLetters => "failed in the handler of dead letters",
             Self::DropPanicked => "panicked when they were dropped",
+            Self::TriedAgain => "are tried again",
         }
     }
 }
@@ -90,12 +94,17 @@ impl DispatchLog {
     /// At the end: the lines about all that was counted and never logged.
     pub(crate) fn take_rest(&self, queue: &str) -> Vec<String> {
         let mut lines = Vec::new();
-        for problem in Problem::ALL {
+        // Whatever became of those that were tried again has been counted.
+        for problem in Problem::ALL.into_iter().filter(|each| *each != Problem::TriedAgain) {
             let rest = self.items[problem as usize].take_rest();
             let text = problem.text();
-            lines.extend(rest.subjects.into_iter().map(|(label, items)| {
-                format!("queue {queue}: {items} more items of {label} {text}")
-            }));
+            let more = |(label, items)| match problem {
+                Problem::LostLetters => {
+                    format!("queue {queue}: {items} more items {text} ({label})")
+                }
+                _ => format!("queue {queue}: {items} more items of {label} {text}"),
+            };
+            lines.extend(rest.subjects.into_iter().map(more));
             lines.extend(rest.others.map(|others| others_line(queue, problem, others)));
         }
         lines

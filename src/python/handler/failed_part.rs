@@ -52,8 +52,9 @@ impl PyHandler {
         }
         let failure = match again {
             Some(kinds) if is_one_of(py, &error, kinds) => {
+                let brief = error.to_string();
                 release(error.into_value(py).into_bound(py).into_any());
-                Failure::new("")
+                Failure::new(brief)
             }
             _ => {
                 let error = error_value(py, error);

@@ -46,6 +46,27 @@ def retried(make_queue, handler, settings=IMMEDIATELY, error_handler=None, **opt
     return queue
 
 
+def test_first_failed_attempt_is_logged_with_its_error_and_the_wait(make_queue, caplog):
+    queue = retried(make_queue, Flaky(failures=2), {"attempts": 3, "backoff_ms": 1})
+    queue.produce_many([1, 2, 3])
+    assert queue.shutdown(WAIT_S) == 0
+    assert queue.stats().consumed == 3
+    lines = [line for line in caplog.messages if "tried again" in line]
+    assert len(lines) == 1, lines
+    assert lines[0].endswith(
+        "3 items of int are tried again in 1 ms, as attempt 1 of 3 failed: ValueError: as planned"
+    )
+
+
+def test_first_halving_is_logged_where_there_is_one_attempt(make_queue, caplog):
+    queue = retried(make_queue, Flaky(failures=1), {"attempts": 1, "bisect": True}, lambda *_: None)
+    queue.produce_many([1, 2])
+    assert queue.shutdown(WAIT_S) == 0
+    lines = [line for line in caplog.messages if "halved" in line]
+    assert len(lines) == 1, lines
+    assert "2 items of int are halved, as their batch failed: ValueError: as planned" in lines[0]
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3, 7])
 def test_attempts_counts_the_first_one_too(make_queue, attempts):
     handler = Flaky(failures=1_000)
@@ -85,7 +106,7 @@ def test_retry_ends_at_the_first_success_and_the_batch_counts_once_as_consumed(m
     assert (stats.consumed, stats.failed, stats.handlers()[int].batches) == (2, 0, 1)
     assert_conserved(stats)
     assert reported == []
-    assert caplog.records == []
+    assert len(caplog.records) == 1, "that it is tried again"
 
 
 def test_only_the_listed_exceptions_are_retried(make_queue):

@@ -85,7 +85,7 @@ def test_default_handler_returns_results_for_classes_without_a_handler(make_queu
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_forked_child_gets_results_of_its_own_and_the_parent_keeps_its_own():
+def test_forked_child_gets_its_own_results_and_the_parent_those_from_before():
     code, out, err = run_script(
         """
         import warnings

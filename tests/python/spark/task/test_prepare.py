@@ -63,7 +63,13 @@ def test_error_in_prepare_fails_the_attempt(store: SqliteStore) -> None:
 
 def test_prepare_that_cannot_be_called_is_refused(store: SqliteStore) -> None:
     with pytest.raises(ConfigError, match="prepare of job 'rows' is 'n > 0'; give a function"):
-        AggregationJob(name="rows", metrics=[ROWS], store=store, items=items, prepare="n > 0")  # type: ignore[arg-type]
+        AggregationJob(
+            name="rows",
+            metrics=[ROWS],
+            store=store,
+            items=items,
+            prepare="n > 0",  # type: ignore[arg-type]
+        )
 
 
 def test_spark_sql_does_not_run_prepare(store: SqliteStore) -> None:
