@@ -22,9 +22,12 @@ __all__ = [
     "StageGate",
     "ThreadPolicy",
     "TimeMeter",
+    "add_handlers",
     "after_fork_in_child",
     "close_all",
+    "close_to_outside",
     "flush_until",
+    "histograms_of",
     "is_exiting",
     "partition_of_key",
     "prepare_for_forks",
@@ -32,10 +35,12 @@ __all__ = [
     "remove_handler_soon",
     "room",
     "shutdown_until",
+    "stats_of",
     "thread_count",
     "try_produce",
     "try_produce_many",
     "try_submit",
+    "unhandled_types",
 ]
 
 __version__: Final[str]
@@ -474,48 +479,10 @@ class Queue:
             default_handler: Methods of the handler of types that have none, or None.
         """
     def __reduce__(self, /) -> "tuple[Any, ...]": ...
-    def _add_handlers(
-        self, /, item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = True
-    ) -> None:
-        """
-        Give a type one handler, or several, one for each of as many partitions.
-
-        Args:
-            item_type: The class, or the tag.
-            handlers: The methods of each handler.
-            options: The settings of the type, a `HandlerOptions`.
-            wait: Whether to wait until no thread is inside a previous handler of the type.
-        """
-    def _close_to_outside(self, /) -> None:
-        """
-        Refuse outside threads. Drain threads may still produce.
-        """
-    def _histograms(
-        self, /, limits_ns: "list[int]", limits_items: "list[int]"
-    ) -> "list[tuple[Any, Any, Any, Any]]":
-        """
-        Return the histograms of each type: waits, items and times of calls.
-
-        Args:
-            limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
-            limits_items: The same for items.
-
-        Returns:
-            For each type the type, and for each histogram its count, its sum, and how many of its
-            values are at most each limit.
-        """
     @property
     def _number(self, /) -> int:
         """
         The place of the queue among all that this process has made, in order of creation.
-        """
-    def _stats(self, /) -> "dict[str, Any]":
-        """
-        Return the core's snapshot, for the facade's `BatchQueueStats`.
-        """
-    def _unhandled_types(self, /) -> list[str]:
-        """
-        Return the names of types without a handler of which the queue got items, the first few.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> bool:
         """
@@ -970,6 +937,20 @@ class TimeMeter:
         The share of about the last three seconds, 0 to 1; of all the time before that.
         """
 
+def add_handlers(
+    queue: "Queue", item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = True
+) -> None:
+    """
+    Give a type one handler, or several, one for each of as many partitions.
+
+    Args:
+        queue: The queue.
+        item_type: The class, or the tag.
+        handlers: The methods of each handler.
+        options: The settings of the type, a `HandlerOptions`.
+        wait: Whether to wait until no thread is inside a previous handler of the type.
+    """
+
 def after_fork_in_child() -> None:
     """
     Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
@@ -982,11 +963,32 @@ def close_all() -> None:
     delivered, within each queue's `shutdown_timeout`, counted from the call.
     """
 
+def close_to_outside(queue: "Queue") -> None:
+    """
+    Refuse threads that do not drain. Drain threads may still produce.
+    """
+
 def flush_until(
     queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: "Any"
 ) -> bool:
     """
     `Queue.flush`, whose wait also ends when the event `stop` is set.
+    """
+
+def histograms_of(
+    queue: "Queue", limits_ns: "list[int]", limits_items: "list[int]"
+) -> "list[tuple[Any, Any, Any, Any]]":
+    """
+    Return the histograms of each type: waits, items and times of calls.
+
+    Args:
+        queue: The queue.
+        limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+        limits_items: The same for items.
+
+    Returns:
+        For each type the type, and for each histogram its count, its sum, and how many of its
+        values are at most each limit.
     """
 
 def is_exiting() -> bool:
@@ -1057,6 +1059,11 @@ def shutdown_until(
         timeout: As in `Queue.shutdown`.
         stop: A `threading.Event`.
         call: The handler call that the caller belongs to.
+    """
+
+def stats_of(queue: "Queue") -> "dict[str, Any]":
+    """
+    Return the core's snapshot, for the facade's `BatchQueueStats`.
     """
 
 def thread_count(threads: ThreadPolicy, partitions: PartitionPolicy) -> int:
@@ -1134,4 +1141,9 @@ def try_submit(
     Returns:
         The future of the item; and False, or a `PendingItem` to try again. A refused item has its
         error in the future.
+    """
+
+def unhandled_types(queue: "Queue") -> list[str]:
+    """
+    Return the names of types without a handler of which the queue got items, the first few.
     """

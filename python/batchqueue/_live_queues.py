@@ -28,7 +28,7 @@ def live_stats() -> list[tuple[_core.Queue, BatchQueueStats]]:
     found = []
     for queue in live_queues():
         try:
-            found.append((queue, BatchQueueStats.from_snapshot(queue._stats())))
+            found.append((queue, BatchQueueStats.from_snapshot(_core.stats_of(queue))))
         except QueueForkedError:
             continue
     return found

@@ -87,7 +87,7 @@ class LoopRegistry(Generic[T]):
             replace=replace,
             subclasses=subclasses,
         )
-        self._queue._add_handlers(item_type, [self._methods(handler)], options, wait=False)
+        _core.add_handlers(self._queue, item_type, [self._methods(handler)], options, wait=False)
 
     def add_handler_factory(
         self,
@@ -134,7 +134,7 @@ class LoopRegistry(Generic[T]):
             subclasses=subclasses,
         )
         handlers = [self._methods(factory()) for _ in range(partitions)]
-        self._queue._add_handlers(item_type, handlers, options, wait=False)
+        _core.add_handlers(self._queue, item_type, handlers, options, wait=False)
 
     def handler(
         self,

@@ -211,7 +211,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
     def stats(self) -> BatchQueueStats:
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
         self._abandon_closed_loops()
-        return BatchQueueStats.from_snapshot(self._queue._stats())
+        return BatchQueueStats.from_snapshot(_core.stats_of(self._queue))
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draw the load of each drain thread and partition, as `BatchQueue.picture` does.

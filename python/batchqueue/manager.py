@@ -124,7 +124,7 @@ class BatchQueueManager:
             _queues.clear()
         deadline = None if seconds is None else time.monotonic() + seconds
         for queue in queues.values():
-            queue._close_to_outside()
+            _core.close_to_outside(queue)
         abandoned = {}
         for name, queue in reversed(queues.items()):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

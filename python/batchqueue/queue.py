@@ -167,7 +167,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             replace=replace,
             subclasses=subclasses,
         )
-        self._add_handlers(item_type, [blocking_methods(handler)], options)
+        _core.add_handlers(self, item_type, [blocking_methods(handler)], options)
 
     def add_handler_factory(
         self,
@@ -219,7 +219,7 @@ class BatchQueue(_core.Queue, Generic[T]):
             subclasses=subclasses,
         )
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
-        self._add_handlers(item_type, handlers, options)
+        _core.add_handlers(self, item_type, handlers, options)
 
     def handler(
         self,
@@ -272,7 +272,7 @@ class BatchQueue(_core.Queue, Generic[T]):
 
     def stats(self) -> BatchQueueStats:
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
-        return BatchQueueStats.from_snapshot(self._stats())
+        return BatchQueueStats.from_snapshot(_core.stats_of(self))
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draw the load of each drain thread and partition, before and after balancing.

@@ -75,7 +75,7 @@ def _run(
             stop.wait()
             deadline = None if seconds is None else time.monotonic() + seconds
             for core in cores:
-                core._close_to_outside()
+                _core.close_to_outside(core)
             return sum(_shut_down(core, deadline, give_up) for core in cores)
     finally:
         stop.close()

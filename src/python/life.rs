@@ -322,3 +322,11 @@ impl KnownType {
         }
     }
 }
+
+/// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+#[inline]
+pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) {
+    if queue.is_inline() {
+        py.detach(|| queue.run_inline());
+    }
+}

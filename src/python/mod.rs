@@ -3,10 +3,11 @@
 //! | room | what |
 //! |---|---|
 //! | `event_loop` | a queue used from an event loop |
+//! | `facade` | what the facade asks of a queue beside its methods |
 //! | `queue`, `snapshot` | the class `Queue`, and its statistics as a dict |
 //! | `submit` | items with a future |
 //! | `life` | a queue in one process, and how a forked child restarts it |
-//! | `produce_arrow` | Arrow data, split into blocks of rows |
+//! | `produce_many`, `produce_arrow` | many items; Arrow data, split into blocks of rows |
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
@@ -32,12 +33,14 @@ mod entries;
 mod errors;
 mod event_loop;
 mod exceptions;
+mod facade;
 mod handler;
 mod interpreter;
 mod item;
 mod life;
 mod process;
 mod produce_arrow;
+mod produce_many;
 mod queue;
 mod results;
 mod snapshot;
@@ -70,6 +73,8 @@ mod _core {
     use super::event_loop::pending_item::PyPendingItem;
     #[pymodule_export]
     use super::event_loop::room_notifier::RoomNotifier;
+    #[pymodule_export]
+    use super::facade::{add_handlers, close_to_outside, histograms_of, stats_of, unhandled_types};
     #[pymodule_export]
     use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
     #[pymodule_export]

@@ -10,7 +10,8 @@ use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
 use super::interpreter::{InterpreterPause, StoppablePause, Timeout, deadline_of};
 use super::item::{Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused};
-use super::queue::{Queue, run_inline};
+use super::life::run_inline;
+use super::queue::Queue;
 use crate::arrow::{Buffers, CHUNK_ROWS, split};
 use crate::{BatchQueue, Item, ProduceError, Selector};
 

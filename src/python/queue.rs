@@ -6,17 +6,14 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use super::config::{PySelector, run_for_caller};
-use super::errors::{after_some, flushed, forked, misplaced, not_iterable, too_late};
-use super::handler::{HandlerMethods, HandlerOptions};
+use super::errors::{flushed, forked, misplaced, too_late};
 use super::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
-use super::item::{ItemType, PyItem, Sequence, refused};
-use super::life::{Life, Recipe};
+use super::item::{ItemType, PyItem, refused};
+use super::life::{Life, Recipe, run_inline};
 use super::process::is_exiting;
 use super::results::FutureBase;
-use super::snapshot::{TypeHistograms, histograms, snapshot};
 use crate::BatchQueue;
 use crate::rules::{Rule, rule_off};
 
@@ -29,10 +26,10 @@ pub(crate) struct Queue {
     /// That in the process that made the queue.
     life: Life,
     /// The process that made the queue, and its number there: names are not unique.
-    identity: (u32, u64),
+    pub(super) identity: (u32, u64),
     pub(super) selector: PySelector,
     /// If a forked child restarts the queue.
-    recipe: Option<Recipe>,
+    pub(super) recipe: Option<Recipe>,
 }
 
 impl Queue {
@@ -71,14 +68,6 @@ impl Queue {
             return Ok(PyItem::with_key(object, key));
         }
         Ok(PyItem::new(object))
-    }
-}
-
-/// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
-#[inline]
-pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) {
-    if queue.is_inline() {
-        py.detach(|| queue.run_inline());
     }
 }
 
@@ -247,28 +236,7 @@ impl Queue {
         if let Some(given) = second {
             return Err(misplaced("produce_many", given));
         }
-        let life = self.life()?;
-        let queue = life.core()?;
-        let deadline = deadline_of(timeout)?;
-        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
-            return items.produce(py, queue, &life.registry, deadline);
-        }
-        // Item by item: an item that was taken from an iterator and then refused would be lost.
-        let mut accepted = 0;
-        for item in items.try_iter().map_err(|error| not_iterable(items, error))? {
-            let item = item.map_err(|error| after_some(py, error, accepted))?;
-            let given = self.selector.given(queue, &item);
-            let given = given.map_err(|error| after_some(py, error, accepted))?;
-            let item = Self::item(life, item)?;
-            match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
-                Ok(()) => {
-                    accepted += 1;
-                    run_inline(py, queue);
-                }
-                Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
-            }
-        }
-        Ok(accepted)
+        self.produce_items(py, items, deadline_of(timeout)?)
     }
 
     /// Enqueue the rows of Arrow data, split by the values of one column, the tags.
@@ -352,43 +320,6 @@ impl Queue {
         queue.shutdown_with(deadline, &mut InterpreterPause(py))
     }
 
-    /// Refuse outside threads. Drain threads may still produce.
-    fn _close_to_outside(&self) -> PyResult<()> {
-        self.core_to_close()?.close_to_outside();
-        Ok(())
-    }
-
-    /// Give a type one handler, or several, one for each of as many partitions.
-    ///
-    /// Args:
-    ///     item_type: The class, or the tag.
-    ///     handlers: The methods of each handler.
-    ///     options: The settings of the type, a `HandlerOptions`.
-    ///     wait: Whether to wait until no thread is inside a previous handler of the type.
-    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (
-        item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = true
-    ))]
-    fn _add_handlers(
-        &self,
-        py: Python<'_>,
-        item_type: ItemType<'_>,
-        handlers: &Bound<'_, PyAny>,
-        options: &Bound<'_, PyAny>,
-        wait: bool,
-    ) -> PyResult<()> {
-        let life = self.life()?;
-        let (queue, wait) = (life.core()?, wait && !life.core()?.is_inline());
-        let (methods, settings): (Vec<HandlerMethods<'_>>, HandlerOptions<'_>) =
-            (handlers.extract()?, options.extract()?);
-        life.registry.add(py, queue, &item_type, methods, settings, wait)?;
-        if let Some(recipe) = &self.recipe {
-            recipe.note(&item_type, handlers.clone().unbind(), options.clone().unbind());
-        }
-        run_inline(py, queue);
-        Ok(())
-    }
-
     /// Remove the handler of a type. Items of the type are unhandled from now on.
     ///
     /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
@@ -441,43 +372,6 @@ impl Queue {
     fn rebalance(&self, py: Python<'_>) -> PyResult<usize> {
         let queue = self.core()?;
         run_for_caller(py, || queue.rebalance())
-    }
-
-    /// Return the core's snapshot, for the facade's `BatchQueueStats`.
-    #[pyo3(signature = () -> "dict[str, Any]")]
-    fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let life = self.life()?;
-        let snapshot = snapshot(py, life.core()?, &life.registry)?;
-        snapshot.set_item("identity", self.identity)?;
-        Ok(snapshot)
-    }
-
-    /// Return the names of types without a handler of which the queue got items, the first few.
-    fn _unhandled_types(&self) -> PyResult<Vec<String>> {
-        Ok(self.life()?.registry.lock().unhandled())
-    }
-
-    /// Return the histograms of each type: waits, items and times of calls.
-    ///
-    /// Args:
-    ///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
-    ///     limits_items: The same for items.
-    ///
-    /// Returns:
-    ///     For each type the type, and for each histogram its count, its sum, and how many of its
-    ///     values are at most each limit.
-    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (
-        limits_ns: "list[int]", limits_items: "list[int]"
-    ) -> "list[tuple[Any, Any, Any, Any]]")]
-    fn _histograms(
-        &self,
-        py: Python<'_>,
-        limits_ns: Vec<u64>,
-        limits_items: Vec<u64>,
-    ) -> PyResult<Vec<TypeHistograms>> {
-        let life = self.life()?;
-        Ok(histograms(py, life.core()?, &life.registry, (&limits_ns, &limits_items)))
     }
 
     #[pyo3(signature = () -> "tuple[Any, ...]")]

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use super::interpreter::{InterpreterPause, Timeout, deadline_of};
 use super::item::{PyItem, refused};
 use super::life::Life;
-use super::queue::{Queue, run_inline};
+use super::life::run_inline;
+use super::queue::Queue;
 use super::results::{FutureBase, Ticket, future_class};
 use crate::ProduceError;
 

@@ -105,7 +105,7 @@ OfType = Iterable[tuple[QueueMetric, Buckets]]
 
 def _histograms_of(queue: _core.Queue) -> Iterator[tuple[str, OfType]]:
     try:
-        found = queue._histograms(LIMITS_NS, LIMITS_ITEMS)
+        found = _core.histograms_of(queue, LIMITS_NS, LIMITS_ITEMS)
     except QueueForkedError:
         return
     for item_type, waits, items, calls in found:

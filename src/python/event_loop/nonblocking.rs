@@ -10,7 +10,8 @@ use super::room_notifier::{RoomNotifier, line_of};
 use crate::python::errors::flushed;
 use crate::python::interpreter::{GuardedRef, NoPause, StoppablePause, Timeout, deadline_of};
 use crate::python::item::{ItemType, Sequence};
-use crate::python::queue::{Queue, run_inline};
+use crate::python::life::run_inline;
+use crate::python::queue::Queue;
 use crate::python::results::{FutureBase, Mail};
 
 /// Enqueue one item without waiting.

@@ -11,7 +11,7 @@ use super::refusal::refused;
 use crate::flow::produce::many::Source;
 use crate::python::handler::HandlerRegistry;
 use crate::python::interpreter::InterpreterPause;
-use crate::python::queue::run_inline;
+use crate::python::life::run_inline;
 use crate::{BatchQueue, Line, TryProduceError, TypeKey};
 
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.

@@ -6,7 +6,7 @@ from functools import wraps
 from types import MethodType, SimpleNamespace
 from typing import Any, Self
 
-from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, SupportsConsume
+from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, SupportsConsume, _core
 from batchqueue.aggregation import Aggregator
 from batchqueue.handlers import HandlerMethods, blocking_methods
 from batchqueue.spark.errors import SinkError
@@ -199,7 +199,7 @@ class Stage:
         counts, first = self.summary, self._first_error
         if counts.lost == 0 and first is None:
             return
-        types = ", ".join(self._queue._unhandled_types()) if counts.unhandled else ""
+        types = ", ".join(_core.unhandled_types(self._queue)) if counts.unhandled else ""
         message = (
             f"queue {self._queue.name!r} lost {counts.lost} of "
             f"{counts.produced + counts.refused} items ({counts.failed} failed, "

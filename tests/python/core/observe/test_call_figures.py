@@ -13,6 +13,7 @@ from batchqueue import (
     BatchQueueRates,
     ConfigError,
     ThreadPolicy,
+    _core,
 )
 from core_support.handlers import Held, Recorder
 from core_support.queues import assert_conserved
@@ -177,7 +178,7 @@ def test_histograms_agree_with_a_model_of_all_calls(make_queue):
         queue.produce_many(range(random.randrange(1, 200)))
     assert queue.flush(WAIT_S)
     limits = [1, 2, 4, 8, 16, 32, 64]
-    ((kind, waits, items, calls),) = queue._histograms([1 << 40], limits)
+    ((kind, waits, items, calls),) = _core.histograms_of(queue, [1 << 40], limits)
     assert kind is int
     assert items[:2] == (len(sizes), sum(sizes))
     assert items[2] == [sum(size <= limit for size in sizes) for limit in limits]
