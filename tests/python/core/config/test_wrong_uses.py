@@ -5,7 +5,7 @@ A row has the call, the error, and the essential parts of its message.
 
 import datetime
 from collections.abc import Callable
-from typing import Any, Protocol, TypedDict
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from batchqueue import (
     BatchQueueManager,
     ConfigError,
     DrainBalancer,
-    HandlerConsumer,
     PartitionPolicy,
     PartitionSelector,
     RetryPolicy,
@@ -33,6 +32,20 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import ParquetStore, SqliteStore
+from core_support.odd_handlers import (
+    GeneratorCall,
+    GeneratorIdle,
+    GeneratorMethod,
+    Handler,
+    IdleIsData,
+    NoConsume,
+    Order,
+    Row,
+    Shape,
+    async_generator,
+    coroutine,
+    generator,
+)
 
 ONE = ThreadPolicy.fixed(1)
 LARGE = 10**30
@@ -41,58 +54,6 @@ NAN, INF = float("nan"), float("inf")
 
 def settings(**given: Any) -> BatchQueueConfig[Any]:
     return BatchQueueConfig(**{"threads": ONE, **given})
-
-
-class Order:
-    pass
-
-
-class Shape(Protocol):
-    pass
-
-
-class Row(TypedDict):
-    x: int
-
-
-class Handler:
-    def consume(self, batch):
-        pass
-
-
-class NoConsume:
-    pass
-
-
-class IdleIsData(HandlerConsumer):
-    on_idle = 3
-
-
-class GeneratorMethod:
-    def consume(self, batch):
-        yield batch
-
-
-class GeneratorIdle(Handler):
-    def on_idle(self):
-        yield
-
-
-class GeneratorCall:
-    def __call__(self, batch):
-        yield batch
-
-
-def generator(batch):
-    yield from batch
-
-
-async def async_generator(batch):
-    yield batch
-
-
-async def coroutine(batch):
-    pass
 
 
 Call = Callable[[Any], object]
