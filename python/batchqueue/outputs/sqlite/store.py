@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -10,36 +10,18 @@ from typing import TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.sqlite.connection import connected, sqlite_errors
 from batchqueue.outputs.sqlite.schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
+from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
     SqliteTransaction,
     create_ledger,
     from_sql,
     has_table,
 )
-from batchqueue.outputs.store import (
-    Epoch,
-    StoreError,
-    StoreTransaction,
-    StoreUnavailableError,
-    checked_kept_summaries,
-)
+from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
 
 M = TypeVar("M", bound=Metrics)
-
-_TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-"""The classes of errors that end when another process is done."""
-
-_REMEDIES = {
-    "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
-    "unable to open": "its directory must exist, and this user must be able to write to it",
-    "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its "
-    "directory",
-    "not a database": "the file belongs to something else: choose another path",
-    "full": "make room on the disk",
-    "disk I/O": "check the disk",
-}
-"""The remedy, by a part of the message of SQLite."""
 
 
 class SqliteStore:
@@ -108,7 +90,7 @@ class SqliteStore:
             StoreError: The file cannot be written.
             StoreUnavailableError: Other writers kept it busy for longer than `busy_timeout_s`.
         """
-        with self._connection() as connection:
+        with connected(self.path, self.busy_timeout_s) as connection:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
                 create_ledger(connection)
@@ -118,6 +100,8 @@ class SqliteStore:
             yield transaction
             transaction.check()
             with self._errors():
+                if connection.total_changes:
+                    enter_state(connection)
                 connection.execute("COMMIT")
 
     def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
@@ -163,52 +147,12 @@ class SqliteStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        if not self.path.exists():
-            raise StoreError(
-                f"cannot read the store {self.path}: there is no such file; write to it first"
-            )
-        with self._connection() as connection, self._errors():
+        with (
+            connected(self.path, self.busy_timeout_s, must_exist=True) as connection,
+            self._errors(),
+        ):
             connection.execute("BEGIN")
             yield connection
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with self._errors():
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self.busy_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-        with closing(connection):
-            with self._errors():
-                _use_wal(connection)
-                connection.execute("PRAGMA synchronous = FULL")
-            yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            # The low byte of the code is the class of the error.
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            kind = StoreUnavailableError if code in _TEMPORARY else StoreError
-            raise kind(f"cannot use the store {self.path}: {error}; {_remedy(error)}") from error
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Let readers and the writer work concurrently; the file keeps the setting."""
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-    except sqlite3.OperationalError as error:
-        # SQLite does not wait here while another connection switches the mode; that one does it.
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-            raise
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, OverflowError):
-        return "SQLite keeps ints of 64 bits: measure in a larger unit"
-    known = (remedy for part, remedy in _REMEDIES.items() if part in str(error))
-    return next(known, "check the metrics: values are int, float, str or None, entities are str")
+    def _errors(self) -> AbstractContextManager[None]:
+        return sqlite_errors(self.path)

@@ -17,6 +17,7 @@ from batchqueue.outputs.sqlite.schema import (
     TableSql,
     table_sql,
 )
+from batchqueue.outputs.sqlite.state import CREATE_STATE
 from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -190,7 +191,7 @@ class SqliteTransaction(StoreTransaction):
 
 def create_ledger(connection: sqlite3.Connection) -> None:
     """Create the tables of the ledger that are missing."""
-    for statement in CREATE_LEDGER:
+    for statement in (*CREATE_LEDGER, *CREATE_STATE):
         connection.execute(statement)
     if not has_table(connection, MARKS_TABLE):
         for statement in CREATE_MARKS:

@@ -1,0 +1,112 @@
+"""Connections to a SQLite file, and its errors as store errors with a remedy."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from batchqueue.outputs.sqlite.state import check_log
+from batchqueue.outputs.store import StoreError, StoreUnavailableError
+
+_TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+"""The classes of errors that end when another process is done."""
+
+_REMEDIES = {
+    "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
+    "unable to open": "its directory must exist, and this user must be able to write to it",
+    "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its "
+    "directory",
+    "not a database": "the file belongs to something else: choose another path",
+    "full": "make room on the disk",
+    "disk I/O": "check the disk",
+    "malformed": "the file is damaged: restore a copy with `batchqueue store restore`",
+}
+"""The remedy, by a part of the message of SQLite."""
+
+_READERS_WAIT_S = 30
+"""Readers wait only while the file is not in WAL mode yet."""
+
+
+@contextmanager
+def connected(
+    path: Path, busy_timeout_s: float, *, must_exist: bool = False
+) -> Iterator[sqlite3.Connection]:
+    """Open a connection for a block, in which the caller begins and ends transactions.
+
+    Args:
+        path: The file, as an absolute path.
+        busy_timeout_s: Seconds to wait for other writers.
+        must_exist: Do not create the file; False by default.
+
+    Raises:
+        StoreError: The file cannot be opened, or the log beside it continues another file.
+    """
+    if must_exist:
+        _need(path)
+    check_log(path)
+    with _opened(path, str(path), busy_timeout_s) as connection:
+        with sqlite_errors(path):
+            _use_wal(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+        yield connection
+
+
+@contextmanager
+def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a connection that leaves the file as it is, even if it is a copy in another mode.
+
+    Raises:
+        StoreError: The file cannot be opened, or the log beside it continues another file.
+    """
+    _need(path)
+    check_log(path)
+    with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
+        yield connection
+
+
+@contextmanager
+def _opened(path: Path, address: str, busy_timeout_s: float) -> Iterator[sqlite3.Connection]:
+    with sqlite_errors(path):
+        connection = sqlite3.connect(
+            address,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=address != str(path),
+        )
+    with closing(connection):
+        yield connection
+
+
+def _need(path: Path) -> None:
+    if not path.exists():
+        raise StoreError(f"cannot read the store {path}: there is no such file; write to it first")
+
+
+@contextmanager
+def sqlite_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of SQLite in a block into those of a store."""
+    try:
+        yield
+    except (sqlite3.Error, OverflowError, UnicodeError) as error:
+        # The low byte of the code is the class of the error.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        kind = StoreUnavailableError if code in _TEMPORARY else StoreError
+        raise kind(f"cannot use the store {path}: {error}; {_remedy(error)}") from error
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Let readers and the writer work concurrently; the file keeps the setting."""
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        # SQLite does not wait here while another connection switches the mode; that one does it.
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "SQLite keeps ints of 64 bits: measure in a larger unit"
+    known = (remedy for part, remedy in _REMEDIES.items() if part in str(error))
+    return next(known, "check the metrics: values are int, float, str or None, entities are str")

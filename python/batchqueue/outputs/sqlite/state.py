@@ -1,0 +1,141 @@
+"""Whether a SQLite file and the log beside it belong together, checked before SQLite opens them.
+
+A writer that is killed leaves a write-ahead log. SQLite puts its pages into the file beside it,
+whatever file that is: the checksums of a log cover the log alone. An older copy of the file would
+get the newest pages of the ledger, and keep its old pages of metrics.
+
+So the table `batchqueue_store` has one row with a random name for the state that the last
+transaction made, and the name of the state before. A log has that row for each transaction in it.
+It continues the file if the file has the state before the first of them, or of one of them: the
+part up to there is in the file already.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from batchqueue.outputs.store import StoreError
+
+STORE_TABLE = "batchqueue_store"
+_FORMAT = "batchqueue-1"
+_NO_STATE = "0" * 32
+
+CREATE_STATE = (
+    f"CREATE TABLE IF NOT EXISTS {STORE_TABLE} (id INTEGER PRIMARY KEY, format TEXT NOT NULL, "
+    "previous TEXT NOT NULL, state TEXT NOT NULL)",
+    f"INSERT OR IGNORE INTO {STORE_TABLE} VALUES (1, '{_FORMAT}', '{_NO_STATE}', '{_NO_STATE}')",
+)
+
+# https://www.sqlite.org/fileformat2.html describes logs, pages and rows. A page of a table with one
+# row begins with its kind, and has the row's place at 8; the row begins with its length, its id,
+# and the length and the types of its columns.
+_LOG_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
+_LOG_BEGINS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_LEAF, _ONE_ROW = 0x0D, b"\x00\x01"
+_ROW_BEGINS = bytes([81, 1, 5, 0, 37, 77, 77]) + _FORMAT.encode()
+_NAME_BYTES = 32
+
+_ATTEMPTS = 20
+"""Attempts to read the file and its log while other processes write both."""
+
+
+class _State(NamedTuple):
+    previous: str
+    name: str
+
+
+def enter_state(connection: sqlite3.Connection) -> None:
+    """Name the state that the open transaction makes."""
+    connection.execute(
+        f"UPDATE {STORE_TABLE} SET previous = state, state = ?", (secrets.token_hex(16),)
+    )
+
+
+def check_log(database: Path) -> None:
+    """Check that SQLite may put the log beside a file into it.
+
+    It costs a call of the operating system where there is no log, and otherwise reads the log.
+
+    Raises:
+        StoreError: The log continues another state of the store, or another store.
+    """
+    log = log_of(database)
+    for _ in range(_ATTEMPTS):
+        if not (_size(log) and _size(database)):
+            return
+        with suppress(OSError):  # SQLite will report what cannot be read
+            in_file, beginning = _state_in(database), _beginning_of(log)
+            states = list(_committed(log))
+            if not states or in_file in (states[0].previous, *(state.name for state in states)):
+                return
+            # Another process may have begun the log anew since the file was read.
+            if (in_file, beginning) == (_state_in(database), _beginning_of(log)):
+                raise StoreError(
+                    f"cannot use the store {database}: the file has state {in_file[:8]}, which the "
+                    f"log {log.name} does not continue, as it begins after state "
+                    f"{states[0].previous[:8]}: the file was replaced, for instance by an older "
+                    "copy, and the log was left. SQLite would mix the two. Restore the copy with "
+                    f"`batchqueue store restore COPY {database}`, which puts the log aside, or put "
+                    "the file back to which the log belongs"
+                )
+
+
+def log_of(database: Path) -> Path:
+    """Return the path of the write-ahead log of a file."""
+    return Path(f"{database}-wal")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _state_in(database: Path) -> str:
+    """Return the state in a file without its log; zeros if it has none, or cannot be read."""
+    with (
+        suppress(sqlite3.DatabaseError),
+        closing(sqlite3.connect(f"{database.as_uri()}?immutable=1", uri=True)) as connection,
+    ):
+        row = connection.execute(f"SELECT state FROM {STORE_TABLE}").fetchone()
+        return _NO_STATE if row is None else str(row[0])
+    return _NO_STATE
+
+
+def _beginning_of(log: Path) -> bytes:
+    with log.open("rb") as file:
+        return file.read(_LOG_HEADER_BYTES)
+
+
+def _committed(log: Path) -> Iterator[_State]:
+    """Return the states of the committed transactions in a log, the oldest first."""
+    with log.open("rb") as file:
+        header = file.read(_LOG_HEADER_BYTES)
+        page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
+        if header[:4] not in _LOG_BEGINS or not 512 <= page_bytes <= 65_536:
+            return
+        open_states: list[_State] = []
+        frame_bytes = _FRAME_HEADER_BYTES + page_bytes
+        while len(frame := file.read(frame_bytes)) == frame_bytes and frame[8:16] == salts:
+            state = _state_on(frame[_FRAME_HEADER_BYTES:])
+            if state is not None:
+                open_states.append(state)
+            if frame[4:8] != bytes(4):  # the last page of a transaction
+                yield from open_states
+                open_states.clear()
+
+
+def _state_on(page: bytes) -> _State | None:
+    """Return the row of the table, if a page has it."""
+    if page[0] != _LEAF or page[3:5] != _ONE_ROW:
+        return None
+    start = int.from_bytes(page[8:10], "big")
+    if not page.startswith(_ROW_BEGINS, start):
+        return None
+    start += len(_ROW_BEGINS)
+    end = start + _NAME_BYTES
+    return _State(page[start:end].decode(), page[end : end + _NAME_BYTES].decode())
