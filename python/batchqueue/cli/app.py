@@ -8,10 +8,11 @@ from batchqueue import __version__
 from batchqueue.cli.command import FAILED, INTERRUPTED, INVALID_USE, Command
 from batchqueue.cli.demo.options import DEMO
 from batchqueue.cli.groups.commands import GROUPS
+from batchqueue.cli.store.commands import STORE
 from batchqueue.cli.top import TOP
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
-COMMANDS = (DEMO, GROUPS, TOP)
+COMMANDS = (DEMO, GROUPS, STORE, TOP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -59,9 +60,7 @@ class Manifest:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(
-                f"{path} is damaged ({error}): restore it from a copy, with its folder"
-            ) from error
+            raise damaged(path, error) from error
         if manifest is None or manifest.sink != sink_id:
             raise StoreError(
                 f"{path} has format {found} and is not the manifest of {sink_id!r}: "
@@ -87,6 +86,25 @@ class Manifest:
     def live(self) -> set[str]:
         """Return the names of the data files of this state."""
         return {name for files in self.tables.values() for name in files.values()}
+
+
+def sinks_in(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Return the folder and the id of each sink that has a manifest.
+
+    Raises:
+        OSError: A manifest cannot be read.
+        StoreError: A manifest is damaged.
+    """
+    for path in sorted(directory.glob(f"sink-*/{_NAME}")):
+        try:
+            yield path.parent, str(json.loads(path.read_bytes())["sink"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> StoreError:
+    """Return the error for a manifest that cannot be understood."""
+    return StoreError(f"{path} is damaged ({error}): restore it from a copy, with its folder")
 
 
 def newest_of(summaries: list[Summary], newest: int | None) -> list[Summary]:

@@ -1,9 +1,8 @@
 """`ParquetStore`: metrics in Parquet files of a directory, without a server."""
 
-import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +11,7 @@ from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted, table_layout
+from batchqueue.outputs.parquet.errors import directory_errors
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
     acquire,
@@ -24,7 +24,6 @@ from batchqueue.outputs.store import (
     Epoch,
     StoreError,
     StoreTransaction,
-    StoreUnavailableError,
     checked_kept_summaries,
 )
 
@@ -33,30 +32,6 @@ R = TypeVar("R")
 
 _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
-
-_TEMPORARY = {
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETUNREACH,
-}
-"""Errors of shared file systems that end when their server is back."""
-
-_REMEDIES = {
-    errno.ENOSPC: "make room on the disk",
-    errno.EDQUOT: "make room on the disk, or have the quota raised",
-    errno.EACCES: "let this user write to the directory and to what is in it",
-    errno.EPERM: "let this user write to the directory and to what is in it",
-    errno.EROFS: "let this user write to the directory: it is on a read-only file system",
-    errno.ENOENT: "its parent directory must exist, and others must not remove its files",
-    errno.ENOLCK: "use a file system with locks (flock) that hold between machines",
-    errno.EOPNOTSUPP: "use a file system with locks (flock) that hold between machines",
-    errno.ENOTDIR: "the path belongs to something else: choose another one",
-    errno.EEXIST: "the path belongs to something else: choose another one",
-}
 
 
 class ParquetStore:
@@ -274,22 +249,5 @@ class ParquetStore:
             folder.mkdir(exist_ok=True)
             sync_folder(folder.parent)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        import pyarrow as pa
-
-        try:
-            yield
-        except (OSError, pa.ArrowException, OverflowError, UnicodeError) as error:
-            kind, remedy = (
-                StoreError,
-                "check the metrics: values fit their columns, and text is valid Unicode",
-            )
-            if isinstance(error, OSError):
-                kind = StoreUnavailableError if error.errno in _TEMPORARY else StoreError
-                remedy = _REMEDIES.get(
-                    error.errno or 0, "check the disk, and restore what is damaged from a copy"
-                )
-            elif isinstance(error, pa.ArrowException):
-                remedy = "check the disk, and restore what is damaged from a copy"
-            raise kind(f"cannot use the store {self.directory}: {error}; {remedy}") from error
+    def _errors(self) -> AbstractContextManager[None]:
+        return directory_errors(self.directory)

@@ -184,6 +184,21 @@ class PostgresStore:
                 exists = has_ledger(connection, quoted(self.schema))
             return self._transaction(connection, sink_id).summaries(newest) if exists else []
 
+    @contextmanager
+    def snapshot(self) -> Iterator["psycopg.Connection[Any]"]:
+        """Open a connection that sees one state of all tables and changes nothing.
+
+        Raises:
+            StoreError: The database cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        import psycopg
+
+        with self._connection() as connection, self._errors():
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            yield connection
+
     def _transaction(
         self, connection: "psycopg.Connection[Any]", sink_id: str
     ) -> "PostgresTransaction":

@@ -1,0 +1,192 @@
+"""Copies of a Parquet store, each sink as of one commit, and the way back from them.
+
+Data files never change, and a manifest names those of one commit. So a copy takes the manifest that
+it has read, after the files that this one names.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.parquet.errors import directory_errors
+from batchqueue.outputs.parquet.manifest import (
+    Manifest,
+    acquire,
+    release,
+    sinks_in,
+    sync_folder,
+    write_durably,
+)
+from batchqueue.outputs.report import StoreReport
+from batchqueue.outputs.store import StoreError, StoreUnavailableError
+
+_READS = 10
+"""Attempts to copy a state whose files are removed meanwhile."""
+
+
+def backup_parquet(directory: Path, copy: Path) -> None:
+    """Copy a store into a new directory, each sink as of one commit, while others write to it.
+
+    Args:
+        directory: The store.
+        copy: The directory to make.
+
+    Raises:
+        ConfigError: `copy` exists.
+        StoreError: The store cannot be read, is damaged, or is not a store; or `copy` cannot be
+            written.
+    """
+    if copy.exists():
+        raise ConfigError(f"{copy} exists; give the copy another name, or remove it before")
+    with directory_errors(copy), _partial(copy) as partial:
+        _copy(directory, partial)
+        partial.rename(copy)
+        sync_folder(copy.parent)
+
+
+def restore_parquet(copy: Path, directory: Path) -> list[Path]:
+    """Put a copy in the place of a store, whose directory is put aside.
+
+    Args:
+        copy: What `backup_parquet` made, or another copy of a store.
+        directory: The store; it may be missing.
+
+    Returns:
+        Where the former directory is now.
+
+    Raises:
+        ConfigError: Both are the same directory.
+        StoreError: The copy cannot be read, is damaged, or is not a store; or the store cannot be
+            replaced.
+        StoreUnavailableError: A writer is active.
+    """
+    if directory.exists() and directory.samefile(copy):
+        raise ConfigError(f"{copy} is the store itself; give the copy, then the store")
+    aside: list[Path] = []
+    with directory_errors(directory), _partial(directory) as partial:
+        _copy(copy, partial)
+        with _without_writers(directory):
+            if directory.exists():
+                at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+                aside.append(
+                    directory.rename(directory.with_name(f"{directory.name}.replaced-{at}"))
+                )
+            partial.rename(directory)
+            sync_folder(directory.parent)
+    return aside
+
+
+def check_parquet(directory: Path) -> StoreReport:
+    """Read a whole store, and report what it has and what is wrong.
+
+    Raises:
+        StoreError: A manifest cannot be read.
+    """
+    report = StoreReport()
+    with directory_errors(directory):
+        for folder, sink_id in sinks_in(directory):
+            for attempts in reversed(range(_READS)):
+                manifest = Manifest.load(folder, sink_id)
+                if manifest is None:
+                    break
+                rows, problems = _data_of(folder, manifest)
+                if not problems or not attempts or Manifest.load(folder, sink_id) == manifest:
+                    _add_sink(report, manifest, rows, problems)
+                    break
+        if not report.sinks:
+            report.problems.append("it has no manifest of a sink: it is not a store of metrics")
+    return report
+
+
+def _copy(directory: Path, target: Path) -> None:
+    """Copy all sinks, and check the copy."""
+    target.mkdir()
+    for folder, sink_id in sinks_in(directory):
+        _copy_sink(folder, sink_id, target / folder.name)
+    sync_folder(target)
+    report = check_parquet(target)
+    if report.problems:
+        raise StoreError(f"{directory} cannot be copied: {'; '.join(report.problems)}")
+
+
+def _copy_sink(folder: Path, sink_id: str, target: Path) -> None:
+    target.mkdir()
+    for attempts in reversed(range(_READS)):
+        manifest = Manifest.load(folder, sink_id)
+        if manifest is None:
+            return
+        try:
+            for name in manifest.live():
+                if not (target / name).exists():
+                    write_durably(target / name, (folder / name).read_bytes())
+        except FileNotFoundError:
+            if not attempts or Manifest.load(folder, sink_id) == manifest:
+                raise
+            continue
+        manifest.replaced = {}
+        manifest.replace(target)
+        for path in target.glob("*.parquet"):
+            if path.name not in manifest.live():
+                path.unlink()
+        return
+
+
+def _data_of(folder: Path, manifest: Manifest) -> tuple[int, list[str]]:
+    """Return the number of rows of a sink, and which of its files cannot be read."""
+    rows, problems = 0, []
+    for name in sorted(manifest.live()):
+        try:
+            with (folder / name).open("rb") as file:
+                rows += len(pq.read_table(file))
+        except Exception as error:  # Arrow raises its own, OSError and, for some damage, others
+            problems.append(f"{folder / name} of sink {manifest.sink!r} cannot be read: {error}")
+    return rows, problems
+
+
+def _add_sink(report: StoreReport, manifest: Manifest, rows: int, problems: list[str]) -> None:
+    sink_id = manifest.sink
+    sink = report.sink(sink_id)
+    sink.rows = rows
+    if manifest.summaries:
+        sink.last_commit_s = manifest.summaries[-1][2].get("committed_at")
+    newest: dict[tuple[str, str], int] = {}
+    for query_id, batch_id, _ in manifest.summaries:
+        newest[sink_id, query_id] = max(batch_id, newest.get((sink_id, query_id), batch_id))
+    marks = {(sink_id, query_id): mark for query_id, mark in manifest.marks.items()}
+    report.add_ledger(marks, newest)
+    report.problems += problems
+
+
+@contextmanager
+def _partial(directory: Path) -> Iterator[Path]:
+    """Give a name beside a directory for what is not complete yet, and remove it in the end."""
+    partial = directory.with_name(f"{directory.name}.partial-{os.getpid()}")
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _without_writers(directory: Path) -> Iterator[None]:
+    """Hold the locks of all sinks.
+
+    Raises:
+        StoreUnavailableError: A writer holds one of them.
+    """
+    with ExitStack() as locks:
+        for path in directory.glob("sink-*/lock"):
+            try:
+                locks.callback(release, acquire(path, 0, str(directory)))
+            except StoreUnavailableError as error:
+                raise StoreUnavailableError(
+                    f"cannot restore {directory}: a writer of {path.parent.name} is active; stop "
+                    "the programs that write to the store, and try again"
+                ) from error
+        yield
