@@ -27,22 +27,27 @@ _READERS_WAIT_S = 30
 """Readers wait only while the file is not in WAL mode yet."""
 
 
+def need_file(path: Path) -> None:
+    """Check that a store exists, before SQLite would create it.
+
+    Raises:
+        StoreError: There is no such file.
+    """
+    if not path.exists():
+        raise StoreError(f"cannot read the store {path}: there is no such file; write to it first")
+
+
 @contextmanager
-def connected(
-    path: Path, busy_timeout_s: float, *, must_exist: bool = False
-) -> Iterator[sqlite3.Connection]:
+def connected(path: Path, busy_timeout_s: float) -> Iterator[sqlite3.Connection]:
     """Open a connection for a block, in which the caller begins and ends transactions.
 
     Args:
-        path: The file, as an absolute path.
+        path: The file, as an absolute path; it is created if it is missing.
         busy_timeout_s: Seconds to wait for other writers.
-        must_exist: Do not create the file; False by default.
 
     Raises:
         StoreError: The file cannot be opened, or the log beside it continues another file.
     """
-    if must_exist:
-        _need(path)
     check_log(path)
     with _opened(path, str(path), busy_timeout_s) as connection:
         with sqlite_errors(path):
@@ -58,7 +63,7 @@ def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     Raises:
         StoreError: The file cannot be opened, or the log beside it continues another file.
     """
-    _need(path)
+    need_file(path)
     check_log(path)
     with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
         yield connection
@@ -76,11 +81,6 @@ def _opened(path: Path, address: str, busy_timeout_s: float) -> Iterator[sqlite3
         )
     with closing(connection):
         yield connection
-
-
-def _need(path: Path) -> None:
-    if not path.exists():
-        raise StoreError(f"cannot read the store {path}: there is no such file; write to it first")
 
 
 @contextmanager

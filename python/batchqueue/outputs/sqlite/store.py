@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite.connection import connected, sqlite_errors
+from batchqueue.outputs.sqlite.connection import connected, need_file, sqlite_errors
 from batchqueue.outputs.sqlite.schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
 from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
@@ -90,7 +90,7 @@ class SqliteStore:
             StoreError: The file cannot be written.
             StoreUnavailableError: Other writers kept it busy for longer than `busy_timeout_s`.
         """
-        with connected(self.path, self.busy_timeout_s) as connection:
+        with self._connection() as connection:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
                 create_ledger(connection)
@@ -147,11 +147,14 @@ class SqliteStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with (
-            connected(self.path, self.busy_timeout_s, must_exist=True) as connection,
-            self._errors(),
-        ):
+        need_file(self.path)
+        with self._connection() as connection, self._errors():
             connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with connected(self.path, self.busy_timeout_s) as connection:
             yield connection
 
     def _errors(self) -> AbstractContextManager[None]:
