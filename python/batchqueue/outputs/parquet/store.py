@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
@@ -26,6 +26,9 @@ from batchqueue.outputs.store import (
     StoreTransaction,
     checked_kept_summaries,
 )
+
+if TYPE_CHECKING:
+    from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
 M = TypeVar("M", bound=Metrics)
 R = TypeVar("R")
@@ -127,8 +130,6 @@ class ParquetStore:
             StoreUnavailableError: Another writer of the sink held the lock for longer than
                 `lock_timeout_s`, or the server of the file system is out of reach.
         """
-        from batchqueue.outputs.parquet.transaction import ParquetTransaction
-
         with self._errors():
             folder = sink_folder(self.directory, sink_id)
             self._need_folder(self.directory)
@@ -148,9 +149,7 @@ class ParquetStore:
                         f"{self.partition_s}: use partition_s={manifest.partition_s}, or another "
                         "directory"
                     )
-            transaction = ParquetTransaction(
-                folder, manifest, self._errors, self.kept_summaries, self.keep_replaced_s
-            )
+            transaction = self._transaction(folder, manifest)
             yield transaction
             transaction.check()
             transaction.commit()
@@ -223,6 +222,31 @@ class ParquetStore:
             return [folder / name for _, name in sorted(manifest.tables.get(table, {}).items())]
 
         return self._reading(sink_id, paths)
+
+    @contextmanager
+    def reading(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Open a transaction that only reads; it sees one state, and does not wait for writers.
+
+        It gives `None` if nothing was committed for the sink yet. Data files that are replaced
+        meanwhile stay for `keep_replaced_s`.
+
+        Args:
+            sink_id: The sink to read.
+
+        Raises:
+            StoreError: The directory is missing, or its manifest cannot be read.
+        """
+        folder = sink_folder(self.directory, sink_id)
+        with self._errors():
+            manifest = Manifest.load(folder, sink_id)
+        yield None if manifest is None else self._transaction(folder, manifest)
+
+    def _transaction(self, folder: Path, manifest: Manifest) -> "ParquetTransaction":
+        from batchqueue.outputs.parquet.transaction import ParquetTransaction
+
+        return ParquetTransaction(
+            folder, manifest, self._errors, self.kept_summaries, self.keep_replaced_s
+        )
 
     def _reading(self, sink_id: str, read: Callable[[Path, Manifest], list[R]]) -> list[R]:
         """Read the newest state, and read again if its files were removed meanwhile."""

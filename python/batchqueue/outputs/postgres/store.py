@@ -185,6 +185,25 @@ class PostgresStore:
             return self._transaction(connection, sink_id).summaries(newest) if exists else []
 
     @contextmanager
+    def reading(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Open a transaction that only reads; it sees one state, and does not wait for writers.
+
+        It gives `None` if the schema has no ledger yet.
+
+        Args:
+            sink_id: The sink to read.
+
+        Raises:
+            StoreError: The schema cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        from batchqueue.outputs.postgres.transaction import has_ledger
+
+        with self.snapshot() as connection:
+            exists = has_ledger(connection, quoted(self.schema))
+            yield self._transaction(connection, sink_id) if exists else None
+
+    @contextmanager
     def snapshot(self) -> Iterator["psycopg.Connection[Any]"]:
         """Open a connection that sees one state of all tables and changes nothing.
 

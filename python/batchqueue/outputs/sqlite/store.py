@@ -11,7 +11,12 @@ from typing import TypeVar
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.sqlite.connection import connected, need_file, sqlite_errors
-from batchqueue.outputs.sqlite.schema import EPOCHS_TABLE, NEED_WRITABLE, table_sql
+from batchqueue.outputs.sqlite.schema import (
+    EPOCHS_TABLE,
+    MARKS_TABLE,
+    NEED_WRITABLE,
+    table_sql,
+)
 from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
     SqliteTransaction,
@@ -96,7 +101,7 @@ class SqliteStore:
                 create_ledger(connection)
                 connection.execute(NEED_WRITABLE)
             # Closing the connection before the COMMIT rolls back.
-            transaction = SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
+            transaction = self._transaction(connection, sink_id)
             yield transaction
             transaction.check()
             with self._errors():
@@ -142,8 +147,26 @@ class SqliteStore:
         with self._reading() as connection:
             if not has_table(connection, EPOCHS_TABLE):
                 return []
-            transaction = SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
-            return transaction.summaries(newest)
+            return self._transaction(connection, sink_id).summaries(newest)
+
+    @contextmanager
+    def reading(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Open a transaction that only reads; it sees one state, and does not wait for writers.
+
+        It gives `None` if the file has no ledger yet.
+
+        Args:
+            sink_id: The sink to read.
+
+        Raises:
+            StoreError: The file is missing, or is not a database.
+        """
+        with self._reading() as connection:
+            has_ledger = has_table(connection, MARKS_TABLE)
+            yield self._transaction(connection, sink_id) if has_ledger else None
+
+    def _transaction(self, connection: sqlite3.Connection, sink_id: str) -> SqliteTransaction:
+        return SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -5,17 +5,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
+from batchqueue.spark.commit.admission import (
+    check_batch,
+    check_epoch,
+    check_not_in_shards,
+    replaces,
+)
 from batchqueue.spark.commit.conflicts import (
-    admit_job,
-    admit_query,
-    check_gap,
+    BATCH,
+    check_job,
     check_owner,
+    check_rows,
     check_shards,
 )
 from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
@@ -28,6 +34,8 @@ from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary, check_size
+
+T = TypeVar("T")
 
 _log = logging.getLogger("batchqueue.spark")
 
@@ -68,18 +76,74 @@ class Commit:
     options: SinkOptions
     messages: Sequence[Partials]
 
-    def apply_epoch(self, batch_id: int) -> dict[str, Any]:
+    def check_epoch(self, epoch: EpochId | None, wrote: int | None = None) -> None:
+        """Refuse, before L1 runs, an epoch that the ledger shows cannot be committed.
+
+        Args:
+            epoch: The epoch; None if only the commit will know it.
+            wrote: Number of the epoch that the same run of the query wrote last, if it is known.
+
+        Raises:
+            SinkError: As `apply_epoch`, as far as it depends on the ledger.
+        """
+
+        def check(ledger: StoreTransaction) -> None:
+            check_epoch(ledger, self.job, self.options, epoch, wrote)
+
+        self._in_ledger(check)
+
+    def check_batch(self, *, overwrite: bool) -> dict[str, Any] | None:
+        """Refuse, before L1 runs, a batch write that the ledger shows cannot be committed.
+
+        Returns:
+            What `apply_batch` would return if the ledger has the write already, or None.
+
+        Raises:
+            SinkError: As `apply_batch`, as far as it depends on the ledger.
+        """
+
+        def check(ledger: StoreTransaction) -> dict[str, Any] | None:
+            query_id = f"{BATCH}{self.options.txn_id}"
+            if self.options.txn_id is not None and ledger.applied(query_id, 0):
+                self._log_repetition(query_id, 0, 0)
+                return {**(_recorded_summary(ledger, query_id, 0) or {}), "applied": False}
+            check_batch(ledger, self.job, self.options, overwrite=overwrite)
+            return None
+
+        return self._in_ledger(check)
+
+    def _in_ledger(self, check: Callable[[StoreTransaction], T]) -> T | None:
+        """Check something in the ledger, if the store can be read without its lock."""
+        reading = getattr(self.job.store, "reading", None)
+        if reading is None:
+            return None
+
+        def read() -> T | None:
+            with reading(self.options.sink_id) as ledger:
+                if ledger is not None:
+                    return check(ledger)
+            check_not_in_shards(self.job, self.options)
+            return None
+
+        return with_retries(self.job.store_retry, f"opening {self.job.store!r}", read)
+
+    def apply_epoch(self, batch_id: int, *, wrote: int | None = None) -> dict[str, Any]:
         """Apply one epoch of a stream, unless the ledger has it.
 
         A driver that dies between this commit and Spark's own record of it replays the epoch, under
         the same ids.
+
+        Args:
+            batch_id: The number of the epoch.
+            wrote: Number of the epoch that the same run of the query wrote last, if it is known.
 
         Returns:
             The summary in the ledger, with `applied`: True if this call applied the epoch.
 
         Raises:
             SinkError: The query is new to a sink that has data, a group of workers has written to
-                it, epochs before this one are missing, the job has changed, or an item was lost.
+                it, epochs before this one are missing, the epoch comes again with another number of
+                rows, the job has changed, or an item was lost.
         """
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
@@ -87,12 +151,14 @@ class Commit:
             raise SinkError(f"the tasks worked on {epochs}, but Spark commits epoch {batch_id}")
 
         def prepare(transaction: StoreTransaction) -> None:
-            last = transaction.last_batch(epoch.query_id)
-            check_gap(self.options, epoch, last)
-            if last is None and transaction.known_queries():
-                admit_query(transaction, self.options, epoch.query_id)
+            check_epoch(transaction, self.job, self.options, epoch, wrote)
+            if replaces(transaction, self.options, epoch):
+                transaction.clear()
 
-        return self._apply_once(epoch.query_id, batch_id, prepare)
+        def check_replay(recorded: Mapping[str, Any] | None) -> None:
+            check_rows(self.options, epoch, recorded, self._rows)
+
+        return self._apply_once(epoch.query_id, batch_id, prepare, check_replay)
 
     def apply_batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write, unless it has a txnId that the ledger has.
@@ -104,22 +170,25 @@ class Commit:
             The summary in the ledger, with `applied`: True if this call applied the write.
 
         Raises:
-            SinkError: A group of workers has written to the sink, or an item was lost.
+            SinkError: A group of workers has written to the sink; or a stream, and `sinkId` was not
+                given; or it was written with another number of shards; or an item was lost.
         """
 
         def prepare(transaction: StoreTransaction) -> None:
+            check_batch(transaction, self.job, self.options, overwrite=overwrite)
             if overwrite:
                 transaction.clear()
 
         txn_id = self.options.txn_id
-        query_id = f"batch:{uuid.uuid4() if txn_id is None else txn_id}"
-        return self._apply_once(query_id, 0, prepare, marked=txn_id is not None)
+        query_id = f"{BATCH}{uuid.uuid4() if txn_id is None else txn_id}"
+        return self._apply_once(query_id, 0, prepare, self._warn, marked=txn_id is not None)
 
     def _apply_once(
         self,
         query_id: str,
         batch_id: int,
         prepare: Callable[[StoreTransaction], None],
+        check_replay: Callable[[Mapping[str, Any] | None], None],
         *,
         marked: bool = True,
     ) -> dict[str, Any]:
@@ -137,13 +206,13 @@ class Commit:
                     # A write without a mark may be there as well: the store may have gone away just
                     # after it committed.
                     if applied or recorded is not None:
-                        self._log_repetition(query_id, batch_id, recorded)
+                        check_replay(recorded)
+                        self._log_repetition(query_id, batch_id, transaction.last_batch(query_id))
                         return {**(recorded or {}), "applied": not applied}
-                check_owner(self.options, transaction.description())
                 # Read first: the totals continue when `prepare` deletes the results.
                 before = latest_totals(transaction.summaries)
                 prepare(transaction)
-                admit_job(transaction, self.job, self.options)
+                self._describe(transaction)
                 summary = with_totals(
                     self._merge(transaction, query_id, batch_id, marked=marked), before
                 )
@@ -153,21 +222,41 @@ class Commit:
 
         return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", attempt)
 
-    def _log_repetition(
-        self, query_id: str, batch_id: int, recorded: Mapping[str, Any] | None
-    ) -> None:
-        sink_id, rows = self.options.sink_id, sum(message.summary.rows for message in self.messages)
+    def _describe(self, transaction: StoreTransaction) -> None:
+        """Store the fingerprint of the job; after `prepare`, which may have deleted another."""
+        before = transaction.description()
+        now = check_job(before, self.job, self.options)
+        if now != before:
+            transaction.describe(now)
+
+    @property
+    def _rows(self) -> int:
+        return sum(message.summary.rows for message in self.messages)
+
+    def _log_repetition(self, query_id: str, batch_id: int, last: int | None) -> None:
+        sink_id = self.options.sink_id
         _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
-        if recorded is not None and recorded.get("rows", rows) != rows:
+        if last is not None and last > batch_id:  # a replay is of the last one
             _log.warning(
-                "sink %s: epoch %d of query %s was applied with %d rows and comes again with %d, "
-                "which are left out: its source gave other rows, its checkpoint is an older copy, "
-                "or one epoch was written twice",
+                "sink %s: epoch %d of query %s is skipped, and the store has epochs up to %d: the "
+                "checkpoint is an older copy, or another query continues a copy of it. The number "
+                "of rows is the same, or no longer known; if the rows are others, they are lost",
                 sink_id,
                 batch_id,
                 query_id,
+                last,
+            )
+
+    def _warn(self, recorded: Mapping[str, Any] | None) -> None:
+        """Warn of a batch write that is skipped though its rows have changed."""
+        if recorded is not None and recorded.get("rows", self._rows) != self._rows:
+            _log.warning(
+                "sink %s: the write with txnId %r was applied with %d rows and comes again with "
+                "%d, which are left out: give other rows another txnId",
+                self.options.sink_id,
+                self.options.txn_id,
                 recorded["rows"],
-                rows,
+                self._rows,
             )
 
     def check_shards(self) -> None:

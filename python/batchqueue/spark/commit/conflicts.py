@@ -1,18 +1,27 @@
 """Guards of a commit: the store must fit the query and the job that write to it now.
 
-Each guard names the conflict, and the option that accepts it.
+Each guard names the conflict, and the option that accepts it. `admission` says which of them a
+write has to pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchqueue.outputs import StoreTransaction
 from batchqueue.outputs.ownership import owner_text
+from batchqueue.outputs.store import UNMARKED
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.fingerprint import differences, fingerprint, incompatible_metrics
+from batchqueue.spark.job.fingerprint import (
+    differences,
+    fingerprint,
+    incompatible_metrics,
+    remembered,
+)
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.context import EpochId
+
+BATCH = "batch:"
+"""What the query ids of batch writes begin with in the ledger."""
 
 
 def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
@@ -34,7 +43,9 @@ def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
     )
 
 
-def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
+def check_gap(
+    options: SinkOptions, epoch: EpochId, last: int | None, wrote: int | None = None
+) -> None:
     """Check that the store has all earlier epochs of the query.
 
     Spark numbers the epochs of a query without gaps, and each of them raises the mark by one.
@@ -43,6 +54,7 @@ def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
         options: With `on_missing_epochs`.
         epoch: The epoch to commit.
         last: Number of the last epoch of this query in the store; None if it has none.
+        wrote: Number of the epoch that the same run of the query wrote last, if that is known.
 
     Raises:
         SinkError: Epochs are missing, and `onMissingEpochs` is not set.
@@ -51,17 +63,27 @@ def check_gap(options: SinkOptions, epoch: EpochId, last: int | None) -> None:
     if epoch.batch_id <= expected or options.on_missing_epochs is not None:
         return
     has = "none of this query" if last is None else f"the epochs up to {last}"
-    raise SinkError(
+    meets = (
         f"epoch {epoch.batch_id} of query {epoch.query_id} meets a store that has {has} under sink "
-        f"{options.sink_id!r}: if the store was deleted or replaced by an older copy while the "
-        "checkpoint was kept, what is between would be missing. Restore the store, or start with a "
-        "new checkpoint, or set option onMissingEpochs=accept for one start, to continue without "
-        "them"
+        f"{options.sink_id!r}"
+    )
+    if wrote is not None and wrote == last:
+        raise SinkError(
+            f"{meets}, the last one from this run: the function of foreachBatch did not call "
+            "write_epoch since, as `if not df.isEmpty(): write_epoch(...)` does. Call it for every "
+            "epoch: without rows it only enters the epoch into the ledger. If no rows are missing, "
+            "set option onMissingEpochs=accept for one start, to continue without these epochs"
+        )
+    raise SinkError(
+        f"{meets}: if the store was deleted or replaced by an older copy while the checkpoint was "
+        "kept, what is between would be missing; or the function of foreachBatch did not call "
+        "write_epoch for each epoch, also without rows. Restore the store, or start with a new "
+        "checkpoint, or set option onMissingEpochs=accept for one start, to continue without them"
     )
 
 
-def admit_query(transaction: StoreTransaction, options: SinkOptions, query_id: str) -> None:
-    """Handle a new query that meets a sink with results of others, as `onNewQuery` says.
+def check_query(options: SinkOptions, query_id: str) -> None:
+    """Check that a new query may write into a sink with results of others.
 
     Raises:
         SinkError: `onNewQuery` is not set.
@@ -73,8 +95,54 @@ def admit_query(transaction: StoreTransaction, options: SinkOptions, query_id: s
             "option onNewQuery to 'append' (add to them) or 'replace' (delete them first), or use "
             "another sinkId"
         )
-    if options.on_new_query == "replace":
-        transaction.clear()
+
+
+def check_rows(
+    options: SinkOptions, epoch: EpochId, recorded: Mapping[str, Any] | None, rows: int
+) -> None:
+    """Check that an epoch which the store has comes again with as many rows.
+
+    Args:
+        options: With `on_changed_epoch`.
+        epoch: The epoch.
+        recorded: Its summary in the ledger; None if that is no longer kept.
+        rows: The number of its rows now.
+
+    Raises:
+        SinkError: The numbers differ, and `onChangedEpoch` is not set.
+    """
+    if recorded is None or recorded.get("rows", rows) == rows:
+        return
+    if options.on_changed_epoch is None:
+        raise SinkError(
+            f"epoch {epoch.batch_id} of query {epoch.query_id} is in sink {options.sink_id!r} with "
+            f"{recorded['rows']} rows, and comes again with {rows}, so it is not a replay: another "
+            "query has continued a copy of this checkpoint, or this is an older copy, or the query "
+            "or its source gives other rows now. Restore checkpoint and store of the same time, or "
+            "start with a new checkpoint, or set option onChangedEpoch=skip for one start, to "
+            "leave out the rows of epochs that the store has"
+        )
+
+
+def check_no_stream(options: SinkOptions, known_queries: Iterable[str]) -> None:
+    """Check that a batch write does not meet the results of a stream by the name of the job only.
+
+    Args:
+        options: With `is_named`.
+        known_queries: The queries that have written to the sink.
+
+    Raises:
+        SinkError: A stream has written to the sink, and `sinkId` was not given.
+    """
+    streams = sorted(
+        query for query in known_queries if query != UNMARKED and not query.startswith(BATCH)
+    )
+    if streams and not options.is_named:
+        raise SinkError(
+            f"sink {options.sink_id!r} has the results of stream {streams[0]}, and this batch "
+            "write has no sinkId, so that it meets them by the name of its job: it would add to "
+            "them, or overwrite them. Give it a sinkId: its own, or this one if that is meant"
+        )
 
 
 def check_shards(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
@@ -94,28 +162,35 @@ def check_shards(options: SinkOptions, before: Mapping[str, Any] | None) -> None
         )
 
 
-def admit_job(transaction: StoreTransaction, job: AggregationJob, options: SinkOptions) -> None:
-    """Handle a job that has changed as `onJobChange` says, and store the job's fingerprint.
+def check_job(
+    before: Mapping[str, Any] | None, job: AggregationJob, options: SinkOptions
+) -> Mapping[str, Any]:
+    """Check that the job may write to the sink, and return the fingerprint to store.
+
+    Args:
+        before: The stored fingerprint; None if the sink is new.
+        job: The job.
+        options: With `on_job_change` and `shards`.
 
     Raises:
         SinkError: The job has changed and `onJobChange` is not set, or no store could merge the
             results.
     """
-    before, now = transaction.description(), fingerprint(job, options.shards)
-    if before == now:
-        return
+    now = fingerprint(job, options.shards)
+    if before is None or before == now:
+        return now
     check_shards(options, before)
-    changes = differences(before, now) if before is not None else []
-    if before is not None and (incompatible := incompatible_metrics(before, now)):
+    if incompatible := incompatible_metrics(before, now):
         raise SinkError(
             f"sink {options.sink_id!r} has other columns: {'; '.join(incompatible)}. What is "
             "stored cannot be merged with that: give the metric another name, or this job another "
             "sinkId"
         )
+    changes = differences(before, now)
     if changes and options.on_job_change is None:
         raise SinkError(
             f"sink {options.sink_id!r} was written by another job: {'; '.join(changes)}. Give "
             "this job another sinkId, or set option onJobChange=accept: what is stored stays as it "
             "is, and the change holds for what is added"
         )
-    transaction.describe(now)
+    return remembered(before, now)

@@ -10,18 +10,30 @@ from batchqueue.spark.format.task_message import TaskMessage, attempt_messages
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.message import AttemptSummary, encode_message
 
 
 class BatchSinkWriter(DataSourceArrowWriter):
     """Writes one batch: `write` runs in the tasks, `commit` in a process beside the driver."""
 
     def __init__(self, job: AggregationJob, options: SinkOptions, overwrite: bool) -> None:
+        """Make the writer, and refuse what the ledger shows cannot be committed.
+
+        Raises:
+            SinkError: As `Commit.check_batch`.
+        """
         self._job = job
         self._options = options
         self._overwrite = overwrite
+        found = Commit(job, options, []).check_batch(overwrite=overwrite)
+        self._is_repeated = found is not None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Aggregate the rows of one task."""
+        """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
+        if self._is_repeated:
+            rows = sum(batch.num_rows for batch in iterator)
+            summary = AttemptSummary.without_queue(rows)
+            return TaskMessage(encode_message([], self._job, summary, None))
         return TaskMessage(run_attempt(self._job, self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -14,7 +14,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
 
     Options of the write:
 
-    - `sinkId`: names the sink within the store; default: the job's name.
+    - `sinkId`: names the sink within the store; default: the job's name. A batch without it is
+      refused if a stream has written to that sink.
     - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint
       meets a sink that has data. Without it the query fails.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write
@@ -24,6 +25,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
       columns have changed is never accepted: what is stored could not be merged with it.
     - `onMissingEpochs` (stream): `accept`: continue when the store lacks epochs that the checkpoint
       has. Without it the query fails.
+    - `onChangedEpoch` (stream): `skip`: leave out the rows of an epoch that the store has with
+      another number of rows. Without it the query fails.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
       67108864 (64 MiB). A task checks its own partials, the commit the sum.
 

@@ -27,11 +27,14 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def __getstate__(self) -> object:
         """Open the store before the tasks run: Spark pickles the writer to send it to them.
 
+        What the ledger can refuse without knowing the query is refused here, too.
+
         The constructor is the wrong place. Spark makes another writer for `commit` and another for
         `abort`; if that one raised, Spark would report "Writing job failed" instead of the reason
         why the commit failed.
         """
         open_store(self._job)
+        Commit(self._job, self._options, []).check_epoch(None)
         return super().__getstate__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -38,6 +38,21 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
     return {"metrics": metrics, "aggregations": aggregations, "shards": shards}
 
 
+def remembered(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the store keeps of a job: what functions do not say stays what it was.
+
+    Otherwise a job of functions would erase the aggregations of the job before, and the one after
+    could declare others.
+
+    Args:
+        before: The stored fingerprint; None if the sink is new.
+        now: The fingerprint of the job.
+    """
+    if before is None or now["aggregations"]:
+        return dict(now)
+    return {**now, "aggregations": before["aggregations"]}
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the differences between two fingerprints; empty if there are none."""
     return [

@@ -1,7 +1,7 @@
 """The options of a write, checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal, cast
 
@@ -13,6 +13,7 @@ DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 OnNewQuery = Literal["append", "replace"]
 Accept = Literal["accept"]
+Skip = Literal["skip"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class SinkOptions:
             fail.
         shards: Number of parts of the sink, each committed by its own task; None: one commit. A
             parameter of `MetricsWriter`.
+        on_changed_epoch: What to do when an epoch that the store has comes again with another
+            number of rows; None: fail.
+        is_named: Whether `sinkId` was given, and is not the name of the job by default.
     """
 
     sink_id: str
@@ -38,6 +42,8 @@ class SinkOptions:
     on_job_change: Accept | None = None
     on_missing_epochs: Accept | None = None
     shards: int | None = None
+    on_changed_epoch: Skip | None = None
+    is_named: bool = field(default=True, compare=False)
 
     @classmethod
     def parse(
@@ -69,23 +75,28 @@ class SinkOptions:
             on_new_query=cast(OnNewQuery | None, on_new_query),
             txn_id=options.get("txnid"),
             max_commit_bytes=int(size),
-            on_job_change=_accept(options, "onJobChange"),
-            on_missing_epochs=_accept(options, "onMissingEpochs"),
+            on_job_change=cast(Accept | None, _only(options, "onJobChange", "accept")),
+            on_missing_epochs=cast(Accept | None, _only(options, "onMissingEpochs", "accept")),
+            on_changed_epoch=cast(Skip | None, _only(options, "onChangedEpoch", "skip")),
+            is_named="sinkid" in options,
         )
 
 
-def _accept(options: Mapping[str, str], name: str) -> Accept | None:
+def _only(options: Mapping[str, str], name: str, allowed: str) -> str | None:
     value = options.get(name.lower())
-    if value not in (None, "accept"):
-        raise ConfigError(f"option {name}={value!r}: use 'accept', or leave it out")
-    return cast(Accept | None, value)
+    if value not in (None, allowed):
+        raise ConfigError(f"option {name}={value!r}: use {allowed!r}, or leave it out")
+    return value
 
 
-_NAMES = ("sinkId", "txnId", "onNewQuery", "onJobChange", "onMissingEpochs", "maxCommitBytes")
+_NAMES = (
+    *("sinkId", "txnId", "onNewQuery", "onJobChange", "onMissingEpochs", "onChangedEpoch"),
+    "maxCommitBytes",
+)
 _FOR_STREAMS = "is for streams: a batch write has no query; use txnId"
 _MISPLACED = {
     True: {"txnId": "is for df.write: a stream's checkpoint identifies its epochs"},
-    False: {"onNewQuery": _FOR_STREAMS, "onMissingEpochs": _FOR_STREAMS},
+    False: dict.fromkeys(("onNewQuery", "onMissingEpochs", "onChangedEpoch"), _FOR_STREAMS),
 }
 _WRITER_PARAMETERS = ("l1", "shards", "checkpoint")
 """Parameters that only `MetricsWriter` has."""

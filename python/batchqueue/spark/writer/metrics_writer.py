@@ -20,6 +20,7 @@ from batchqueue.spark.task.arrow import map_in_arrow
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import QUERY_ID, EpochId
 from batchqueue.spark.task.message import AttemptMessage, empty_message
+from batchqueue.spark.writer.epochs import Place, run_of, written_once
 from batchqueue.spark.writer.pushdown import SqlPartials, collect_partials, pushdown_steps
 from batchqueue.spark.writer.shards import ShardedWrite
 
@@ -73,8 +74,8 @@ class MetricsWriter:
                 None, is fixed for the life of the checkpoint and the sink. The executors must be
                 able to open the store.
             checkpoint: The `checkpointLocation` of the stream; only Spark Connect needs it.
-            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `maxCommitBytes`, as
-                for the format, see `register`.
+            options: `sinkId`, `onNewQuery`, `onJobChange`, `onMissingEpochs`, `onChangedEpoch`,
+                `maxCommitBytes`, as for the format, see `register`.
 
         Raises:
             ConfigError: A value is invalid, the job cannot be pickled, or Spark SQL cannot run it.
@@ -101,8 +102,9 @@ class MetricsWriter:
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch of a stream, unless the sink has it; pass this to `foreachBatch`.
 
-        Call it once per epoch: a second write under the same epoch counts as a replay and is
-        skipped. The stream must be in output mode append; in other modes an epoch repeats rows of
+        Call it once for every epoch, also for one without rows. A second call in an epoch, by this
+        writer or by another one of the same sink, is an error: its rows would be taken for a
+        replay. The stream must be in output mode append; in other modes an epoch repeats rows of
         earlier epochs, and Spark gives no way to check the mode here.
 
         Args:
@@ -111,14 +113,20 @@ class MetricsWriter:
 
         Raises:
             SinkError: The query is new to a sink that has data, Spark does not say which query it
-                is, epochs before this one are missing, the job has changed, or an item was lost.
+                is, epochs before this one are missing, this epoch was written in this run, or
+                comes again with another number of rows, the job has changed, or an item was lost.
         """
         self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
-        if self._options.shards is None:
-            Commit(self._job, self._options, self._results(df, epoch)).apply_epoch(batch_id)
-        else:
-            self._write_shards(df, self._options, epoch)
+        place = Place(repr(self._job.store), self._options.sink_id)
+        with written_once(place, epoch, run_of(df), self._job.name) as wrote:
+            if self._options.shards is not None:
+                self._write_shards(df, self._options, epoch, wrote=wrote)
+                return
+            if wrote is None or wrote != batch_id - 1:  # else its last epoch was checked
+                Commit(self._job, self._options, []).check_epoch(epoch, wrote)
+            messages = self._results(df, epoch)
+            Commit(self._job, self._options, messages).apply_epoch(batch_id, wrote=wrote)
 
     def write_batch(
         self, df: "DataFrame", *, txn_id: str | None = None, overwrite: bool = False
@@ -139,7 +147,8 @@ class MetricsWriter:
 
         Raises:
             ConfigError: `txn_id` is blank.
-            SinkError: An item was lost.
+            SinkError: A stream has written to the sink, and `sinkId` was not given; the sink was
+                written with another number of shards, or by another job; or an item was lost.
         """
         if txn_id is not None and not txn_id.strip():
             raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
@@ -153,6 +162,9 @@ class MetricsWriter:
                 "applied": any(summary["applied"] for summary in summaries),
                 "shards": summaries,
             }
+        found = Commit(self._job, options, []).check_batch(overwrite=overwrite)
+        if found is not None:
+            return found
         return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> None:
@@ -166,8 +178,12 @@ class MetricsWriter:
         epoch: EpochId | None,
         *,
         overwrite: bool = False,
+        wrote: int | None = None,
     ) -> list[dict[str, Any]]:
         write = ShardedWrite.prepare(df.sparkSession, self._job, options, epoch)
+        found = write.check(overwrite=overwrite, wrote=wrote)
+        if found is not None:
+            return found
         partials = write.plan_in_spark(df) if self._l1 == "spark" else write.plan_in_tasks(df)
         return write.commit(partials, overwrite=overwrite)
 

@@ -63,14 +63,38 @@ class ShardedWrite:
         options: SinkOptions,
         epoch: EpochId | None,
     ) -> Self:
-        """Prepare a write.
+        """Prepare a write."""
+        return cls(job, options, epoch, distinct_shuffle_keys(session, options.shards or 1))
+
+    def check(self, *, overwrite: bool, wrote: int | None) -> list[dict[str, Any]] | None:
+        """Refuse, before L1 runs, what the ledger of the first shard shows cannot be committed.
+
+        Args:
+            overwrite: In a batch write, delete the sink's earlier results first.
+            wrote: Number of the epoch that the same run of the query wrote last, if it is known.
+
+        Returns:
+            The summary of each shard if all of them have this batch write already, or None.
 
         Raises:
-            SinkError: The sink was written with another number of shards.
+            SinkError: The sink was written with another number of shards, or by another job; or as
+                `Commit.apply_epoch` and `Commit.apply_batch`.
         """
-        write = cls(job, options, epoch, distinct_shuffle_keys(session, options.shards or 1))
-        write._shard_commit(0, []).check_shards()
-        return write
+        first = self._shard_commit(0, [])
+        if self.epoch is not None:
+            if wrote is None or wrote != self.epoch.batch_id - 1:  # else its last epoch was checked
+                first.check_epoch(self.epoch, wrote)
+            first.check_shards()
+            return None
+        found = first.check_batch(overwrite=overwrite)
+        first.check_shards()
+        summaries: list[dict[str, Any]] = []
+        while found is not None:
+            summaries.append(found)
+            if len(summaries) == len(self.shuffle_keys):
+                return summaries
+            found = self._shard_commit(len(summaries), []).check_batch(overwrite=overwrite)
+        return None
 
     def plan_in_tasks(self, df: "DataFrame") -> "DataFrame":
         """Plan L1 in the tasks, and split its partials by shard."""

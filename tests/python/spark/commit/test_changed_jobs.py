@@ -140,6 +140,39 @@ def test_functions_and_the_way_of_l1_may_change(flights: Path, store: SqliteStor
     assert sum(item.total or 0 for item in store.read(DISTANCE, "flights")) > 0
 
 
+def test_job_of_functions_does_not_make_the_next_one_forget_the_declared_aggregation(
+    flights: Path, store: SqliteStore
+) -> None:
+    """Hourly, then by a function, then daily: numbers of hours and days would be in one sink."""
+    hourly = flight_job(store, items=None, arrow=[ARROW])
+    daily = replace(
+        hourly,
+        arrow=[
+            replace(
+                ARROW,
+                aggregation=replace(
+                    ARROW.aggregation, keys=["carrier"], window=Window("hour", 86_400)
+                ),
+            )
+        ],
+    )
+    by_function = flight_job(store)
+    write(flights, hourly, 0)
+    write(flights, by_function, 1)
+    with pytest.raises(SinkError, match=r"an aggregation was .* and is .*\"seconds\": 86400"):
+        write(flights, daily, 2)
+    write(flights, by_function, 2, on_job_change="accept")  # nothing has changed
+    with pytest.raises(SinkError, match="an aggregation was"):
+        write(flights, daily, 3)
+    write(flights, hourly, 3)
+    assert departures(store) == 4 * ROWS
+    write(flights, replace(daily, arrow=[replace(ARROW, tags=["A", "B", "C", "D"])]), 4)
+    write(flights, replace(daily, items=only_departures), 5, on_job_change="accept")
+    write(flights, by_function, 6)
+    with pytest.raises(SinkError, match="an aggregation was"):
+        write(flights, hourly, 7)
+
+
 @pytest.mark.parametrize("on_new_query", [None, "append", "replace"])
 def test_sink_of_a_group_of_workers_is_always_refused(
     flights: Path, store: SqliteStore, on_new_query: str | None

@@ -17,6 +17,8 @@ from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
 from spark_support.attempts import OPTIONS, at, attempts, batches, departures, summaries
 from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
 from spark_support.pyspark_version import needs_stream_sink
@@ -103,17 +105,65 @@ def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore)
     assert not store.path.exists()
 
 
-def test_replayed_epoch_with_other_rows_is_skipped_with_a_warning(
+def test_epoch_that_comes_again_with_other_rows_is_refused_unless_the_user_decides(
     flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The checkpoint was copied, and another query has continued the copy."""
     job, messages = flight_job(store), attempts(flights, store)
     Commit(job, OPTIONS, messages).apply_epoch(0)
     Commit(job, OPTIONS, messages).apply_epoch(0)
+    with pytest.raises(
+        SinkError,
+        match=rf"epoch 0 of query q1 is in sink 'flights' with {FILES * ROWS_PER_FILE} rows, and "
+        rf"comes again with {ROWS_PER_FILE}, .*onChangedEpoch=skip for one start",
+    ):
+        Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
+    skipping = replace(OPTIONS, on_changed_epoch="skip")
+    assert not Commit(job, skipping, messages[:1]).apply_epoch(0)["applied"]
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
-    Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def test_skipped_epoch_below_the_last_one_is_logged_as_a_warning(
+    flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes from an older checkpoint: Spark replays the last epoch only."""
+    job, messages = flight_job(store), attempts(flights, store)
+    for batch_id in (0, 1, 1):
+        Commit(job, OPTIONS, at(messages, batch_id)).apply_epoch(batch_id)
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    Commit(job, OPTIONS, messages).apply_epoch(0)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "epoch 0 of query q1 is skipped, and the store has epochs up to 1" in warning
+
+
+def test_replay_in_other_partitions_and_with_other_items_is_skipped(
+    flights: Path, store: SqliteStore
+) -> None:
+    """The rows are the same; functions may have changed, and the tasks may be others."""
+    Commit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
+    job = flight_job(store, items=no_items)
+    rows = [row for file in range(FILES) for row in batches(flights, file)]
+    again = run_attempt(job, OPTIONS, rows, EpochId("q1", 0))
+    assert not Commit(job, OPTIONS, [again]).apply_epoch(0)["applied"]
+    assert departures(store) == FILES * ROWS_PER_FILE
+
+
+def no_items(batch: pa.RecordBatch) -> Iterator[Any]:
+    yield from ()
+
+
+def test_repeated_batch_write_with_other_rows_is_skipped_with_a_warning(
+    flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, messages = flight_job(store), attempts(flights, store, query_id=None)
+    named = replace(OPTIONS, txn_id="load-1")
+    for some in (messages, messages, messages[:1]):
+        Commit(job, named, some).apply_batch(overwrite=False)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert (
-        f"applied with {FILES * ROWS_PER_FILE} rows and comes again with {ROWS_PER_FILE}" in warning
+        f"'load-1' was applied with {FILES * ROWS_PER_FILE} rows and comes again with "
+        f"{ROWS_PER_FILE}" in warning
     )
     assert departures(store) == FILES * ROWS_PER_FILE
 
@@ -196,6 +246,23 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
     # Epochs may be missing, but whether another query may add to these is a separate question.
     with pytest.raises(SinkError, match="query q2 is new"):
         Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).apply_epoch(3)
+
+
+def test_gap_after_an_epoch_of_the_same_run_names_the_function_that_left_it(
+    flights: Path, store: SqliteStore
+) -> None:
+    """As in `if not df.isEmpty(): write_epoch(...)`."""
+    job, messages = flight_job(store), attempts(flights, store)
+    Commit(job, OPTIONS, messages).apply_epoch(0)
+    skipped = r"the last one from this run: .*if not df.isEmpty\(\).*onMissingEpochs=accept for one"
+    with pytest.raises(SinkError, match=skipped):
+        Commit(job, OPTIONS, at(messages, 2)).apply_epoch(2, wrote=0)
+    with pytest.raises(SinkError, match=skipped):
+        Commit(job, OPTIONS, []).check_epoch(EpochId("q1", 2), wrote=0)
+    with pytest.raises(SinkError, match=r"if the store was deleted.*did not call write_epoch"):
+        Commit(job, OPTIONS, []).check_epoch(EpochId("q1", 2))
+    Commit(job, replace(OPTIONS, on_missing_epochs="accept"), at(messages, 2)).apply_epoch(2)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
 def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(

@@ -222,3 +222,26 @@ def test_writer_of_a_stream_without_a_checkpoint_is_refused(
     ):
         each_epoch(MetricsWriter(flight_job(store)))
     assert store.summaries("flights") == []
+
+
+def test_second_write_in_an_epoch_is_refused_and_a_replay_is_not(
+    connect: SparkSession, flights: Path, store: SqliteStore, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    writer = MetricsWriter(flight_job(store), checkpoint=str(checkpoint))
+
+    def write_twice(df: Any, batch_id: int) -> None:
+        writer.write_epoch(df, batch_id)
+        if batch_id == FILES - 1:
+            writer.write_epoch(df, batch_id)
+
+    def run(to: Any) -> None:
+        start_stream(files_one_by_one(connect, flights), to, checkpoint).awaitTermination()
+
+    with pytest.raises(
+        StreamingQueryException, match="into sink 'flights' by job 'flights' in this run, and now"
+    ):
+        run(write_twice)
+    run(writer)
+    assert difference(stored(store), expected(connect, flights)) == []
+    assert [epoch.batch_id for epoch in store.summaries("flights")] == list(range(FILES))
