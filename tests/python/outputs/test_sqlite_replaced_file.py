@@ -141,13 +141,13 @@ def test_file_of_another_store_beside_a_log_is_refused(store, older, tmp_path):
 
 
 def test_file_with_a_part_of_its_log_is_opened(store, older):
-    """A checkpoint that a crash ends, or a reader holds up, leaves some of the log in the file."""
+    """A checkpoint puts the log into the file, and a reader keeps the log from beginning anew."""
     holder = sqlite3.connect(store.path)
     holder.execute("BEGIN")
     holder.execute("SELECT count(*) FROM batchqueue_marks").fetchall()
-    epoch(store, 5)
     checkpointer = sqlite3.connect(store.path)
-    checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    epoch(store, 5)
     copied = files(store)
     holder.close()
     checkpointer.close()

@@ -1,5 +1,6 @@
-"""Pipelines without one of their rules: a table, and how to run tests on such a package."""
+"""Pipelines and ledgers without one of their rules: a table, and how to run tests on them."""
 
+from pipeline_support.mutants.ledger_rules import LEDGER_MUTANTS
 from pipeline_support.mutants.mutant import Mutant
 from pipeline_support.mutants.runner_rules import RUNNER_MUTANTS
 from pipeline_support.mutants.signal_rules import SIGNAL_MUTANTS
@@ -11,4 +12,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SOURCE_MUTANTS,
     *SIGNAL_MUTANTS,
     *SPARK_MUTANTS,
+    *LEDGER_MUTANTS,
 )

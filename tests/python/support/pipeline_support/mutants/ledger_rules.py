@@ -1,0 +1,99 @@
+"""Rules of stores and of the Spark sink: what the ledger refuses, and copies that are whole."""
+
+from pipeline_support.mutants.mutant import Mutant
+
+REPLACED_FILES = "outputs/test_sqlite_replaced_file.py"
+COMMANDS = "cli/store/test_store_commands.py"
+COMMITS = "spark/commit/test_commit.py"
+
+STORES = (
+    Mutant(
+        "LogContinuesItsFile",
+        "outputs/sqlite/state.py",
+        "if not states or in_file in",
+        "if True or in_file in",
+        (f"{REPLACED_FILES} -k refused", f"{COMMANDS} -k restore_resolves"),
+    ),
+    Mutant(
+        "TransactionsNameTheirState",
+        "outputs/sqlite/store.py",
+        "if connection.total_changes:",
+        "if False:",
+        (f"{REPLACED_FILES} -k refused",),
+    ),
+    Mutant(
+        "LogMayBePartlyInTheFile",
+        "outputs/sqlite/state.py",
+        "(states[0].previous, *(state.name for state in states))",
+        "(states[0].previous,)",
+        (f"{REPLACED_FILES} -k part_of_its_log",),
+    ),
+    Mutant(
+        "RestoreWaitsForNobody",
+        "outputs/sqlite/copies.py",
+        "fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *_SHARED_BYTES)",
+        "pass",
+        (f"{COMMANDS} -k reader_of_another_process",),
+    ),
+    Mutant(
+        "RestorePutsTheLogAside",
+        "outputs/sqlite/copies.py",
+        'for suffix in ("-wal", "-journal"):',
+        "for suffix in ():",
+        (f"{COMMANDS} -k restore_resolves",),
+    ),
+)
+
+EPOCHS = (
+    Mutant(
+        "EpochOnceInARun",
+        "spark/writer/epochs.py",
+        "if before is not None and before[:2] == write[:2]:",
+        "if False:",
+        ("spark/writer/test_epochs_of_a_run.py -k two_jobs_under_one_sink",),
+    ),
+    Mutant(
+        "ReplayHasAnotherRun",
+        "spark/writer/epochs.py",
+        'return f"{run_id} {java}"',
+        'return ""',
+        ("spark/writer/test_epochs_of_a_run.py -k replayed_in_another_run",),
+    ),
+    Mutant(
+        "FailedWriteMayBeRepeated",
+        "spark/writer/epochs.py",
+        "    except BaseException:",
+        "    except GeneratorExit:",
+        ("spark/writer/test_epochs_of_a_run.py -k may_be_repeated",),
+    ),
+    Mutant(
+        "ReplayHasTheSameRows",
+        "spark/commit/conflicts.py",
+        "if options.on_changed_epoch is None:",
+        "if False:",
+        (f"{COMMITS} -k comes_again_with_other_rows",),
+    ),
+    Mutant(
+        "FunctionsForgetNothing",
+        "spark/job/fingerprint.py",
+        'return {**now, "aggregations": before["aggregations"]}',
+        "return dict(now)",
+        ("spark/commit/test_changed_jobs.py -k job_of_functions",),
+    ),
+    Mutant(
+        "BatchesLeaveStreamsAlone",
+        "spark/commit/conflicts.py",
+        "if streams and not options.is_named:",
+        "if False:",
+        ("spark/commit/test_before_l1.py -k leaves_the_sink_of_a_stream",),
+    ),
+    Mutant(
+        "ShardsOrNone",
+        "spark/commit/admission.py",
+        'summaries = getattr(job.store, "summaries", None)',
+        "summaries = None",
+        ("spark/writer/test_batches_of_a_sink.py -k 'refused_where_one and parquet'",),
+    ),
+)
+
+LEDGER_MUTANTS = STORES + EPOCHS
