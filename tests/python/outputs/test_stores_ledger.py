@@ -80,6 +80,30 @@ def test_newest_summaries_are_read_alone_and_in_order(store):
         assert transaction.summaries(0) == []
 
 
+def test_ledger_is_read_as_of_one_commit_and_without_waiting(store):
+    store.prepare()
+    with store.ledger("sink") as ledger:
+        assert ledger is None or ledger.known_queries() == set()
+    with store.transaction("sink") as transaction:
+        transaction.record("query", 0, {"rows": 7})
+        transaction.describe({"job": "shop"})
+    with store.ledger("sink") as ledger:
+        assert ledger.last_batch("query") == 0
+        with store.transaction("sink") as transaction:
+            transaction.record("query", 1, {"rows": 9})
+            transaction.describe({"job": "other"})
+            with store.ledger("sink") as beside:
+                assert beside.last_batch("query") == 0
+        assert ledger.known_queries() == {"query"}
+        assert not ledger.applied("query", 1)
+        assert ledger.description() == {"job": "shop"}
+        assert ledger.summaries() == [Epoch("query", 0, {"rows": 7})]
+    with store.ledger("sink") as ledger:
+        assert ledger.last_batch("query") == 1
+    with store.ledger("another") as ledger:
+        assert ledger is None or ledger.description() is None
+
+
 def test_only_the_newest_summaries_of_a_sink_are_kept_but_all_marks(open_store):
     store = open_store(kept_summaries=3)
     for sink, epochs in (("one", 2), ("two", 5)):

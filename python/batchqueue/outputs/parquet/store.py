@@ -224,11 +224,12 @@ class ParquetStore:
         return self._reading(sink_id, paths)
 
     @contextmanager
-    def reading(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
-        """Open a transaction that only reads; it sees one state, and does not wait for writers.
+    def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Read the ledger of a sink as of one commit: its marks, summaries and description.
 
-        It gives `None` if nothing was committed for the sink yet. Data files that are replaced
-        meanwhile stay for `keep_replaced_s`.
+        It does not wait for writers, and cannot load or change metrics.
+
+        It gives `None` if nothing was committed for the sink yet.
 
         Args:
             sink_id: The sink to read.

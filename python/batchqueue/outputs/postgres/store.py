@@ -185,8 +185,10 @@ class PostgresStore:
             return self._transaction(connection, sink_id).summaries(newest) if exists else []
 
     @contextmanager
-    def reading(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
-        """Open a transaction that only reads; it sees one state, and does not wait for writers.
+    def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Read the ledger of a sink as of one commit: its marks, summaries and description.
+
+        It does not wait for writers, and cannot load or change metrics.
 
         It gives `None` if the schema has no ledger yet.
 

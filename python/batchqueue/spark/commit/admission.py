@@ -51,20 +51,20 @@ def check_epoch(
     if before is None:
         check_not_in_shards(job, options)
     check_gap(options, epoch, last, wrote)
-    if is_new(transaction, epoch):
+    is_new = last is None and bool(transaction.known_queries())
+    if is_new:
         check_query(options, epoch.query_id)
-    if not replaces(transaction, options, epoch):
+    if not (is_new and options.on_new_query == "replace"):
         check_job(before, job, options)
 
 
-def is_new(transaction: StoreTransaction, epoch: EpochId) -> bool:
-    """Return whether the query of an epoch is new to a sink that has results of others."""
-    return transaction.last_batch(epoch.query_id) is None and bool(transaction.known_queries())
-
-
 def replaces(transaction: StoreTransaction, options: SinkOptions, epoch: EpochId) -> bool:
-    """Return whether an epoch deletes what the sink has."""
-    return options.on_new_query == "replace" and is_new(transaction, epoch)
+    """Return whether an epoch deletes what others have written to the sink."""
+    return (
+        options.on_new_query == "replace"
+        and transaction.last_batch(epoch.query_id) is None
+        and bool(transaction.known_queries())
+    )
 
 
 def check_batch(

@@ -114,12 +114,12 @@ class Commit:
 
     def _in_ledger(self, check: Callable[[StoreTransaction], T]) -> T | None:
         """Check something in the ledger, if the store can be read without its lock."""
-        reading = getattr(self.job.store, "reading", None)
-        if reading is None:
+        ledger_of = getattr(self.job.store, "ledger", None)
+        if ledger_of is None:
             return None
 
         def read() -> T | None:
-            with reading(self.options.sink_id) as ledger:
+            with ledger_of(self.options.sink_id) as ledger:
                 if ledger is not None:
                     return check(ledger)
             check_not_in_shards(self.job, self.options)
@@ -181,7 +181,9 @@ class Commit:
 
         txn_id = self.options.txn_id
         query_id = f"{BATCH}{uuid.uuid4() if txn_id is None else txn_id}"
-        return self._apply_once(query_id, 0, prepare, self._warn, marked=txn_id is not None)
+        return self._apply_once(
+            query_id, 0, prepare, self.warn_of_other_rows, marked=txn_id is not None
+        )
 
     def _apply_once(
         self,
@@ -247,8 +249,12 @@ class Commit:
                 last,
             )
 
-    def _warn(self, recorded: Mapping[str, Any] | None) -> None:
-        """Warn of a batch write that is skipped though its rows have changed."""
+    def warn_of_other_rows(self, recorded: Mapping[str, Any] | None) -> None:
+        """Log a warning if a batch write is skipped although its number of rows has changed.
+
+        Args:
+            recorded: Its summary in the ledger; None if that is no longer kept.
+        """
         if recorded is not None and recorded.get("rows", self._rows) != self._rows:
             _log.warning(
                 "sink %s: the write with txnId %r was applied with %d rows and comes again with "

@@ -25,12 +25,11 @@ class BatchSinkWriter(DataSourceArrowWriter):
         self._job = job
         self._options = options
         self._overwrite = overwrite
-        found = Commit(job, options, []).check_batch(overwrite=overwrite)
-        self._is_repeated = found is not None
+        self._repeated = Commit(job, options, []).check_batch(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
-        if self._is_repeated:
+        if self._repeated is not None:
             rows = sum(batch.num_rows for batch in iterator)
             summary = AttemptSummary.without_queue(rows)
             return TaskMessage(encode_message([], self._job, summary, None))
@@ -39,4 +38,9 @@ class BatchSinkWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""
         commit = Commit(self._job, self._options, attempt_messages(messages))
-        commit.apply_batch(overwrite=self._overwrite)
+        if self._repeated is not None:
+            # Its rows were left out, so that it must not be applied: an overwrite may have deleted
+            # the ledger meanwhile.
+            commit.warn_of_other_rows(self._repeated)
+        else:
+            commit.apply_batch(overwrite=self._overwrite)

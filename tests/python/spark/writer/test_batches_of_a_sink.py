@@ -1,6 +1,7 @@
 """Batch writes and what their sink has already: a stream, another number of shards, this write."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from batchqueue.aggregation import CountMetrics, Metrics, metric_type
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, MetricsWriter, SinkError, register
+from batchqueue.spark.commit.commit import Commit
+from spark_support.attempts import OPTIONS
 from spark_support.flight_job import (
     DEPARTURES,
     METRICS,
@@ -99,6 +102,23 @@ def test_repeated_batch_runs_no_l1_and_a_changed_job_is_refused_before_it(
     with pytest.raises((SinkError, PySparkException), match="metric 'landings' is new") as refused:
         write(way, changed, txnId="load-2")
     assert "a task ran" not in str(refused.value)
+
+
+@needs_batch_sink
+def test_repeated_batch_is_not_applied_without_its_rows_after_an_overwrite(
+    store: SqliteStore,
+) -> None:
+    """The overwrite comes between the plan, which leaves out the rows, and the commit."""
+    from batchqueue.spark.format.batch_writer import BatchSinkWriter
+
+    job, options = flight_job(store), replace(OPTIONS, txn_id="load-1")
+    Commit(job, options, []).apply_batch(overwrite=False)
+    writer = BatchSinkWriter(job, options, overwrite=False)
+    message = writer.write(iter([]))
+    with store.transaction("flights") as transaction:
+        transaction.clear()
+    writer.commit([message])
+    assert store.summaries("flights") == []
 
 
 @pytest.mark.parametrize("way", [pytest.param("format", marks=needs_stream_sink), "writer"])
