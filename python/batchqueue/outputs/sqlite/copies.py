@@ -120,21 +120,20 @@ def _unused(database: Path) -> Iterator[None]:
 
 
 def _put_aside(database: Path) -> list[Path]:
-    """Move the log away and give the file a second name, so that both can be opened there."""
+    """Give the file a second name and move the log there, so that both can be opened there."""
     at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     name = database.with_name(f"{database.name}.replaced-{at}")
     aside: list[Path] = []
-    # The log first: without its file it says nothing, and without it the file is only older.
+    if database.exists():
+        os.link(database, name)
+        aside.append(name)
     for suffix in ("-wal", "-journal"):
         log = Path(f"{database}{suffix}")
         if log.exists() and log.stat().st_size:
             aside.append(log.rename(f"{name}{suffix}"))
         log.unlink(missing_ok=True)
     Path(f"{database}-shm").unlink(missing_ok=True)
-    if database.exists():
-        os.link(database, name)
-        aside.append(name)
-    return sorted(aside)
+    return aside
 
 
 def _need_new(copy: Path) -> None:

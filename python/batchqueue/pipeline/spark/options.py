@@ -11,7 +11,10 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.policies import check_finite
 
 _MOST_ROWS = 2**40
-SINK_OPTIONS = ("l1", "shards", "onNewQuery", "onJobChange", "onMissingEpochs", "maxCommitBytes")
+SINK_OPTIONS = (
+    *("l1", "shards", "onNewQuery", "onJobChange", "onMissingEpochs", "onChangedEpoch"),
+    "maxCommitBytes",
+)
 """Options of the exactly-once sink, see `MetricsWriter`."""
 
 
