@@ -131,6 +131,15 @@ def test_newer_file_beside_an_older_log_is_refused(store, older, tmp_path):
         store.read(COUNT)
 
 
+def test_file_that_is_opened_by_a_link_is_checked_where_it_is(store, older, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "metrics.db"
+    link.symlink_to(store.path)
+    shutil.copy(older, store.path)
+    with pytest.raises(StoreError, match=REFUSED):
+        SqliteStore(link).read(COUNT)
+
+
 def test_file_of_another_store_beside_a_log_is_refused(store, older, tmp_path):
     other = SqliteStore(tmp_path / "other.db")
     for batch_id in range(4):

@@ -47,5 +47,5 @@ def refuse_server(store: str, remedy: str) -> None:
 
 
 def absolute(path: str) -> Path:
-    """Return the path that an argument names."""
-    return Path(path).expanduser().absolute()
+    """Return the file or directory that an argument names, or that it links to."""
+    return Path(path).expanduser().resolve()

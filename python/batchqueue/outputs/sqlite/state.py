@@ -54,7 +54,7 @@ def enter_state(connection: sqlite3.Connection) -> None:
     )
 
 
-def check_log(database: Path) -> None:
+def check_log(path: Path) -> None:
     """Check that SQLite may put the log beside a file into it.
 
     It costs a call of the operating system where there is no log, and otherwise reads the log.
@@ -62,6 +62,7 @@ def check_log(database: Path) -> None:
     Raises:
         StoreError: The log continues another state of the store, or another store.
     """
+    database = path.resolve()  # the log is beside the file, and not beside a link to it
     log = log_of(database)
     for _ in range(_ATTEMPTS):
         if not (_size(log) and _size(database)):
@@ -74,11 +75,11 @@ def check_log(database: Path) -> None:
             # Another process may have begun the log anew since the file was read.
             if (in_file, beginning) == (_state_in(database), _beginning_of(log)):
                 raise StoreError(
-                    f"cannot use the store {database}: the file has state {in_file[:8]}, which the "
+                    f"cannot use the store {path}: the file has state {in_file[:8]}, which the "
                     f"log {log.name} does not continue, as it begins after state "
                     f"{states[0].previous[:8]}: the file was replaced, for instance by an older "
                     "copy, and the log was left. SQLite would mix the two. Restore the copy with "
-                    f"`batchqueue store restore COPY {database}`, which puts the log aside, or put "
+                    f"`batchqueue store restore COPY {path}`, which puts the log aside, or put "
                     "the file back to which the log belongs"
                 )
 
