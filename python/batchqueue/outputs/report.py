@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchqueue.outputs.store import UNMARKED
+
+_YEAR_9999_S = 253_370_764_800
 
 Query = tuple[str, str]
 """A sink, and a query id of its ledger."""
@@ -40,6 +43,12 @@ class StoreReport:
     def sink(self, sink_id: str) -> SinkReport:
         """Return what is known of a sink so far."""
         return self.sinks.setdefault(sink_id, SinkReport())
+
+    def add_newest(self, sink_id: str, summary: Mapping[str, Any]) -> None:
+        """Add the newest summary of a sink, which may be that of any program."""
+        committed_at = summary.get("committed_at")
+        if isinstance(committed_at, int | float) and 0 <= committed_at < _YEAR_9999_S:
+            self.sink(sink_id).last_commit_s = committed_at
 
     def add_ledger(self, marks: Mapping[Query, int], newest: Mapping[Query, int]) -> None:
         """Add the queries of all sinks, and what is wrong with their ledger.

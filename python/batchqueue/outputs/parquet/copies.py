@@ -154,7 +154,7 @@ def _add_sink(report: StoreReport, manifest: Manifest, rows: int, problems: list
     sink = report.sink(sink_id)
     sink.rows = rows
     if manifest.summaries:
-        sink.last_commit_s = manifest.summaries[-1][2].get("committed_at")
+        report.add_newest(sink_id, manifest.summaries[-1][2])
     newest: dict[tuple[str, str], int] = {}
     for query_id, batch_id, _ in manifest.summaries:
         newest[sink_id, query_id] = max(batch_id, newest.get((sink_id, query_id), batch_id))

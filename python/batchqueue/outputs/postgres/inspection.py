@@ -47,7 +47,7 @@ def _add_ledger(report: StoreReport, connection: Connection[Any], schema: str) -
         "ORDER BY sink, seq DESC"
     )
     for sink, summary in _rows(connection, last):
-        report.sink(sink).last_commit_s = summary.get("committed_at")
+        report.add_newest(sink, summary)
 
 
 def _add_rows(report: StoreReport, connection: Connection[Any], schema: str) -> None:

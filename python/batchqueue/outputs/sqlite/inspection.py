@@ -49,7 +49,7 @@ def _add_ledger(report: StoreReport, connection: sqlite3.Connection) -> None:
         f"WHERE seq IN (SELECT max(seq) FROM {EPOCHS_TABLE} GROUP BY sink)"
     )
     for sink, summary in last:
-        report.sink(sink).last_commit_s = json.loads(summary).get("committed_at")
+        report.add_newest(sink, json.loads(summary))
 
 
 def _add_rows(report: StoreReport, connection: sqlite3.Connection) -> None:

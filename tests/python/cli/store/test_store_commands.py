@@ -80,7 +80,7 @@ def filled(store):
             transaction.record("query", batch_id, {"rows": 3, "committed_at": 1_790_000_000.5})
     with store.transaction("other") as transaction:
         transaction.merge([COUNT("a", 0, 7)])
-        transaction.record("batch:1", 0, {}, marked=False)
+        transaction.record("batch:1", 0, {"committed_at": "yesterday"}, marked=False)
     return store
 
 
