@@ -21,6 +21,7 @@ __all__ = [
     "RoomNotifier",
     "StageGate",
     "ThreadPolicy",
+    "TimeBuckets",
     "TimeMeter",
     "add_handlers",
     "after_fork_in_child",
@@ -41,6 +42,7 @@ __all__ = [
     "try_produce_many",
     "try_submit",
     "unhandled_types",
+    "with_instants",
 ]
 
 __version__: Final[str]
@@ -62,7 +64,7 @@ class Aggregator:
         cls,
         /,
         keys: "list[str]",
-        window: "tuple[str, str, int] | None",
+        window: "tuple[str, str, int, int, str | None] | None",
         measures: "list[tuple[str, str, str | None, str | None, list[float], int]]",
         max_groups: "int",
         text: "str",
@@ -895,6 +897,36 @@ class ThreadPolicy:
         """
 
 @final
+class TimeBuckets:
+    """
+    Buckets of time, in seconds. The core of `batchqueue.aggregation.bucket_start`.
+    """
+    def __new__(cls, /, width: "int", offset: "int", zone: "str | None") -> TimeBuckets:
+        """
+        Make buckets.
+
+        Args:
+            width: Seconds, above 0.
+            offset: Where a bucket starts, in seconds after the epoch: from 0 up, and below the
+                width.
+            zone: The zone whose clock they follow; None for UTC.
+
+        Raises:
+            ConfigError: The zone is not known, or a number is out of range.
+        """
+    def start(self, /, second: SupportsIndex) -> int:
+        """
+        Return the start of the bucket that an instant is in, in seconds since the epoch.
+        """
+    def start_on_clock(self, /, second: SupportsIndex) -> int:
+        """
+        Return the start of the bucket of the instant at which the zone's clock showed a time.
+
+        Args:
+            second: The time as seconds since 1970-01-01 00:00 on that clock.
+        """
+
+@final
 class TimeMeter:
     """
     Sums up the time that one or more threads spend in something.
@@ -1146,4 +1178,23 @@ def try_submit(
 def unhandled_types(queue: "Queue") -> list[str]:
     """
     Return the names of types without a handler of which the queue got items, the first few.
+    """
+
+def with_instants(batch: "Any", zone: "str") -> "Any":
+    """
+    Read timestamps without a zone as times on the clock of a zone, also in lists, structs and maps.
+
+    A time that the clock showed twice is the earlier of the two instants; a time that it skipped is
+    as much later as it skipped, as in Spark SQL.
+
+    Args:
+        batch: A record batch.
+        zone: The zone.
+
+    Returns:
+        A `pyarrow.RecordBatch` in which all timestamps are instants.
+
+    Raises:
+        ConfigError: The zone is not known.
+        BatchQueueError: The data is malformed.
     """

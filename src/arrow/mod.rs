@@ -3,7 +3,7 @@
 //!
 //! [`Tags`] maps each tag that has a handler to its [`TypeKey`](crate::TypeKey); [`split`] splits a
 //! batch into pieces; [`Buffers`] recycles the memory of the copies. [`aggregate`] is grouped
-//! aggregation of record batches.
+//! aggregation of record batches; [`time`] knows zones and buckets of time.
 
 pub mod aggregate;
 mod buffers;
@@ -12,6 +12,7 @@ mod gather;
 mod grouping;
 mod split;
 mod tags;
+pub mod time;
 
 pub use buffers::Buffers;
 pub use error::SplitError;

@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyTuple};
 use super::exceptions::{BatchQueueError, ConfigError, QueueForkedError};
 use super::interpreter::{GuardedRef, generation, guarded_call, release};
 use super::item::{batches_of, has_pyarrow, to_pyarrow};
+use super::time::zone_named;
 use crate::arrow::aggregate::{AggregateError, Aggregation, Aggregator, Measure, Window};
 
 /// The part of an aggregator that drain threads enter without the interpreter.
@@ -148,6 +149,14 @@ impl Aggregating {
     }
 }
 
+/// A window as the facade describes it: column, name, width and offset in nanoseconds, zone.
+type WindowSpec = (String, String, i64, i64, Option<String>);
+
+fn window_of((column, name, width_ns, offset_ns, zone): WindowSpec) -> PyResult<Window> {
+    let zone = zone.map(|name| Ok::<_, PyErr>((name.clone(), zone_named(&name)?))).transpose()?;
+    Ok(Window { column, name, width_ns, offset_ns, zone })
+}
+
 /// A measure as the facade describes it: name, kind, column, second column, quantiles, n.
 type MeasureSpec = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
 
@@ -193,7 +202,7 @@ struct Life {
 impl PyAggregator {
     #[new]
     #[pyo3(signature = (
-        keys: "list[str]", window: "tuple[str, str, int] | None",
+        keys: "list[str]", window: "tuple[str, str, int, int, str | None] | None",
         measures: "list[tuple[str, str, str | None, str | None, list[float], int]]",
         max_groups: "int", text: "str",
         next_worker: "Any", flush_period_s: "float"
@@ -202,14 +211,14 @@ impl PyAggregator {
     fn new(
         py: Python<'_>,
         keys: Vec<String>,
-        window: Option<(String, String, i64)>,
+        window: Option<WindowSpec>,
         measures: Vec<MeasureSpec>,
         max_groups: usize,
         text: String,
         next_worker: Option<Py<PyAny>>,
         flush_period_s: f64,
     ) -> PyResult<Self> {
-        let window = window.map(|(column, name, width_ns)| Window { column, name, width_ns });
+        let window = window.map(window_of).transpose()?;
         let measures = measures.into_iter().map(measure_of).collect::<PyResult<_>>()?;
         let aggregation = Aggregation { keys, window, measures, max_groups, text };
         let flush_period = Duration::try_from_secs_f64(flush_period_s).map_err(|_| {

@@ -12,6 +12,7 @@
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
+//! | `time` | buckets of time, and times without a zone as instants |
 //! | `item` | what goes into a queue: objects and rows |
 //! | `results` | the futures of submitted items |
 //! | `entries` | records of Redis streams, out of the bytes of a reply |
@@ -46,6 +47,7 @@ mod results;
 mod snapshot;
 mod stages;
 mod submit;
+mod time;
 
 use pyo3::prelude::*;
 
@@ -83,6 +85,8 @@ mod _core {
     use super::results::FutureBase;
     #[pymodule_export]
     use super::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
+    #[pymodule_export]
+    use super::time::{PyTimeBuckets, with_instants};
 
     /// The version of the package.
     #[pymodule_export]

@@ -26,12 +26,12 @@ from batchqueue.aggregation.measures import (
     Quantiles,
     Sum,
     TopN,
-    Window,
 )
 from batchqueue.aggregation.metrics import Metrics
 from batchqueue.aggregation.naming import metric_type
 from batchqueue.aggregation.ranking import RankedEntry, Ranking
 from batchqueue.aggregation.top_n import TopNWorker
+from batchqueue.aggregation.windows import Window, bucket_start
 
 __all__ = [
     "Aggregation",
@@ -59,5 +59,6 @@ __all__ = [
     "TopN",
     "TopNWorker",
     "Window",
+    "bucket_start",
     "metric_type",
 ]

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self, cast
 
 from batchqueue import _core
-from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, TopN, Window
+from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, TopN
+from batchqueue.aggregation.windows import Window
 from batchqueue.exceptions import ConfigError
 
 MAX_GROUPS = 2**31
@@ -91,7 +92,7 @@ class Aggregation:
         measures = [
             {"name": name, "kind": _kind(measure), **asdict(measure)} for name, measure in named
         ]
-        window = None if self.window is None else asdict(self.window)
+        window = None if self.window is None else self.window.description
         return json.dumps({"keys": self.keys, "window": window, "measures": measures})
 
 
@@ -165,7 +166,7 @@ class Aggregator(_core.Aggregator):
         made = super().__new__(
             cls,
             list(aggregation.keys),
-            None if window is None else (window.column, window.output, round(window.seconds * 1e9)),
+            None if window is None else window.in_core,
             [_declared(name, measure) for name, measure in aggregation.measures.items()],
             aggregation.max_groups,
             aggregation.text,

@@ -173,34 +173,3 @@ Measure = Count | Sum | Mean | Min | Max | First | Last | Quantiles | TopN
 """Any measure."""
 
 _MOST = 1_000_000
-
-
-@dataclass(frozen=True)
-class Window:
-    """Time buckets of a fixed width, which start at multiples of it since the epoch, UTC.
-
-    Attributes:
-        column: A timestamp, a date, or a signed integer of seconds since the epoch.
-        seconds: The width, above 0; a multiple of the column's unit.
-        name: The column with each bucket's start, of the same type as `column`, int64 for integers;
-            `None`: the name of `column`.
-    """
-
-    column: str
-    seconds: float
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.seconds, int | float) or not 1e-9 <= self.seconds <= _MOST_SECONDS:
-            raise ConfigError(
-                f"the window is {self.seconds!r} s; give a number, 1e-9 to {_MOST_SECONDS:_}"
-            )
-        object.__setattr__(self, "seconds", float(self.seconds))
-
-    @property
-    def output(self) -> str:
-        """The name of the bucket's column in partials and results."""
-        return self.column if self.name is None else self.name
-
-
-_MOST_SECONDS = 9_000_000_000

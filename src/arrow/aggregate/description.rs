@@ -4,6 +4,8 @@ use std::fmt;
 
 use arrow_schema::{ArrowError, DataType};
 
+use crate::arrow::time::Zone;
+
 /// A description of grouped aggregation.
 #[derive(Debug, Clone)]
 pub struct Aggregation {
@@ -37,6 +39,11 @@ pub struct Window {
     pub name: String,
     /// The width in nanoseconds, above 0.
     pub width_ns: i64,
+    /// Where a bucket starts, in nanoseconds after the epoch: from 0 up, and below the width.
+    pub offset_ns: i64,
+    /// The zone whose clock the buckets follow, and its name; `None` for UTC. A timestamp without a
+    /// zone is a time on that clock. It does not matter for dates.
+    pub zone: Option<(String, Zone)>,
 }
 
 /// What to compute for a group. Rows with null in `column` are ignored, as in SQL.

@@ -7,8 +7,9 @@ use arrow_select::take::{TakeOptions, take};
 
 use super::column::{Column, Values};
 use super::description::{AggregateError, Aggregation, Measure};
-use super::schema::{ColumnIndices, MeasureIndices};
+use super::schema::{Bucketing, ColumnIndices, MeasureIndices};
 use super::state::Input;
+use crate::arrow::time::{BucketFinder, ClockReader};
 
 /// A checked batch, or a range of its rows.
 pub(super) struct Prepared {
@@ -37,8 +38,8 @@ impl Prepared {
             .collect::<Result<Vec<_>, _>>()?;
         let measures = match &indices.measures {
             MeasureIndices::Rows(columns) => {
-                if let (Some(width), Some(times)) = (indices.width, keys.last_mut()) {
-                    floor(times, width);
+                if let (Some(bucketing), Some(times)) = (&indices.bucketing, keys.last_mut()) {
+                    floor(times, bucketing);
                 }
                 let column = |index: Option<usize>| index.map(|index| batch.column(index));
                 let inputs = aggregation
@@ -141,17 +142,14 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef, AggregateError> {
 }
 
 /// Rounds each time down to the start of its bucket.
-fn floor(times: &mut Column, width: i64) {
+fn floor(times: &mut Column, Bucketing { clock, buckets }: &Bucketing) {
     let Values::Codes(codes) = &times.values else { return };
-    // Neighbouring times are mostly in the same bucket: a division per row would cost more than
-    // everything else.
-    let mut bucket = 0..0;
-    let floored = codes.iter().map(|&time| {
-        if !bucket.contains(&time) {
-            let start = time.div_euclid(width).saturating_mul(width);
-            bucket = start..start.saturating_add(width);
+    let mut finder = BucketFinder::new(buckets);
+    times.values = Values::Codes(match clock {
+        Some(clock) => {
+            let mut reader = ClockReader::new(clock);
+            codes.iter().map(|&time| finder.start(reader.instant(time))).collect()
         }
-        bucket.start
+        None => codes.iter().map(|&time| finder.start(time)).collect(),
     });
-    times.values = Values::Codes(floored.collect());
 }

@@ -3,8 +3,9 @@
 use arrow_schema::{DataType, Fields, Schema, TimeUnit};
 
 use super::column::value_type;
-use super::description::{AggregateError, Aggregation, Measure};
+use super::description::{AggregateError, Aggregation, Measure, Window};
 use super::partials::{as_kept_fields, kept_fields};
+use crate::arrow::time::{Buckets, Clock};
 
 /// The types of the keys, with the window's last, and the fields of each measure's partials.
 #[derive(Clone, PartialEq)]
@@ -17,9 +18,17 @@ pub(super) struct Types {
 #[derive(Clone)]
 pub(super) struct ColumnIndices {
     pub(super) keys: Vec<usize>,
-    /// The window's width, in the unit of the last key.
-    pub(super) width: Option<i64>,
+    /// What becomes of the times in the last key.
+    pub(super) bucketing: Option<Bucketing>,
     pub(super) measures: MeasureIndices,
+}
+
+/// How times become starts of buckets, in the unit of their column.
+#[derive(Clone)]
+pub(super) struct Bucketing {
+    /// Makes instants of times without a zone.
+    pub(super) clock: Option<Clock>,
+    pub(super) buckets: Buckets,
 }
 
 #[derive(Clone)]
@@ -44,7 +53,7 @@ pub(super) fn in_rows(
     }
     let mut keys = Vec::new();
     let mut key_types = Vec::new();
-    let mut width = None;
+    let mut bucketing = None;
     for name in &aggregation.keys {
         let (index, kept) = find(schema, name)?;
         keys.push(index);
@@ -52,18 +61,10 @@ pub(super) fn in_rows(
     }
     if let Some(window) = &aggregation.window {
         let (index, kept) = find(schema, &window.column)?;
-        width = width_in(&kept, window.width_ns);
-        if width.is_none() {
-            let ns = window.width_ns;
-            let wanted = format!(
-                "a timestamp, a date or a signed integer of seconds, in a unit of which {ns} ns \
-                 are a multiple"
-            );
-            return Err(type_error(&window.column, &kept, wanted));
-        }
+        let (kind, found) = bucketing_of(window, kept)?;
         keys.push(index);
-        // The start of a bucket may be below the smallest value of a narrow integer.
-        key_types.push(if kept.is_integer() { DataType::Int64 } else { kept });
+        key_types.push(kind);
+        bucketing = Some(found);
     }
     let mut measures = Vec::new();
     let mut kept = Vec::new();
@@ -92,7 +93,7 @@ pub(super) fn in_rows(
         measures.push((first.map(|(index, _)| index), second.map(|(index, _)| index)));
     }
     Ok((
-        ColumnIndices { keys, width, measures: MeasureIndices::Rows(measures) },
+        ColumnIndices { keys, bucketing, measures: MeasureIndices::Rows(measures) },
         Types { keys: key_types, kept },
     ))
 }
@@ -120,7 +121,7 @@ pub(super) fn in_partials(
     }
     let (keys, key_types) = keys.into_iter().unzip();
     Ok((
-        ColumnIndices { keys, width: None, measures: MeasureIndices::Partials(measures) },
+        ColumnIndices { keys, bucketing: None, measures: MeasureIndices::Partials(measures) },
         Types { keys: key_types, kept },
     ))
 }
@@ -166,17 +167,47 @@ fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError
     Ok((index, kept))
 }
 
-/// A window's width in the unit of a time column. Returns `None` if the width is not a multiple of
-/// that unit, or if the type is not a time.
-pub(super) fn width_in(data_type: &DataType, width_ns: i64) -> Option<i64> {
-    let unit_ns = match data_type {
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,
-        DataType::Timestamp(TimeUnit::Microsecond, _) => 1_000,
-        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => 1_000_000,
-        DataType::Date32 => 86_400_000_000_000,
-        DataType::Timestamp(TimeUnit::Second, _) => 1_000_000_000,
-        other if other.is_signed_integer() => 1_000_000_000,
-        _ => return None,
+/// How a window treats a column with values of a type, and the type of the starts of its buckets.
+fn bucketing_of(window: &Window, kind: DataType) -> Result<(DataType, Bucketing), AggregateError> {
+    let (width_ns, offset_ns) = (window.width_ns, window.offset_ns);
+    let unit_ns = unit_ns(&kind).filter(|unit| width_ns % unit == 0 && offset_ns % unit == 0);
+    let Some(unit_ns) = unit_ns else {
+        let offset = if offset_ns == 0 { String::new() } else { format!(" and {offset_ns} ns") };
+        let wanted = format!(
+            "a timestamp, a date or a signed integer of seconds, in a unit of which {width_ns} \
+             ns{offset} are a multiple"
+        );
+        return Err(type_error(&window.column, &kind, wanted));
     };
-    (width_ns % unit_ns == 0).then_some(width_ns / unit_ns).filter(|&width| width > 0)
+    let (width, offset) = (width_ns / unit_ns, offset_ns / unit_ns);
+    let per_second = 1_000_000_000 / unit_ns;
+    let is_date = matches!(kind, DataType::Date32 | DataType::Date64);
+    let zone = window.zone.as_ref().filter(|_| !is_date);
+    let buckets = match zone {
+        Some((_, zone)) => Buckets::of_zone(width, offset, zone.clone(), per_second),
+        None => Buckets::of_utc(width, offset),
+    };
+    let (kind, clock) = match (kind, zone) {
+        // The start of a bucket may be below the smallest value of a narrow integer.
+        (kind, _) if kind.is_integer() => (DataType::Int64, None),
+        (DataType::Timestamp(unit, None), Some((name, zone))) => (
+            DataType::Timestamp(unit, Some(name.as_str().into())),
+            Some(Clock::new(zone.clone(), per_second)),
+        ),
+        (kind, _) => (kind, None),
+    };
+    Ok((kind, Bucketing { clock, buckets }))
+}
+
+/// The unit of a column of times, in nanoseconds. Returns `None` if the type is not a time.
+fn unit_ns(data_type: &DataType) -> Option<i64> {
+    match data_type {
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
+        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => Some(1_000_000),
+        DataType::Date32 => Some(86_400_000_000_000),
+        DataType::Timestamp(TimeUnit::Second, _) => Some(1_000_000_000),
+        other if other.is_signed_integer() => Some(1_000_000_000),
+        _ => None,
+    }
 }

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import types as T
 
 from batchqueue import ConfigError
 from batchqueue.aggregation import (
@@ -18,7 +16,6 @@ from batchqueue.aggregation import (
     Metrics,
     Min,
     Sum,
-    Window,
 )
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
@@ -26,10 +23,10 @@ from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import to_arrow
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary
+from batchqueue.spark.writer.sql_buckets import bucket, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 _ROWS, _UNKNOWN_TAGS, _VALUES = (
     "batchqueue rows",
@@ -176,25 +173,25 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
     if step.type_column is not None and tags_beside:
         # Rows with an unknown tag, or null, stay in, so that the check finds them.
         df = df.where(
-            ~fn.coalesce(fn.col(_quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
+            ~fn.coalesce(fn.col(quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
         )
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
         # `sum` would wrap above 64 bits; `try_sum` is null instead, and costs more. In ANSI mode
         # Spark raises.
-        sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(_quoted(measure.column))}
-    keys = [fn.col(_quoted(key)).alias(key) for key in aggregation.keys]
+        sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(quoted(measure.column))}
+    keys = [fn.col(quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
-        keys.append(_bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
+        keys.append(bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
     measures = [
         sql[type(measure)](fn, measure).alias(name)
         for name, measure in aggregation.measures.items()
     ]
     for name, measure in aggregation.measures.items():
         if isinstance(measure, Sum):
-            measures.append(fn.count(_quoted(measure.column)).alias(_VALUES + name))
+            measures.append(fn.count(quoted(measure.column)).alias(_VALUES + name))
     if step.type_column is not None:
-        known = fn.col(_quoted(step.type_column)).isin(*step.tags)
+        known = fn.col(quoted(step.type_column)).isin(*step.tags)
         measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
     return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(_ROWS), *measures)
 
@@ -212,14 +209,14 @@ def _functions_for(df: "DataFrame") -> Any:
 
 def _count(fn: Any, measure: Count) -> "Column":
     counted: Column = fn.count(
-        fn.lit(1) if measure.column is None else fn.col(_quoted(measure.column))
+        fn.lit(1) if measure.column is None else fn.col(quoted(measure.column))
     )
     return counted
 
 
 def _pair(fn: Any, column: str, by: str) -> "Column":
     """Return a struct that sorts by `by`; null if either column is null."""
-    value, order = fn.col(_quoted(column)), fn.col(_quoted(by))
+    value, order = fn.col(quoted(column)), fn.col(quoted(by))
     pair: Column = fn.when(
         value.isNotNull() & order.isNotNull(), fn.struct(order.alias("by"), value.alias("value"))
     )
@@ -228,46 +225,14 @@ def _pair(fn: Any, column: str, by: str) -> "Column":
 
 _SQL: dict[type, Callable[[Any, Any], "Column"]] = {
     Count: _count,
-    Sum: lambda fn, measure: fn.sum(_quoted(measure.column)),
-    Mean: lambda fn, measure: fn.avg(_quoted(measure.column)),
-    Min: lambda fn, measure: fn.min(_quoted(measure.column)),
-    Max: lambda fn, measure: fn.max(_quoted(measure.column)),
+    Sum: lambda fn, measure: fn.sum(quoted(measure.column)),
+    Mean: lambda fn, measure: fn.avg(quoted(measure.column)),
+    Min: lambda fn, measure: fn.min(quoted(measure.column)),
+    Max: lambda fn, measure: fn.max(quoted(measure.column)),
     # For equal `by`, the smallest and the largest value: across many tasks no row "came first".
     First: lambda fn, measure: fn.min(_pair(fn, measure.column, measure.by)).getField("value"),
     Last: lambda fn, measure: fn.max(_pair(fn, measure.column, measure.by)).getField("value"),
 }
-
-
-def _bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
-    """Return the start of a row's time bucket, in the type of the column; a long for integers."""
-    column = fn.col(_quoted(window.column))
-    kind = schema[window.column].dataType
-    width = timedelta(seconds=window.seconds)
-    bucket: Column
-    if isinstance(kind, T.TimestampType):
-        micros, step = fn.unix_micros(column), round(width / timedelta(microseconds=1))
-        bucket = fn.timestamp_micros(micros - fn.pmod(micros, fn.lit(step)))
-        return bucket
-    if isinstance(kind, T.DateType) and not width % timedelta(days=1):
-        days = fn.unix_date(column)
-        bucket = fn.date_from_unix_date(days - fn.pmod(days, fn.lit(width.days)))
-        return bucket
-    if (
-        isinstance(kind, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
-        and window.seconds.is_integer()
-    ):
-        seconds = column.cast("long")
-        bucket = seconds - fn.pmod(seconds, fn.lit(int(window.seconds)))
-        return bucket
-    raise ConfigError(
-        f"l1='spark' cannot make buckets of {window.seconds} s of column {window.column!r}, a "
-        f"{kind.simpleString()}: use a timestamp with time zone, a date with whole days or an "
-        "integer with whole seconds, or l1='tasks'"
-    )
-
-
-def _quoted(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
 
 
 def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:

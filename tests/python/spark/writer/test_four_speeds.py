@@ -319,6 +319,10 @@ ODD_ROWS = """
         (["name"], Window("at", 3600, "hour")),
         (["name"], Window("at", 0.5)),
         ([], Window("day", 7 * 86_400)),
+        ([], Window("day", 7 * 86_400, offset_seconds=4 * 86_400, zone="America/New_York")),
+        ([], Window("at", 3600, "hour", offset_seconds=0.25)),
+        ([], Window("at", 86_400, zone="America/New_York", offset_seconds=21_600)),
+        ([], Window("second", 86_400, zone="Australia/Lord_Howe")),
         ([], Window("second", 3600, "hour")),
     ],
     ids=str,
@@ -371,10 +375,8 @@ def test_window_that_spark_sql_cannot_cut_is_rejected(
         metrics=totals,
     )
     job = flight_job(store, items=None, arrow=[step], columns=[])
-    rows = spark.sql("SELECT timestamp_ntz'2026-01-01 00:00:00' at")
-    with pytest.raises(
-        ConfigError, match=r"cannot make buckets of 60\.0 s of column 'at', a timestamp_ntz"
-    ):
+    rows = spark.sql("SELECT date'2026-01-01' at")
+    with pytest.raises(ConfigError, match=r"cannot make buckets of 60\.0 s of column 'at', a date"):
         MetricsWriter(job, l1="spark").write_batch(rows)
 
 

@@ -1,0 +1,187 @@
+"""Time buckets: of the rows of an `Aggregation`, and of a single time in your own code.
+
+A bucket starts when the clock of its zone comes to a multiple of the width, or jumps past it, for
+the first time. So a local day has 23 or 25 hours where the clock is changed, and is one bucket. A
+change by a whole number of buckets leaves them alone: the hour that a clock shows twice in autumn
+is two buckets of an hour.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
+from typing import Any
+
+from batchqueue import _core
+from batchqueue.exceptions import ConfigError
+
+_MOST_SECONDS = 9_000_000_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """Time buckets of a fixed width, which start at multiples of it on the clock of a zone.
+
+    Attributes:
+        column: A timestamp, a date, or a signed integer of seconds since the epoch.
+        seconds: The width, above 0; a multiple of the column's unit, and with a zone whole seconds.
+        name: The column with each bucket's start, of the same type as `column`, int64 for integers;
+            `None`: the name of `column`.
+        zone: The zone whose clock the buckets follow, so that a bucket of 86,400 s is a local day,
+            of 23 or 25 hours where the clock is changed: a name of the IANA database such as
+            "America/New_York", or an offset such as "+05:30". A timestamp without a zone is then a
+            time on that clock, and its buckets' starts are instants, a timestamp with that zone;
+            dates are days of that zone as they are. `None`: UTC, and a timestamp without a zone
+            stays one.
+        offset_seconds: Where a bucket starts, in seconds after 1970-01-01 00:00 on that clock: from
+            0 up, and below `seconds`. Default: 0. 1970-01-05 was a Monday, so weeks from Monday are
+            `seconds=7 * 86_400, offset_seconds=4 * 86_400`.
+
+    Raises:
+        ConfigError: A value is invalid; the message names it.
+
+    Example:
+        >>> from batchqueue.aggregation import Aggregation, Count
+        >>> day = Window("time", 86_400, "day", zone="America/New_York")
+        >>> aggregation = Aggregation(keys=[], window=day, measures={"rows": Count()})
+    """
+
+    column: str
+    seconds: float
+    name: str | None = None
+    zone: str | None = field(default=None, kw_only=True)
+    offset_seconds: float = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seconds, int | float) or not 1e-9 <= self.seconds <= _MOST_SECONDS:
+            raise ConfigError(
+                f"the window is {self.seconds!r} s; give a number, 1e-9 to {_MOST_SECONDS:_}"
+            )
+        object.__setattr__(self, "seconds", float(self.seconds))
+        if not _is_number(self.offset_seconds) or not 0 <= self.offset_seconds < self.seconds:
+            raise ConfigError(
+                f"offset_seconds is {self.offset_seconds!r}; give a number from 0 up and below the "
+                f"width of the window, {self.seconds} s: what starts earlier starts as much later "
+                "too, modulo the width"
+            )
+        object.__setattr__(self, "offset_seconds", float(self.offset_seconds))
+        if self.zone is None:
+            return
+        for name, value in (("seconds", self.seconds), ("offset_seconds", self.offset_seconds)):
+            if not value.is_integer():
+                raise ConfigError(
+                    f"{name} is {value!r} and zone is {self.zone!r}; give whole seconds, or leave "
+                    "out the zone"
+                )
+        _buckets(int(self.seconds), int(self.offset_seconds), _checked_zone(self.zone))
+
+    @property
+    def output(self) -> str:
+        """The name of the bucket's column in partials and results."""
+        return self.column if self.name is None else self.name
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the text of an aggregation says of its window.
+
+        A zone and an offset appear only where they are set, so that the text of other windows is
+        what it was before there were any.
+        """
+        defaults = {"zone": None, "offset_seconds": 0}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in defaults or value != defaults[name]
+        }
+
+    @property
+    def in_core(self) -> tuple[str, str, int, int, str | None]:
+        """The window as the core takes it: columns, width and offset in nanoseconds, zone."""
+        width, offset = (round(seconds * 1e9) for seconds in (self.seconds, self.offset_seconds))
+        return self.column, self.output, width, offset, self.zone
+
+
+def bucket_start(
+    when: datetime | date | float,
+    seconds: int,
+    *,
+    zone: str | None = None,
+    offset_seconds: int = 0,
+) -> int:
+    """Return the start of the bucket that a time is in, as a `Window` has it.
+
+    Args:
+        when: An aware datetime, or seconds since the epoch; with a zone also a datetime without
+            one, which is a time on that zone's clock. Of a time that the clock showed twice it is
+            the earlier, and a time that the clock skipped is as much later, as in Spark SQL. A date
+            is its first instant, in `zone` or UTC.
+        seconds: The width, in whole seconds, at least 1.
+        zone: See `Window`. Default: None, UTC.
+        offset_seconds: See `Window`; whole seconds. Default: 0.
+
+    Returns:
+        Seconds since the epoch, for instance the `time_bucket` of a metric.
+
+    Raises:
+        ConfigError: A value is invalid, or `when` has no zone and there is none.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> noon = datetime(2024, 3, 10, 12, tzinfo=UTC)
+        >>> day = bucket_start(noon, 86_400, zone="America/New_York")
+        >>> datetime.fromtimestamp(day, UTC).isoformat()
+        '2024-03-10T05:00:00+00:00'
+    """
+    buckets = _buckets(seconds, offset_seconds, zone if zone is None else _checked_zone(zone))
+    if type(when) is int and -_MOST_TIME <= when <= _MOST_TIME:
+        return buckets.start(when)
+    if isinstance(when, datetime):
+        if when.tzinfo is not None:
+            # Subtraction is exact, and does not ask the platform.
+            return buckets.start(_whole_seconds(when - _EPOCH))
+        if zone is None:
+            raise ConfigError(
+                f"{when!r} has no zone, so it could be any of two dozen instants: give an aware "
+                "datetime, or the zone whose clock showed it"
+            )
+        return buckets.start_on_clock(_whole_seconds(when - _EPOCH_ON_A_CLOCK))
+    if isinstance(when, date):
+        midnight = datetime.combine(when, time())
+        return buckets.start_on_clock(_whole_seconds(midnight - _EPOCH_ON_A_CLOCK))
+    if not _is_number(when) or not abs(when) <= _MOST_TIME:
+        raise ConfigError(
+            f"the time is {when!r}; give a datetime, a date, or seconds since the epoch, at most "
+            f"{_MOST_TIME:_} before or after it; leave out rows without a time"
+        )
+    return buckets.start(math.floor(when))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_ON_A_CLOCK = datetime(1970, 1, 1)
+_MOST_TIME = 1_000_000_000_000_000
+
+
+def _whole_seconds(since: Any) -> int:
+    """Return a timedelta in seconds, rounded down."""
+    return int(since.days * 86_400 + since.seconds)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked_zone(zone: object) -> str:
+    if not isinstance(zone, str):
+        raise ConfigError(
+            f"zone is {zone!r}; give the name of a zone as a str, such as 'America/New_York'"
+        )
+    return zone
+
+
+@lru_cache(maxsize=256, typed=True)
+def _buckets(seconds: int, offset_seconds: int, zone: str | None) -> _core.TimeBuckets:
+    for name, value, least in (("seconds", seconds, 1), ("offset_seconds", offset_seconds, 0)):
+        most = _MOST_SECONDS if least else seconds - 1
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigError(f"{name} is {value!r}; give whole seconds, {least} to {most:_}")
+    return _core.TimeBuckets(seconds, offset_seconds, zone)
