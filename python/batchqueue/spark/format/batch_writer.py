@@ -11,12 +11,15 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.message import AttemptSummary, encode_message
+from batchqueue.spark.task.session_zone import batches_with_instants, zone_of_task
 
 
 class BatchSinkWriter(DataSourceArrowWriter):
     """Writes one batch: `write` runs in the tasks, `commit` in a process beside the driver."""
 
-    def __init__(self, job: AggregationJob, options: SinkOptions, overwrite: bool) -> None:
+    def __init__(
+        self, job: AggregationJob, options: SinkOptions, overwrite: bool, zone: str = "UTC"
+    ) -> None:
         """Make the writer, and refuse what the ledger shows cannot be committed.
 
         Raises:
@@ -25,15 +28,17 @@ class BatchSinkWriter(DataSourceArrowWriter):
         self._job = job
         self._options = options
         self._overwrite = overwrite
+        self._zone = zone
         self._repeated = Commit(job, options, []).check_batch(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
         if self._repeated is not None:
-            rows = sum(batch.num_rows for batch in iterator)
-            summary = AttemptSummary.without_queue(rows)
+            count = sum(batch.num_rows for batch in iterator)
+            summary = AttemptSummary.without_queue(count)
             return TaskMessage(encode_message([], self._job, summary, None))
-        return TaskMessage(run_attempt(self._job, self._options, iterator))
+        rows = batches_with_instants(iterator, zone_of_task(self._zone))
+        return TaskMessage(run_attempt(self._job, self._options, rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""

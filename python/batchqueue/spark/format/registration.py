@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.requirements import require_data_sources
+from batchqueue.spark.task.session_zone import SESSION_ZONE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,6 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     from batchqueue.spark.format.source import data_source
 
     job.check_pickles()
-    source = data_source(job)
+    source = data_source(job, str(spark.conf.get(SESSION_ZONE)))
     spark.dataSource.register(source)
     return source.name()

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from batchqueue.spark.format.stream_writer import StreamSinkWriter
 
 
-def data_source(job: AggregationJob) -> "type[AggregationDataSource]":
-    """Make the data source of one job."""
+def data_source(job: AggregationJob, zone: str = "UTC") -> "type[AggregationDataSource]":
+    """Make the data source of one job.
+
+    Args:
+        job: What to do with the rows.
+        zone: The zone of the session, as it is now. Default: UTC.
+    """
     # No module has this class under its name, so it is pickled by value, and the job with it.
     return cast(
-        type[AggregationDataSource], type("JobDataSource", (AggregationDataSource,), {"job": job})
+        type[AggregationDataSource],
+        type("JobDataSource", (AggregationDataSource,), {"job": job, "zone": zone}),
     )
 
 
@@ -30,6 +36,7 @@ class AggregationDataSource(DataSource):
     """The data source of one job; `data_source` makes a subclass that holds the job."""
 
     job: ClassVar[AggregationJob]
+    zone: ClassVar[str]
 
     @classmethod
     def name(cls) -> str:
@@ -52,13 +59,13 @@ class AggregationDataSource(DataSource):
             )
         from batchqueue.spark.format.stream_writer import StreamSinkWriter
 
-        return StreamSinkWriter(self.job, self._checked_options(schema, stream=True))
+        return StreamSinkWriter(self.job, self._checked_options(schema, stream=True), self.zone)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one batch."""
         options = self._checked_options(schema, stream=False)
         open_store(self.job)
-        return BatchSinkWriter(self.job, options, overwrite)
+        return BatchSinkWriter(self.job, options, overwrite, self.zone)
 
     def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.job, stream=stream)

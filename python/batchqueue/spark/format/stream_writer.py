@@ -15,14 +15,16 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import current_epoch
+from batchqueue.spark.task.session_zone import batches_with_instants, zone_of_task
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
     """Writes one epoch: `write` runs in the tasks, `commit` in a process beside the driver."""
 
-    def __init__(self, job: AggregationJob, options: SinkOptions) -> None:
+    def __init__(self, job: AggregationJob, options: SinkOptions, zone: str = "UTC") -> None:
         self._job = job
         self._options = options
+        self._zone = zone
 
     def __getstate__(self) -> object:
         """Open the store before the tasks run: Spark pickles the writer to send it to them.
@@ -39,7 +41,8 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task."""
-        return TaskMessage(run_attempt(self._job, self._options, iterator, current_epoch()))
+        rows = batches_with_instants(iterator, zone_of_task(self._zone))
+        return TaskMessage(run_attempt(self._job, self._options, rows, current_epoch()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Merge the results of all tasks into the store, once per epoch."""

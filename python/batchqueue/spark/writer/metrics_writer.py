@@ -20,6 +20,7 @@ from batchqueue.spark.task.arrow import map_in_arrow
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import QUERY_ID, EpochId
 from batchqueue.spark.task.message import AttemptMessage, empty_message
+from batchqueue.spark.task.session_zone import cast_to_instants
 from batchqueue.spark.writer.epochs import Place, run_of, written_once
 from batchqueue.spark.writer.pushdown import SqlPartials, collect_partials, pushdown_steps
 from batchqueue.spark.writer.shards import ShardedWrite
@@ -116,7 +117,7 @@ class MetricsWriter:
                 is, epochs before this one are missing, this epoch was written in this run, or
                 comes again with another number of rows, the job has changed, or an item was lost.
         """
-        self._prepare(df)
+        df = self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
         place = Place(repr(self._job.store), self._options.sink_id)
         with written_once(place, epoch, run_of(df), self._job.name) as wrote:
@@ -152,7 +153,7 @@ class MetricsWriter:
         """
         if txn_id is not None and not txn_id.strip():
             raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
-        self._prepare(df)
+        df = self._prepare(df)
         options = replace(self._options, txn_id=txn_id)
         if options.shards is not None:
             summaries = self._write_shards(df, options, None, overwrite=overwrite)
@@ -167,9 +168,10 @@ class MetricsWriter:
             return found
         return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
-    def _prepare(self, df: "DataFrame") -> None:
+    def _prepare(self, df: "DataFrame") -> "DataFrame":
         self._job.check_columns(df.columns)
         open_store(self._job)
+        return cast_to_instants(df)
 
     def _write_shards(
         self,
