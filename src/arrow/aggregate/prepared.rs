@@ -144,12 +144,23 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef, AggregateError> {
 /// Rounds each time down to the start of its bucket.
 fn floor(times: &mut Column, Bucketing { clock, buckets }: &Bucketing) {
     let Values::Codes(codes) = &times.values else { return };
-    let mut finder = BucketFinder::new(buckets);
-    times.values = Values::Codes(match clock {
-        Some(clock) => {
-            let mut reader = ClockReader::new(clock);
-            codes.iter().map(|&time| finder.start(reader.instant(time))).collect()
-        }
-        None => codes.iter().map(|&time| finder.start(time)).collect(),
+    times.values = Values::Codes(if let (None, Some(grid)) = (clock, buckets.grid()) {
+        // Neighbouring times are mostly in the same bucket: a division per row would cost more than
+        // everything else.
+        let mut bucket = 0..0;
+        let floored = codes.iter().map(|&time| {
+            if !bucket.contains(&time) {
+                bucket = grid.around(time);
+            }
+            bucket.start
+        });
+        floored.collect()
+    } else {
+        let mut finder = BucketFinder::new(buckets);
+        let mut reader = clock.as_ref().map(ClockReader::new);
+        let starts = codes
+            .iter()
+            .map(|&time| finder.start(reader.as_mut().map_or(time, |reader| reader.instant(time))));
+        starts.collect()
     });
 }

@@ -96,3 +96,36 @@ fn fixed_offset(name: &str) -> Option<Offset> {
         .then(|| Offset::from_seconds(sign * (hours * 60 + minutes) * 60).ok())
         .flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_have_exact_names_or_are_offsets() {
+        for name in ["America/New_York", "UTC", "+05:30", "-18:00"] {
+            assert!(Zone::named(name).is_some(), "{name}");
+        }
+        for name in
+            ["america/new_york", "Mars", "", "+5:30", "+05:60", "+18:01", "05:30", "+0530", "+é:00"]
+        {
+            assert!(Zone::named(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn spans_join_without_gaps_and_reach_all_instants() {
+        let zone = Zone::named("America/New_York").unwrap();
+        let mut second = i64::MIN;
+        let mut spans = 0;
+        while second < 5_000_000_000 {
+            let span = zone.span_at(second);
+            assert!(span.from.is_none_or(|from| from == second));
+            second = span.until.unwrap();
+            assert_eq!(zone.span_at(second).offset_before, span.offset);
+            spans += 1;
+        }
+        assert!(spans > 300);
+        assert_eq!(zone.span_at(i64::MAX).until, None);
+    }
+}
