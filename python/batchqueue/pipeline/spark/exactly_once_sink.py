@@ -63,7 +63,7 @@ def exactly_once_sink(
         how["prepare"] = given.last.run
     job = AggregationJob(name=name, metrics=sink.metrics, store=sink.store, **how)
     writing = {"sinkId": sink.sink_id, **options.sink}
-    MetricsWriter(job, **writing)  # checks the options, and that the job pickles
+    GraphWriter(job, **writing)  # checks the options, and that the job pickles
     own = (*(given.last.steps if given.last else ()), *behind)
     return ExactlyOnceSink(job, writing, tuple(map(str, own)))
 
@@ -95,6 +95,13 @@ class GroupMetrics:
             yield from self.to_metrics(batch)
 
 
+class GraphWriter(MetricsWriter):
+    """Leaves times without a zone as they are: a graph gives the same as in one process."""
+
+    def _with_instants(self, df: "DataFrame") -> "DataFrame":
+        return df
+
+
 @dataclass(frozen=True)
 class ExactlyOnceSink:
     """Metrics of a store: the exactly-once sink for `foreachBatch`, with the ledger of the store.
@@ -120,9 +127,9 @@ class ExactlyOnceSink:
 
     def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
         """See `SparkSink`."""
-        writer = MetricsWriter(self.job, checkpoint=checkpoint, **self.options)
+        writer = GraphWriter(self.job, checkpoint=checkpoint, **self.options)
         return df.writeStream.foreachBatch(writer.write_epoch)
 
     def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
         """See `SparkSink`."""
-        return MetricsWriter(self.job, **self.options).write_batch(df, txn_id=txn_id)
+        return GraphWriter(self.job, **self.options).write_batch(df, txn_id=txn_id)

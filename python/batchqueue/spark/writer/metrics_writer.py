@@ -171,6 +171,9 @@ class MetricsWriter:
     def _prepare(self, df: "DataFrame") -> "DataFrame":
         self._job.check_columns(df.columns)
         open_store(self._job)
+        return self._with_instants(df)
+
+    def _with_instants(self, df: "DataFrame") -> "DataFrame":
         return cast_to_instants(df)
 
     def _write_shards(
