@@ -95,6 +95,14 @@ class Aggregation:
         window = None if self.window is None else self.window.description
         return json.dumps({"keys": self.keys, "window": window, "measures": measures})
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it reads, each once."""
+        named: list[str | None] = [*self.keys, *([self.window.column] if self.window else [])]
+        for measure in self.measures.values():
+            named += [getattr(measure, place, None) for place in ("column", "by", "label")]
+        return list(dict.fromkeys(name for name in named if name is not None))
+
 
 class Aggregator(_core.Aggregator):
     """A handler that aggregates Arrow rows in Rust; drain threads run it without the interpreter.

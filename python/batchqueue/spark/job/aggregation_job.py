@@ -32,6 +32,7 @@ class AggregationJob:
             this costs. Default: None, they get the rows as they are.
         arrow: What to do with the rows themselves, without items: built-in aggregations, and
             handlers of your own that take record batches. A tag may appear in one of them only.
+            Where a job has aggregations only, `MetricsWriter` reads no other columns than theirs.
             Default: nothing.
         metrics: The metric types that may reach the store, each name once. Each type has its own
             workers.
@@ -174,6 +175,19 @@ class AggregationJob:
             if step.type_column is not None:
                 columns.setdefault(step.type_column, set()).update(step.tags)
         return columns
+
+    def columns_read(self) -> list[str] | None:
+        """Return the columns that the job reads, each once; None if functions may read any."""
+        if self.items is not None or self.prepare is not None:
+            return None
+        names: dict[str, None] = {}
+        for step in self.arrow:
+            if not isinstance(step, ArrowAggregation):
+                return None
+            names.update(dict.fromkeys(step.aggregation.columns))
+            if step.type_column is not None:
+                names[step.type_column] = None
+        return list(names)
 
     def check_columns(self, available: Sequence[str]) -> None:
         """Check that the rows have the columns that `items` reads.

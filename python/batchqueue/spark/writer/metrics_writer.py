@@ -24,6 +24,7 @@ from batchqueue.spark.task.session_zone import cast_to_instants
 from batchqueue.spark.writer.epochs import Place, run_of, written_once
 from batchqueue.spark.writer.pushdown import SqlPartials, collect_partials, pushdown_steps
 from batchqueue.spark.writer.shards import ShardedWrite
+from batchqueue.spark.writer.sql_buckets import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -171,7 +172,7 @@ class MetricsWriter:
     def _prepare(self, df: "DataFrame") -> "DataFrame":
         self._job.check_columns(df.columns)
         open_store(self._job)
-        return self._with_instants(df)
+        return self._with_instants(with_columns_read(df, self._job))
 
     def _with_instants(self, df: "DataFrame") -> "DataFrame":
         return cast_to_instants(df)
@@ -207,6 +208,23 @@ class MetricsWriter:
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
         return [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
+
+
+def with_columns_read(df: "DataFrame", job: AggregationJob) -> "DataFrame":
+    """Return the columns that a job reads, so that Spark scans no others.
+
+    Returns:
+        `df` itself if functions may read any column, if it has names that differ by their case
+        only, or lacks a column, which the job reports in its own words.
+    """
+    read = job.columns_read()
+    names = df.columns
+    is_ambiguous = len({name.lower() for name in names}) < len(names)
+    if read is None or is_ambiguous or not set(read) <= set(names):
+        return df
+    # Without any column Spark would not say how many rows there are.
+    kept = [name for name in names if name in read] or names[:1]
+    return df if kept == names else df.select(*map(quoted, kept))
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:
