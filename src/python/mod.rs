@@ -11,7 +11,7 @@
 //! | `process` | the exit of the process and its forks |
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
-//! | `aggregator` | the class `Aggregator`, which drain threads run without the interpreter |
+//! | `aggregator`, `aggregating` | the class `Aggregator`, and its part without the interpreter |
 //! | `time` | buckets of time, and times without a zone as instants |
 //! | `item` | what goes into a queue: objects and rows |
 //! | `results` | the futures of submitted items |
@@ -28,6 +28,7 @@
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
 
+mod aggregating;
 mod aggregator;
 mod config;
 mod entries;

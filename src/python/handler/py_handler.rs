@@ -12,7 +12,7 @@ use super::letters::{cause_of, list_of_letters};
 use super::opening::Opening;
 use super::results::{begin, end_with_error, end_with_results};
 use super::retry_on::RetryOn;
-use crate::python::aggregator::Aggregating;
+use crate::python::aggregating::Aggregating;
 use crate::python::exceptions::{BatchFailed, ConfigError};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{Content, PyItem, RowBlock};

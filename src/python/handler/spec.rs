@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::python::aggregator::{Aggregating, aggregating_of};
+use crate::python::aggregating::Aggregating;
+use crate::python::aggregator::aggregating_of;
 use crate::python::config::RetrySettings;
 
 /// A handler's methods, in the order of the facade's `HandlerMethods`.
