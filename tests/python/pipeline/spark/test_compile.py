@@ -347,6 +347,7 @@ def test_spark_source_is_refused_by_other_runners_and_takes_dataframes_only(flow
         ({"checkpoint": ""}, "checkpoint is ''"),
         ({"control": "/missing/directory"}, "not a directory"),
         ({"onNewQuery": "maybe"}, "use 'append' or 'replace'"),
+        ({"onChangedEpoch": "maybe"}, "use 'skip'"),
     ],
 )
 def test_invalid_option_is_refused(flow, metrics, options, words):

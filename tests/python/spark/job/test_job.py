@@ -182,6 +182,9 @@ def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
         ({"onnewquery": "append"}, False, "onNewQuery='append' is for streams"),
         ({"onmissingepochs": "accept"}, False, "onMissingEpochs='accept' is for streams"),
         ({"onmissingepochs": "append"}, True, "onMissingEpochs='append': use 'accept'"),
+        ({"onchangedepoch": "skip"}, False, "onChangedEpoch='skip' is for streams"),
+        ({"onchangedepoch": "accept"}, True, "onChangedEpoch='accept': use 'skip'"),
+        ({"on_changed_epoch": "skip"}, True, "did you mean onChangedEpoch"),
         (
             {"shards": "8"},
             True,
