@@ -11,12 +11,20 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from rich.console import Console
 
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation import Aggregation, Count, Metrics, Window
 from batchqueue.outputs import ParquetStore, SqliteStore
-from batchqueue.spark import AggregationJob, LedgerListener, MetricsWriter, register, show_progress
+from batchqueue.spark import (
+    AggregationJob,
+    ArrowAggregation,
+    LedgerListener,
+    MetricsWriter,
+    register,
+    show_progress,
+)
 from spark_support.flight_job import (
     ARROW,
     DECLARED,
+    DEPARTURES,
     FILES,
     NO_RANKING,
     ROWS_PER_FILE,
@@ -245,3 +253,32 @@ def test_second_write_in_an_epoch_is_refused_and_a_replay_is_not(
     run(writer)
     assert difference(stored(store), expected(connect, flights)) == []
     assert [epoch.batch_id for epoch in store.summaries("flights")] == list(range(FILES))
+
+
+def by_day(groups: pa.RecordBatch) -> Iterator[Metrics]:
+    for row in groups.to_pylist():
+        yield DEPARTURES("all", int(row["day"].timestamp()), row["rows"])
+
+
+def test_times_without_a_zone_are_read_in_the_zone_of_the_session(
+    connect: SparkSession, store: SqliteStore
+) -> None:
+    day = Window("at", 86_400, "day", zone="America/New_York")
+    aggregation = Aggregation(keys=[], window=day, measures={"rows": Count()})
+    step = ArrowAggregation(aggregation=aggregation, metrics=by_day)
+    job = AggregationJob(name="days", arrow=[step], metrics=[DEPARTURES], store=store)
+    connect.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        rows = connect.sql(
+            "SELECT explode(array(timestamp_ntz'2024-03-09 23:30:00', "
+            "timestamp_ntz'2024-03-10 00:30:00', timestamp_ntz'2024-03-10 23:30:00')) at"
+        )
+        rows.write.format(register(connect, job)).mode("append").save()
+        for l1 in ("tasks", "spark"):
+            MetricsWriter(job, l1=l1, sinkId=l1).write_batch(rows)  # type: ignore[arg-type]
+    finally:
+        connect.conf.unset("spark.sql.session.timeZone")
+    midnight = 1_710_046_800
+    for sink in ("days", "tasks", "spark"):
+        found = {item.time_bucket: item.count for item in store.read(DEPARTURES, sink)}
+        assert found == {midnight - 86_400: 1, midnight: 2}
