@@ -73,10 +73,10 @@ def quoted(column: str) -> str:
     return f"`{column.replace('`', '``')}`"
 
 
-def _floor(time: str, width: int, offset: int, ahead: str = "0L") -> str:
+def _floor(time: str, width: int, offset: int, ahead: str = "") -> str:
     """Round a time down to a multiple of the width, on a clock that is ahead of it."""
-    more = f"({ahead}) - {offset}L" if offset else ahead
-    return f"({time}) - pmod(({time}) + {more}, {width}L)"
+    on_clock = f"({time})" + (f" + {ahead}" if ahead else "") + (f" - {offset}" if offset else "")
+    return f"({time}) - pmod({on_clock}, {width})"
 
 
 def _start(window: Window, micros: str, width: int, offset: int) -> str:
