@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aggregation_zones import DAY, MONDAY, WIDTHS, ZONES, minutes, starts, utc_offset
@@ -151,6 +151,8 @@ widths = st.sampled_from(WIDTHS) | st.tuples(st.integers(1, 40 * DAY), st.just(0
 def test_buckets_are_intervals_and_start_on_a_multiple_or_where_the_clock_was_changed(
     zone: str, width: tuple[int, int], second: int
 ) -> None:
+    # Before 1970, what a name stands for depends on how a release of the database was built.
+    assume(second >= 0 or zone in ZONES)
     seconds, offset = width
 
     def start_of(time: int) -> int:
