@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from aggregation_zones import DAY, MONDAY, WIDTHS, ZONES, minutes, starts, utc_offset
@@ -147,6 +147,7 @@ widths = st.sampled_from(WIDTHS) | st.tuples(st.integers(1, 40 * DAY), st.just(0
 
 
 # Of later times another release of the database may know better.
+@settings(deadline=None)
 @given(zones, widths, st.integers(-3_000_000_000, 1_700_000_000))
 def test_buckets_are_intervals_and_start_on_a_multiple_or_where_the_clock_was_changed(
     zone: str, width: tuple[int, int], second: int

@@ -96,7 +96,11 @@ class GroupMetrics:
 
 
 class GraphWriter(MetricsWriter):
-    """Leaves times without a zone as they are: a graph gives the same as in one process."""
+    """A writer of rows in the types that the graph has, which need no cast.
+
+    A `SparkSource` has made instants of times without a zone. Those of other sources stay what they
+    are on this machine.
+    """
 
     def _with_instants(self, df: "DataFrame") -> "DataFrame":
         return df

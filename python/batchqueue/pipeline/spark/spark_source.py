@@ -18,6 +18,9 @@ class SparkSource:
     Spark's own reader plans and reads it, with its own limits, such as `maxFilesPerTrigger`:
     `pause` and the size of epochs do not apply to it. It runs with pyspark 3.5 and later.
 
+    Times without a zone (TIMESTAMP_NTZ) become instants in the session's zone, as Spark's cast to
+    TIMESTAMP reads them.
+
     Example:
         orders = SparkSource(spark.readStream.schema("city string, cents long").json("orders"))
         pipeline.source(orders).aggregate(by_city).to(sink)
@@ -28,7 +31,7 @@ class SparkSource:
         """Describe a source; nothing is read.
 
         Args:
-            df: The rows.
+            df: The rows, read in the session's zone as it is now where they have times without one.
             name: Its name in statistics and errors. Default: "dataframe".
 
         Raises:
@@ -36,7 +39,9 @@ class SparkSource:
         """
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(f"SparkSource got {df!r}; give a DataFrame of pyspark")
-        self.df = df
+        from batchqueue.spark.task.session_zone import cast_to_instants
+
+        self.df = cast_to_instants(df)
         self._name = name
 
     @property

@@ -39,7 +39,10 @@ def bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
     column, kind = quoted(window.column), schema[window.column].dataType
     width, offset = timedelta(seconds=window.seconds), timedelta(seconds=window.offset_seconds)
     is_whole = window.seconds.is_integer() and float(window.offset_seconds).is_integer()
-    if isinstance(kind, T.TimestampType):
+    is_micros = all(
+        round(seconds * 1e9) % 1_000 == 0 for seconds in (window.seconds, window.offset_seconds)
+    )
+    if isinstance(kind, T.TimestampType) and is_micros:
         micros = f"unix_micros({column})"
         start = _start(window, micros, round(width / _MICRO), round(offset / _MICRO))
         sql = f"timestamp_micros({start})"
@@ -58,8 +61,8 @@ def bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
         after = f" after {window.offset_seconds} s" if window.offset_seconds else ""
         raise ConfigError(
             f"l1='spark' cannot make buckets of {window.seconds} s{after} of column "
-            f"{window.column!r}, a {kind.simpleString()}: use a timestamp, a date with whole days "
-            "or an integer with whole seconds, or l1='tasks'"
+            f"{window.column!r}, a {kind.simpleString()}: use a timestamp with whole "
+            "microseconds, a date with whole days or an integer with whole seconds, or l1='tasks'"
         )
     made: Column = fn.expr(sql)
     return made

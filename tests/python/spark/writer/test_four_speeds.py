@@ -367,17 +367,22 @@ def test_groups_of_spark_sql_are_those_of_an_aggregator(
     assert groups("spark", "sql") == groups("tasks", "tasks")
 
 
+@pytest.mark.parametrize(
+    ("window", "at", "message"),
+    [
+        (Window("at", 60), "date'2026-01-01'", r"of 60\.0 s of column 'at', a date: use"),
+        (Window("at", 60, offset_seconds=0.5), "1", r"of 60\.0 s after 0\.5 s of column 'at', a"),
+        (Window("at", 1e-9), "timestamp'2026-01-01'", "use a timestamp with whole microseconds"),
+    ],
+)
 def test_window_that_spark_sql_cannot_cut_is_rejected(
-    spark: SparkSession, store: SqliteStore
+    spark: SparkSession, store: SqliteStore, window: Window, at: str, message: str
 ) -> None:
-    step = ArrowAggregation(
-        aggregation=Aggregation(keys=[], measures={"n": Count()}, window=Window("at", 60)),
-        metrics=totals,
-    )
+    aggregation = Aggregation(keys=[], measures={"n": Count()}, window=window)
+    step = ArrowAggregation(aggregation=aggregation, metrics=totals)
     job = flight_job(store, items=None, arrow=[step], columns=[])
-    rows = spark.sql("SELECT date'2026-01-01' at")
-    with pytest.raises(ConfigError, match=r"cannot make buckets of 60\.0 s of column 'at', a date"):
-        MetricsWriter(job, l1="spark").write_batch(rows)
+    with pytest.raises(ConfigError, match=rf"cannot make buckets .*{message}"):
+        MetricsWriter(job, l1="spark").write_batch(spark.sql(f"SELECT {at} at"))
 
 
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
