@@ -1,6 +1,7 @@
 """`SparkSource`: a DataFrame as the source of a pipeline that runs on Spark."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from batchqueue.exceptions import ConfigError
@@ -31,7 +32,7 @@ class SparkSource:
         """Describe a source; nothing is read.
 
         Args:
-            df: The rows, read in the session's zone as it is now where they have times without one.
+            df: The rows.
             name: Its name in statistics and errors. Default: "dataframe".
 
         Raises:
@@ -39,10 +40,15 @@ class SparkSource:
         """
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(f"SparkSource got {df!r}; give a DataFrame of pyspark")
+        self._given = df
+        self._name = name
+
+    @cached_property
+    def df(self) -> "DataFrame":
+        """The rows, without times that have no zone."""
         from batchqueue.spark.task.session_zone import cast_to_instants
 
-        self.df = cast_to_instants(df)
-        self._name = name
+        return cast_to_instants(self._given)
 
     @property
     def name(self) -> str:
@@ -52,7 +58,7 @@ class SparkSource:
     @property
     def bounded(self) -> bool:
         """Whether it ends: not if it is a stream."""
-        return not self.df.isStreaming
+        return not self._given.isStreaming
 
     def schema(self) -> "pa.Schema":
         """Return the schema of its rows."""
