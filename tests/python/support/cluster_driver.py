@@ -98,7 +98,9 @@ class Driver:
 def register_faulty(spark: SparkSession, job: AggregationJob, fault: task_faults.NoFault) -> str:
     """Register a job as `register` does, with a fault around the writer that it makes."""
     sources: list[Any] = []
-    session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=sources.append))
+    session: Any = SimpleNamespace(
+        dataSource=SimpleNamespace(register=sources.append), conf=spark.conf
+    )
     register(session, job)
     (source,) = sources
 
