@@ -68,7 +68,7 @@ class Window:
         if self.zone is None:
             return
         for name, value in (("seconds", self.seconds), ("offset_seconds", self.offset_seconds)):
-            if not value.is_integer():
+            if not float(value).is_integer():
                 raise ConfigError(
                     f"{name} is {value!r} and zone is {self.zone!r}; give whole seconds, or leave "
                     "out the zone"

@@ -88,7 +88,8 @@ def test_each_epoch_is_summarized_once(
             0,
             0,
         )
-        assert 0 < summary.peak_used_percent <= 100
+        # A sample, which misses rows that are handled immediately.
+        assert 0 <= summary.peak_used_percent <= 100
         assert summary.seconds > 0
     lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue.spark"]
     assert len(lines) == FILES
