@@ -73,7 +73,7 @@ impl<T: Item> Caller<'_, T> {
             let (queue, keeper) = (&shared.name, &to.name);
             let line = format!(
                 "queue {queue}: {items} items of {name} went to the handler of dead letters \
-                     ({keeper}): {failure}"
+                 ({keeper}): {failure}"
             );
             (name, line)
         });

@@ -59,31 +59,8 @@ class ArrowStage:
         struct: Any = spark_schema(self.after, str(self.steps[-1]))
         return map_in_arrow(df, self.run, struct)
 
-    @property
-    def run(self) -> "ChainRun":
-        """What the tasks do."""
-        # Not this object, so that only what the tasks need is sent to them.
-        return ChainRun(self.steps, self.before, self.after, self.chunk_rows)
-
-
-@dataclass(frozen=True, eq=False)
-class ChainRun:
-    """Applies the steps of a stage to the batches of one task. It pickles.
-
-    Attributes:
-        steps: See `ArrowStage`.
-        before: See `ArrowStage`.
-        after: See `ArrowStage`.
-        chunk_rows: See `ArrowStage`.
-    """
-
-    steps: tuple[ChainStep, ...]
-    before: pa.Schema
-    after: pa.Schema
-    chunk_rows: int | None
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Return the batches of the last step, in the types of Spark."""
+    def run(self, batches: Batches) -> Batches:
+        """Return the batches of the last step, in the types of Spark, for those of one task."""
         return run_chain(self.steps, self.before, self.after, self.chunk_rows, batches)
 
 

@@ -42,7 +42,10 @@ class _Write(NamedTuple):
 
 _lock = threading.Lock()
 _last: dict[tuple[Place, str], _Write] = {}
-"""By place and query id. Changed and read under the lock."""
+"""By place and query id, the newest last. Changed and read under the lock."""
+
+_MOST_WRITES = 10_000
+"""A program that begins one query after the other keeps the newest."""
 
 
 def run_of(df: "DataFrame") -> str:
@@ -89,13 +92,16 @@ def written_once(place: Place, epoch: EpochId, run: str, job: str) -> Iterator[i
                 "sinkId: join the DataFrames with unionByName before, or give each writer its own "
                 "sinkId"
             )
+        _last.pop(key, None)
         _last[key] = write
+        if len(_last) > _MOST_WRITES:
+            del _last[next(iter(_last))]
     try:
         yield before.batch_id if before is not None and before.run == run else None
     except BaseException:
         with _lock:
             if before is None:
-                del _last[key]
+                _last.pop(key, None)
             else:
                 _last[key] = before
         raise

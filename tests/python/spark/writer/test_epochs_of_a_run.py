@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import MetricsWriter, SinkError
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.writer import epochs
 from spark_support.flight_job import (
     DEPARTURES,
     FILES,
@@ -144,3 +146,19 @@ def test_epoch_outside_of_foreach_batch_is_refused_again_and_again(
     for _ in range(2):
         with pytest.raises(SinkError, match="did not say which query"):
             writer.write_epoch(table, 0)
+
+
+def test_program_that_begins_many_queries_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "_last", {})
+    monkeypatch.setattr(epochs, "_MOST_WRITES", 100)
+    place = epochs.Place("store", "sink")
+    for number in range(1_000):
+        with epochs.written_once(place, EpochId(f"query {number}", 0), "run", "job"):
+            assert len(epochs._last) <= 100
+    with (
+        pytest.raises(SinkError, match="epoch 0 of query query 999 was written into sink 'sink'"),
+        epochs.written_once(place, EpochId("query 999", 0), "run", "job"),
+    ):
+        pytest.fail("it was claimed twice")
+    with epochs.written_once(place, EpochId("query 0", 0), "run", "job") as before:
+        assert before is None
