@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -50,7 +49,7 @@ class AwaitedFlag(Flag):
     def wait(self) -> None:
         """Wait until the flag is set."""
         while not self.is_set:
-            select.select([self._read], [], [])
+            os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
 
     def close(self) -> None:
         """Close the pipe."""

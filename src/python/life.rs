@@ -182,7 +182,7 @@ pub(super) struct Registrations {
     noted: u64,
 }
 
-/// The handlers of one type: what `_add_handlers` was given.
+/// The handlers of one type: what `add_handlers` was given.
 struct Registration {
     order: u64,
     item_type: Py<PyAny>,

@@ -11,11 +11,12 @@ fn items_that_are_tried_again_and_again_are_reported() {
     queue.add_handler(named(ORDER, "Order"), HandlerRef::new(Failing)).unwrap();
     queue.produce(Number(ORDER)).unwrap();
     wait_until(|| queue.stats().held == 1);
+    let lines = log.wait_for(1);
+    assert!(lines[0].contains("are tried again"), "{lines:?}");
     let start = Instant::now();
     visit(&queue, start);
     visit(&queue, start + HOUR);
     let lines = log.wait_for(2);
-    assert!(lines[0].contains("are tried again"), "{lines:?}");
     assert_eq!(
         lines[1..],
         ["queue orders: an item in partition 0 (Order) has waited for its call for 3600 s; 1 \

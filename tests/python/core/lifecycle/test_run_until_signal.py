@@ -47,6 +47,22 @@ say(run_until_signal(queue), len(seen), queue.running, queue.stats().abandoned)
     assert out == ["0 1000 False 0"]
 
 
+def test_service_with_two_thousand_open_files_waits_for_its_signal():
+    """`select` would refuse a file beyond the 1,024th."""
+    out, _ = service(
+        """
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+files = [os.dup(0) for _ in range(2_000)]
+queue = BatchQueue("orders", config())
+signal_when(handled_now)
+say(files[-1] > 1_024, run_until_signal(queue))
+"""
+    )
+    assert out == ["True 0"]
+
+
 def test_handlers_of_the_signals_are_restored():
     out, _ = service(
         """
