@@ -65,6 +65,7 @@ fn letters_without_room_wait_in_their_lane() {
     }
     // An item in a call takes no room, until it has failed.
     wait_until("the call whose letter finds no room", || queue.stats().handlers[0].batches == 6);
+    wait_until("that letter in its lane", || queue.stats().in_flight == 1);
     let stats = queue.stats();
     assert_eq!((stats.consumed, stats.dead_lettered), (0, 0));
     let soon = Some(Instant::now() + Duration::from_millis(1));
