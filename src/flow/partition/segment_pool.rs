@@ -6,12 +6,14 @@
 //! What is kept is bounded in bytes: 4 KiB in each partition, 512 KiB for each drain thread, 2 MiB
 //! for all producers of a queue. An idle queue gives the last two back, half of it each second.
 //!
+//! The one emptied last is used first: it is still in a cache.
+//!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `SegmentCache.own`, `idle` | its drain thread | the same |
 //! | `SegmentPool` | drain threads with a surplus | sealing producers, the idle drain thread |
 
-use crate::sync::{Arc, Duration, Instant, OnceLock, SegmentChannel};
+use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
 /// The capacity of the open segment that a take leaves behind, so that the next puts need not
 /// allocate: an empty one would halve their rate.
@@ -43,12 +45,12 @@ pub(crate) const fn kept_capacity<T>() -> usize {
 #[derive(Debug)]
 pub(crate) struct SegmentPool<T> {
     segment_size: usize,
-    waiting: OnceLock<SegmentChannel<Vec<T>>>,
+    waiting: QuickMutex<Vec<Vec<T>>>,
 }
 
 impl<T> SegmentPool<T> {
     pub(crate) fn new(segment_size: usize) -> Self {
-        Self { segment_size, waiting: OnceLock::new() }
+        Self { segment_size, waiting: QuickMutex::default() }
     }
 
     /// An empty segment to replace a sealed one.
@@ -57,7 +59,7 @@ impl<T> SegmentPool<T> {
     }
 
     fn pooled(&self) -> Option<Vec<T>> {
-        self.waiting.get().and_then(SegmentChannel::try_recv)
+        self.waiting.lock().pop()
     }
 
     /// The largest capacity that is kept. A segment that grew from a smaller one by doubling may
@@ -73,19 +75,26 @@ impl<T> SegmentPool<T> {
 
     fn keep(&self, segment: Vec<T>) {
         let (most, capacity) = (self.most(), segment.capacity());
-        if most > 0 && (self.segment_size..=self.largest()).contains(&capacity) {
-            // A surplus segment is freed.
-            drop(self.waiting.get_or_init(|| SegmentChannel::bounded(most)).try_send(segment));
+        if !(self.segment_size..=self.largest()).contains(&capacity) {
+            return;
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.len() < most {
+            waiting.push(segment);
+        } else {
+            // Freed outside the lock.
+            drop(waiting);
         }
     }
 
     /// Frees all but the `2^halvings`-th part.
     fn halve(&self, halvings: u32) {
-        let mut segments: Vec<_> = std::iter::from_fn(|| self.pooled()).collect();
-        segments.truncate(halved(segments.len(), halvings));
-        for segment in segments {
-            self.keep(segment);
-        }
+        let mut waiting = self.waiting.lock();
+        let kept = halved(waiting.len(), halvings);
+        let freed = waiting.split_off(kept);
+        waiting.shrink_to_fit();
+        drop(waiting);
+        drop(freed);
     }
 }
 
@@ -109,9 +118,11 @@ impl<T> SegmentCache<T> {
     }
 
     /// Keeps an emptied segment if its capacity is that of the segments that takes leave behind, or
-    /// that producers fill.
+    /// that producers fill. What was cut off another one is smaller, and would grow put by put.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
-        if (1..=kept_capacity::<T>()).contains(&segment.capacity()) && self.own.len() < MAX_OWN {
+        let least = self.pool.segment_size.min(kept_capacity::<T>()).max(1);
+        let kept = least..=kept_capacity::<T>();
+        if kept.contains(&segment.capacity()) && self.own.len() < MAX_OWN {
             self.own.push(segment);
         } else {
             self.pool.keep(segment);
@@ -213,6 +224,24 @@ mod tests {
         assert!(segment_cache.own.is_empty());
         assert_eq!(pooled(&segment_cache), 0);
         assert_eq!(segment_cache.segment(3).capacity(), 3);
+    }
+
+    #[test]
+    fn what_was_cut_off_a_segment_is_not_kept() {
+        let mut segment_cache = cache(KEPT_CAPACITY);
+        segment_cache.keep(Vec::with_capacity(KEPT_CAPACITY - 1));
+        assert_eq!(segment_cache.segment(KEPT_CAPACITY).capacity(), KEPT_CAPACITY);
+    }
+
+    #[test]
+    fn a_producer_gets_the_segment_that_was_emptied_last() {
+        let segment_cache = cache(4 * KEPT_CAPACITY);
+        let segments = [(); 3].map(|()| Vec::with_capacity(4 * KEPT_CAPACITY));
+        let last = segments[2].as_ptr();
+        for segment in segments {
+            segment_cache.pool.keep(segment);
+        }
+        assert_eq!(segment_cache.pool.segment().as_ptr(), last);
     }
 
     /// The bytes that a thread and a queue keep of segments with so many items of `T`.
