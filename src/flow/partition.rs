@@ -64,7 +64,7 @@ pub(crate) enum Signal {
     Nothing,
     /// The partition was empty: wake a sleeping thread, but let a resting one rest.
     FirstItem,
-    /// The partition is half full or full: end a rest as well.
+    /// The partition is half full, or nearly full where items linger: end a rest as well.
     Pressure,
 }
 
@@ -264,7 +264,7 @@ impl<T> Partition<T> {
             return Signal::Nothing;
         }
         let quiet = if gate.lingers {
-            self.note_put(gate, was_empty, put)
+            self.note_put(gate, put)
         } else {
             self.note_time(gate, put);
             Quiet::Not
@@ -272,8 +272,8 @@ impl<T> Partition<T> {
         if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
             self.ready.set();
         }
-        let half = gate.half();
-        if gate.queued() >= half {
+        let level = gate.pressure_level();
+        if gate.queued() >= level {
             // A stale value may make it look fuller than it is.
             self.refresh_released(gate);
         }
@@ -284,7 +284,7 @@ impl<T> Partition<T> {
         let queued = gate.queued();
         if quiet == Quiet::On {
             Signal::Nothing
-        } else if queued >= half && queued < half + put {
+        } else if queued >= level && queued < level + put {
             Signal::Pressure
         } else if was_empty || quiet == Quiet::Over {
             // A full batch may wait for a rest, which ends when an item is due.

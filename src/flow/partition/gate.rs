@@ -71,18 +71,21 @@ impl<T> Gate<T> {
         usize::try_from(self.pushed() - self.released_seen).unwrap_or(usize::MAX)
     }
 
-    /// Half of the bound: the level at which a put signals pressure.
-    pub(super) fn half(&self) -> usize {
-        (self.buffer_size as usize).div_ceil(2)
+    /// How many queued items mean pressure, which a put signals: half of the bound. Where items
+    /// linger, seven eighths: a thread leaves such partitions behind at different levels, so that
+    /// at half of the bound each would end a rest on its own, for one batch.
+    pub(super) fn pressure_level(&self) -> usize {
+        let size = self.buffer_size as usize;
+        if self.lingers { size - size / 8 } else { size.div_ceil(2) }
     }
 
     /// Called after a put: plans up to which length of the open segment further puts take the fast
-    /// path. The first and the last item of a segment and the item at half of the bound take the
+    /// path. The first and the last item of a segment and the one that means pressure take the
     /// slow path. A thread that takes the open segment or changes the access withdraws the plan.
     pub(super) fn plan(&mut self) {
         let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
-        let below_half = (self.half() - 1).saturating_sub(ahead);
-        let plain = below_half.min(usize::from(self.segment_size) - 1);
+        let before = (self.pressure_level() - 1).saturating_sub(ahead);
+        let plain = before.min(usize::from(self.segment_size) - 1);
         let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
         self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
     }

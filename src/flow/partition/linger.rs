@@ -22,7 +22,7 @@
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
-use crate::flow::partition::put_times::PutTimes;
+use crate::flow::partition::put_times::{PutTimes, begins_segment};
 use crate::rules::{Rule, rule_off};
 use crate::sync::now;
 
@@ -60,15 +60,18 @@ impl<T> Partition<T> {
 
     /// After a put of so many items, where items may linger.
     #[cold]
-    pub(super) fn note_put(&self, gate: &Gate<T>, was_empty: bool, put: usize) -> Quiet {
+    pub(super) fn note_put(&self, gate: &Gate<T>, put: usize) -> Quiet {
         let mut linger = self.linger.lock();
+        let begins = put > 1 || begins_segment(gate, put);
         let (pushed, put) = (gate.pushed(), put as u64);
         let was_quiet = pushed - put < linger.quiet_until;
         let is_full = was_quiet && pushed >= linger.quiet_until;
-        if was_empty || put > 1 || gate.open.len() <= 1 {
+        if is_full {
+            // The next batch begins there, now or later.
+            let full = linger.quiet_until;
+            linger.times.mark(full, now());
+        } else if begins && !was_quiet {
             linger.times.mark(pushed - put, now());
-        } else if is_full {
-            linger.times.mark(pushed, now());
         }
         match (is_full, was_quiet) {
             (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,

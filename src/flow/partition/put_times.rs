@@ -84,14 +84,18 @@ impl PutTimes {
     }
 }
 
+/// Whether a put of so many items began a segment. After the last item of one, the open segment is
+/// empty.
+#[inline]
+pub(super) fn begins_segment<T>(gate: &Gate<T>, put: usize) -> bool {
+    gate.open.len() <= put && (!gate.open.is_empty() || put > 1 || gate.segment_size == 1)
+}
+
 impl<T> Partition<T> {
     /// Under the gate, after a put of so many items, where items do not linger.
     #[inline]
     pub(super) fn note_time(&self, gate: &Gate<T>, put: usize) {
-        // After the last item of a segment, the open one is empty.
-        let begins =
-            gate.open.len() <= put && (!gate.open.is_empty() || put > 1 || gate.segment_size == 1);
-        if begins && measures() {
+        if begins_segment(gate, put) && measures() {
             let now = now();
             self.linger.lock().times.mark(gate.pushed() - put as u64, now);
         }

@@ -102,11 +102,11 @@ impl<T> Partition<T> {
         self.buffer_size.saturating_sub(gate.queued())
     }
 
-    /// Whether the partition is half full: a producer waits or soon will.
-    pub(crate) fn is_half_full(&self) -> bool {
+    /// Whether the partition is so full that a producer waits or soon will.
+    pub(crate) fn is_pressed(&self) -> bool {
         let mut gate = self.gate.lock();
         self.refresh_released(&mut gate);
-        gate.queued() >= gate.half()
+        gate.queued() >= gate.pressure_level()
     }
 
     pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {

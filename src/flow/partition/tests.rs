@@ -236,10 +236,7 @@ impl Both {
             self.queued.is_empty() || self.partition.is_ready(),
             "an item is queued, but the ready bit is not set"
         );
-        assert_eq!(
-            self.partition.is_half_full(),
-            self.queued.len() >= self.buffer_size.div_ceil(2)
-        );
+        assert_eq!(self.partition.is_pressed(), self.queued.len() >= self.buffer_size.div_ceil(2));
     }
 }
 

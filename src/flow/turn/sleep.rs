@@ -65,7 +65,7 @@ impl<T: Item> DrainTask<T> {
     fn has_pressing_partition(&self) -> bool {
         let is_pressing = |index| {
             let partition = self.shared.route.partition(index);
-            partition.has_lanes() || partition.is_half_full()
+            partition.has_lanes() || partition.is_pressed()
         };
         self.partitions_to_take(false).any(is_pressing)
     }
