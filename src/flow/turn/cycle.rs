@@ -55,8 +55,8 @@ pub(crate) struct DrainTask<T: Item> {
     pub(super) empty_cycles: u32,
     /// The rest after the last thin cycle.
     pub(super) thin_rest: Duration,
-    /// Pressure was signalled, and a partition of this thread was under pressure, or had lanes, at the
-    /// last check.
+    /// Pressure was signalled, and a partition of this thread was under pressure, or had lanes, at
+    /// the last check.
     pub(super) is_pressed: bool,
     /// Whether the last cycle with work needed the host.
     pub(super) was_hosted: bool,
