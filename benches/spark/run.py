@@ -25,6 +25,7 @@ from typing import Any
 import contenders
 import pyspark
 import workload
+from ledger import COMMITS, Ledger
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -37,6 +38,7 @@ TEMPLATE = ROOT / "scripts" / "templates" / "spark.md"
 Row = tuple[str, str, str, str, bool | None]
 HEAD = "| # | workload | target | measured | met |\n|---:|---|---|---|---|"
 EPOCHS = 20
+FEW_EPOCHS, MANY_EPOCHS = 10, 10_000
 TASKS = 2
 
 
@@ -107,6 +109,8 @@ class Bench:
             "foreachPartition": self.foreach_partition,
             "stream, counting": functools.partial(self.stream, "counting"),
             "stream, sink": functools.partial(self.stream, "sink"),
+            "commit, few": Ledger(self.directory / "few", FEW_EPOCHS).commits,
+            "commit, many": Ledger(self.directory / "many", MANY_EPOCHS).commits,
         }
 
     def noop(self, keys: tuple[str, ...]) -> float:
@@ -244,6 +248,15 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
             "at most 250 ms",
             f"{epoch_ms:.0f} ms: {both} per epoch",
             epoch_ms <= 250,
+        ),
+        (
+            "6",
+            f"commit to `ParquetStore`, {MANY_EPOCHS:,} epochs in its ledger",
+            f"at most 1.5 x as long as with {FEW_EPOCHS}",
+            f"{took['commit, many'] / took['commit, few']:.2f} x: "
+            f"{1_000 * took['commit, many'] / COMMITS:.1f} ms beside "
+            f"{1_000 * took['commit, few'] / COMMITS:.1f} ms",
+            took["commit, many"] <= 1.5 * took["commit, few"],
         ),
     ]
 

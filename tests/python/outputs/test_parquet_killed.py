@@ -37,9 +37,10 @@ def torn(file, content):
     counted(lambda: None)()
     write(file, content)
 
-from batchqueue.outputs.parquet import files, manifest
+from batchqueue.outputs.parquet import files, ledger, manifest
+ledger.FILE_EPOCHS = 2  # so that this commit moves both epochs into a file
 write = manifest.write_durably
-files.write_durably = manifest.write_durably = torn
+files.write_durably = ledger.write_durably = manifest.write_durably = torn
 for name in ("fsync", "replace", "open"):
     setattr(os, name, counted(getattr(os, name)))
 pathlib.Path.unlink = counted(pathlib.Path.unlink)
@@ -102,6 +103,7 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_state(store, tmp_path):
         with store.transaction() as transaction:
             transaction.describe({"next": "commit"})
         assert set(store.directory.glob("*/*.parquet")) == set(store.files(COUNT))
+        assert len(list(store.directory.glob("*/*.epochs.json"))) == (found[-1] == NEW)
     assert found[0] == OLD
     assert found[-1] == NEW
     assert len(found) > 10

@@ -15,13 +15,16 @@ import pyarrow.parquet as pq
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.parquet.errors import directory_errors
+from batchqueue.outputs.parquet.ledger import newest_epochs
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
+    Summary,
     acquire,
     release,
     sinks_in,
     sync_folder,
     write_durably,
+    written_files,
 )
 from batchqueue.outputs.report import StoreReport
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
@@ -96,8 +99,10 @@ def check_parquet(directory: Path) -> StoreReport:
                 if manifest is None:
                     break
                 rows, problems = _data_of(folder, manifest)
+                epochs = _epochs_of(folder, manifest, problems)
                 if not problems or not attempts or Manifest.load(folder, sink_id) == manifest:
-                    _add_sink(report, manifest, rows, problems)
+                    _add_sink(report, manifest, rows, epochs)
+                    report.problems += problems
                     break
         if not report.sinks:
             report.problems.append("it has no manifest of a sink: it is not a store of metrics")
@@ -131,16 +136,15 @@ def _copy_sink(folder: Path, sink_id: str, target: Path) -> None:
             continue
         manifest.replaced = {}
         manifest.replace(target)
-        for path in target.glob("*.parquet"):
-            if path.name not in manifest.live():
-                path.unlink()
+        for name in written_files(target) - manifest.live():
+            (target / name).unlink()
         return
 
 
 def _data_of(folder: Path, manifest: Manifest) -> tuple[int, list[str]]:
     """Return the number of rows of a sink, and which of its files cannot be read."""
     rows, problems = 0, []
-    for name in sorted(manifest.live()):
+    for name in sorted(manifest.data_files()):
         try:
             with (folder / name).open("rb") as file:
                 rows += len(pq.read_table(file))
@@ -149,18 +153,26 @@ def _data_of(folder: Path, manifest: Manifest) -> tuple[int, list[str]]:
     return rows, problems
 
 
-def _add_sink(report: StoreReport, manifest: Manifest, rows: int, problems: list[str]) -> None:
+def _epochs_of(folder: Path, manifest: Manifest, problems: list[str]) -> list[Summary]:
+    """Return the epochs of a sink that are kept; add what is wrong with them to `problems`."""
+    try:
+        return newest_epochs(folder, manifest)
+    except (OSError, StoreError) as error:
+        problems.append(f"the epochs of sink {manifest.sink!r} cannot be read: {error}")
+        return []
+
+
+def _add_sink(report: StoreReport, manifest: Manifest, rows: int, epochs: list[Summary]) -> None:
     sink_id = manifest.sink
     sink = report.sink(sink_id)
     sink.rows = rows
-    if manifest.summaries:
-        report.add_newest(sink_id, manifest.summaries[-1][2])
+    if epochs:
+        report.add_newest(sink_id, epochs[-1][2])
     newest: dict[tuple[str, str], int] = {}
-    for query_id, batch_id, _ in manifest.summaries:
+    for query_id, batch_id, _ in epochs:
         newest[sink_id, query_id] = max(batch_id, newest.get((sink_id, query_id), batch_id))
     marks = {(sink_id, query_id): mark for query_id, mark in manifest.marks.items()}
     report.add_ledger(marks, newest)
-    report.problems += problems
 
 
 @contextmanager

@@ -5,15 +5,16 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
-_FORMAT = 1
+_FORMAT = 2
 _NAME = "manifest.json"
+DATA_SUFFIX, EPOCHS_SUFFIX = ".parquet", ".epochs.json"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _LONGEST_NAME = 100  # characters of a sink id in the name of its folder
 
@@ -30,7 +31,9 @@ class Manifest:
         partition_s: Seconds of time buckets that a data file covers.
         tables: Table → first second of a partition → name of its data file.
         marks: Query id → largest batch id.
-        summaries: Summaries of the newest epochs, the oldest first.
+        recent: The newest epochs, the oldest first; see `ledger.py`.
+        older: The files with the epochs before them, the oldest first, with the number in each.
+        forgotten: How many epochs of the oldest file count as gone.
         description: Description of the job that wrote last.
         replaced: Files of earlier states, by name, with the time (seconds since 1970) when they
             were replaced.
@@ -40,7 +43,9 @@ class Manifest:
     partition_s: int
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
-    summaries: list[Summary] = field(default_factory=list)
+    recent: list[Summary] = field(default_factory=list)
+    older: list[tuple[str, int]] = field(default_factory=list)
+    forgotten: int = 0
     description: dict[str, Any] | None = None
     replaced: dict[str, float] = field(default_factory=dict)
 
@@ -56,7 +61,9 @@ class Manifest:
         try:
             content = json.loads(path.read_bytes())
             found = content.pop("format")
-            manifest = cls(**content) if found == _FORMAT else None
+            if found == 1:  # all epochs were in the manifest
+                content["recent"] = content.pop("summaries", [])
+            manifest = cls(**content) if found in (1, _FORMAT) else None
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -77,15 +84,27 @@ class Manifest:
 
         The data files that it names must be on the disk already.
         """
-        text = json.dumps({"format": _FORMAT, **asdict(self)})
+        text = json.dumps({"format": _FORMAT, **vars(self)})
         temporary = folder / f"{_NAME}.new"
         write_durably(temporary, text.encode())
         os.replace(temporary, folder / _NAME)
         sync_folder(folder)
 
-    def live(self) -> set[str]:
+    def data_files(self) -> set[str]:
         """Return the names of the data files of this state."""
         return {name for files in self.tables.values() for name in files.values()}
+
+    def live(self) -> set[str]:
+        """Return the names of all files of this state."""
+        return self.data_files() | {name for name, _ in self.older}
+
+
+def written_files(folder: Path) -> set[str]:
+    """Return the names of the files of all states in a folder, and of what no state names."""
+    with os.scandir(folder) as entries:
+        return {
+            entry.name for entry in entries if entry.name.endswith((DATA_SUFFIX, EPOCHS_SUFFIX))
+        }
 
 
 def sinks_in(directory: Path) -> Iterator[tuple[Path, str]]:
@@ -105,11 +124,6 @@ def sinks_in(directory: Path) -> Iterator[tuple[Path, str]]:
 def damaged(path: Path, error: Exception) -> StoreError:
     """Return the error for a manifest that cannot be understood."""
     return StoreError(f"{path} is damaged ({error}): restore it from a copy, with its folder")
-
-
-def newest_of(summaries: list[Summary], newest: int | None) -> list[Summary]:
-    """Return the newest summaries, at most `newest` of them; all for `None`."""
-    return summaries if newest is None else summaries[max(0, len(summaries) - newest) :]
 
 
 def sink_folder(directory: Path, sink_id: str) -> Path:

@@ -12,10 +12,10 @@ from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted, table_layout
 from batchqueue.outputs.parquet.errors import directory_errors
+from batchqueue.outputs.parquet.ledger import newest_epochs
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
     acquire,
-    newest_of,
     release,
     sink_folder,
     sync_folder,
@@ -194,10 +194,10 @@ class ParquetStore:
             StoreError: The directory is missing, or a file in it cannot be read.
         """
 
-        def newest_epochs(_folder: Path, manifest: Manifest) -> list[Epoch]:
-            return [Epoch(*epoch) for epoch in newest_of(manifest.summaries, newest)]
+        def epochs(folder: Path, manifest: Manifest) -> list[Epoch]:
+            return [Epoch(*epoch) for epoch in newest_epochs(folder, manifest, newest)]
 
-        return self._reading(sink_id, newest_epochs)
+        return self._reading(sink_id, epochs)
 
     def files(self, metrics: type[Metrics] | str, sink_id: str = "default") -> list[Path]:
         """Return the current data files of a table, ordered by time.

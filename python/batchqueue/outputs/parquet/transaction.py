@@ -28,7 +28,8 @@ from batchqueue.outputs.parquet.files import (
     without_rows_of,
     write_file,
 )
-from batchqueue.outputs.parquet.manifest import Manifest, newest_of, sync_folder
+from batchqueue.outputs.parquet.ledger import add_epoch, move_recent, newest_epochs
+from batchqueue.outputs.parquet.manifest import DATA_SUFFIX, Manifest, sync_folder, written_files
 from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -110,8 +111,8 @@ class ParquetTransaction(StoreTransaction):
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
         """Keep the summary of an epoch, and delete the oldest if there are too many."""
         with self._step():
-            summaries = [*self._manifest.summaries, (query_id, batch_id, json.loads(summary))]
-            self._manifest.summaries = summaries[-self._kept_summaries :]
+            epoch = (query_id, batch_id, json.loads(summary))
+            add_epoch(self._manifest, epoch, self._kept_summaries)
             self._changed = True
 
     def last_batch(self, query_id: str) -> int | None:
@@ -127,9 +128,7 @@ class ParquetTransaction(StoreTransaction):
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
         with self._step():
-            return [
-                Epoch(*epoch) for epoch in deepcopy(newest_of(self._manifest.summaries, newest))
-            ]
+            return [Epoch(*epoch) for epoch in newest_epochs(self._folder, self._manifest, newest)]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; `None` without a description."""
@@ -164,6 +163,7 @@ class ParquetTransaction(StoreTransaction):
                 for layout, partitions in self._changes.items():
                     for start, changes in partitions.items():
                         self._write(layout, start, changes, written)
+                written += move_recent(self._folder, self._manifest)
                 sync_folder(self._folder)
                 live = self._manifest.live()
                 self._manifest.replaced |= dict.fromkeys(self._committed - live, now)
@@ -184,7 +184,7 @@ class ParquetTransaction(StoreTransaction):
         files = self._manifest.tables.setdefault(layout.table, {})
         files.pop(start, None)
         if len(rows):
-            path = self._folder / f"{layout.table}.{start}.{uuid.uuid4().hex}.parquet"
+            path = self._folder / f"{layout.table}.{start}.{uuid.uuid4().hex}{DATA_SUFFIX}"
             written.append(path)
             write_file(path, layout, rows)
             files[start] = path.name
@@ -199,9 +199,8 @@ class ParquetTransaction(StoreTransaction):
         for name in [name for name, at in replaced.items() if now - at > self._keep_replaced_s]:
             (self._folder / name).unlink(missing_ok=True)
             del replaced[name]
-        for path in self._folder.glob("*.parquet"):
-            if path.name not in self._committed and path.name not in replaced:
-                path.unlink(missing_ok=True)
+        for name in written_files(self._folder) - self._committed - replaced.keys():
+            (self._folder / name).unlink(missing_ok=True)
 
     def _start(self, time_bucket: int) -> int:
         return time_bucket - time_bucket % self._manifest.partition_s
