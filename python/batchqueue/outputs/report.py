@@ -46,8 +46,8 @@ class StoreReport:
 
     def add_newest(self, sink_id: str, summary: Mapping[str, Any]) -> None:
         """Add the newest summary of a sink, which may be that of any program."""
-        committed_at = summary.get("committed_at")
-        if isinstance(committed_at, int | float) and 0 <= committed_at < _YEAR_9999_S:
+        committed_at = commit_time(summary)
+        if committed_at is not None:
             self.sink(sink_id).last_commit_s = committed_at
 
     def add_ledger(self, marks: Mapping[Query, int], newest: Mapping[Query, int]) -> None:
@@ -60,6 +60,14 @@ class StoreReport:
         for sink_id, _ in marks:
             self.sink(sink_id).queries += 1
         self.problems += _ledger_problems(marks, newest)
+
+
+def commit_time(summary: Mapping[str, Any]) -> float | None:
+    """Return when an epoch was committed, seconds since 1970; `None` if its summary has no time."""
+    committed_at = summary.get("committed_at")
+    if isinstance(committed_at, int | float) and 0 <= committed_at < _YEAR_9999_S:
+        return committed_at
+    return None
 
 
 def _ledger_problems(marks: Mapping[Query, int], newest: Mapping[Query, int]) -> Iterable[str]:

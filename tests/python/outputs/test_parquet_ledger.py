@@ -88,7 +88,7 @@ def test_open_transaction_sees_its_own_epochs_behind_those_of_the_files(store):
     assert store.summaries(newest=1)[0].summary == {}
 
 
-def test_store_of_the_first_format_goes_on(store):
+def test_store_of_the_first_format_is_converted_by_a_commit(store):
     record(store, range(3))
     manifest = json.loads(manifest_of(store).read_text())
     manifest["format"] = 1

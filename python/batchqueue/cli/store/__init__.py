@@ -1,8 +1,9 @@
-"""The commands `batchqueue store ...`: copies of stores, and whether a store is whole.
+"""The commands `batchqueue store ...`: what a store has, copies of it, and whether it is whole.
 
 | file | holds |
 |---|---|
 | `commands.py` | the list of the commands |
 | `target.py` | the store that a command is about |
-| `backup.py`, `restore.py`, `check.py` | the commands |
+| `ls.py`, `ledger.py`, `backup.py`, `restore.py`, `check.py` | the commands |
+| `epochs.py` | epochs as they are printed |
 """

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from batchqueue.cli.command import FAILED, OK, Command
-from batchqueue.cli.store.target import PARQUET, POSTGRES, STORE_HELP, absolute, kind_of
+from batchqueue.cli.store.target import PARQUET, POSTGRES, absolute, add_store, kind_of
 from batchqueue.cli.text import UNKNOWN, count, moment, table
 from batchqueue.outputs.report import StoreReport
 
@@ -16,10 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a log that belongs to another file, a ledger of mixed states. The exit code is 1 then. "
         "Nothing is changed."
     )
-    parser.add_argument("store", metavar="STORE", help=STORE_HELP)
-    parser.add_argument(
-        "--schema", default="public", metavar="NAME", help="of a PostgresStore (default: public)"
-    )
+    add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

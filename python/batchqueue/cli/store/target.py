@@ -1,8 +1,13 @@
 """The store that a command is about: a file, a directory, or a database server."""
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 
 from batchqueue.exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 
 SQLITE, PARQUET, POSTGRES = "sqlite", "parquet", "postgres"
 
@@ -10,6 +15,37 @@ STORE_HELP = (
     "the file of a SqliteStore, the directory of a ParquetStore, or the connection string of a "
     "PostgresStore: postgresql://USER@HOST/DATABASE; its password is better in ~/.pgpass"
 )
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a store, also one in a database."""
+    parser.add_argument("store", metavar="STORE", help=STORE_HELP)
+    parser.add_argument(
+        "--schema", default="public", metavar="NAME", help="of a PostgresStore (default: public)"
+    )
+
+
+def open_store(
+    arguments: argparse.Namespace,
+) -> Union["SqliteStore", "ParquetStore", "PostgresStore"]:
+    """Return the store that these arguments name.
+
+    Raises:
+        ConfigError: There is no such file or directory.
+        MissingPackageError: What the kind of store needs is not installed.
+    """
+    kind = kind_of(arguments.store)
+    if kind == POSTGRES:
+        from batchqueue.outputs import PostgresStore
+
+        return PostgresStore(arguments.store, schema=arguments.schema)
+    if kind == PARQUET:
+        from batchqueue.outputs import ParquetStore
+
+        return ParquetStore(absolute(arguments.store))
+    from batchqueue.outputs import SqliteStore
+
+    return SqliteStore(absolute(arguments.store))
 
 
 def kind_of(store: str) -> str:

@@ -94,6 +94,10 @@ class Manifest:
         """Return the names of the data files of this state."""
         return {name for files in self.tables.values() for name in files.values()}
 
+    def has_anything(self) -> bool:
+        """Return whether something was written since the last `clear`, if ever."""
+        return bool(self.live() or self.marks or self.recent or self.description is not None)
+
     def live(self) -> set[str]:
         """Return the names of all files of this state."""
         return self.data_files() | {name for name, _ in self.older}

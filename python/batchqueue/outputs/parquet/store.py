@@ -1,5 +1,6 @@
 """`ParquetStore`: metrics in Parquet files of a directory, without a server."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,7 @@ from batchqueue.outputs.parquet.manifest import (
     acquire,
     release,
     sink_folder,
+    sinks_in,
     sync_folder,
 )
 from batchqueue.outputs.store import (
@@ -181,6 +183,19 @@ class ParquetStore:
 
         return self._reading(sink_id, read_files)
 
+    def sinks(self) -> list[str]:
+        """Return the ids of the sinks that have written, in their order as texts.
+
+        It does not wait for writers.
+
+        Raises:
+            StoreError: The directory is missing, or a manifest in it cannot be read.
+        """
+        with self._errors():
+            self._need_store()
+            manifests = itertools.starmap(Manifest.load, sinks_in(self.directory))
+            return sorted(found.sink for found in manifests if found and found.has_anything())
+
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for a sink, in the order of recording.
 
@@ -252,11 +267,7 @@ class ParquetStore:
     def _reading(self, sink_id: str, read: Callable[[Path, Manifest], list[R]]) -> list[R]:
         """Read the newest state, and read again if its files were removed meanwhile."""
         with self._errors():
-            if not self.directory.is_dir():
-                raise StoreError(
-                    f"cannot read the store {self.directory}: there is no such directory; "
-                    "write to it first"
-                )
+            self._need_store()
             folder = sink_folder(self.directory, sink_id)
             for remaining in reversed(range(_READS)):
                 manifest = Manifest.load(folder, sink_id)
@@ -268,6 +279,13 @@ class ParquetStore:
                     if not remaining or Manifest.load(folder, sink_id) == manifest:
                         raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _need_store(self) -> None:
+        if not self.directory.is_dir():
+            raise StoreError(
+                f"cannot read the store {self.directory}: there is no such directory; "
+                "write to it first"
+            )
 
     def _need_folder(self, folder: Path) -> None:
         if not folder.is_dir():

@@ -164,6 +164,21 @@ class PostgresStore:
         with self._connection() as connection:
             return self._transaction(connection, sink_id).read(metric_type)
 
+    def sinks(self) -> list[str]:
+        """Return the ids of the sinks that have written, in their order as texts.
+
+        It does not wait for writers.
+
+        Raises:
+            StoreError: The schema cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        from batchqueue.outputs.postgres.transaction import has_ledger, sinks_of
+
+        schema = quoted(self.schema)
+        with self.snapshot() as connection:
+            return sinks_of(connection, schema) if has_ledger(connection, schema) else []
+
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for a sink, in the order of recording.
 

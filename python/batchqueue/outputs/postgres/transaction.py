@@ -268,6 +268,23 @@ def has_ledger(connection: Connection[Any], schema: str) -> bool:
     return found is not None and None not in found
 
 
+def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
+    """Return the ids of the sinks that have metrics, marks, summaries or a description.
+
+    Args:
+        connection: The connection to use.
+        schema: Its quoted name. It has a ledger.
+    """
+    with connection.cursor() as cursor:
+        names = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
+        tables = ["batchqueue_marks", "batchqueue_epochs", *(quoted(name) for (name,) in names)]
+        # A sink that was cleared, or only opened, has a row without a description.
+        every = f"SELECT sink FROM {schema}.batchqueue_sinks WHERE description IS NOT NULL"
+        for table in tables:
+            every += f" UNION SELECT sink FROM {schema}.{table}"
+        return sorted(sink for (sink,) in _run(cursor, every).fetchall())
+
+
 def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:
     """Create the schema and the tables of the ledger that are missing, and commit.
 

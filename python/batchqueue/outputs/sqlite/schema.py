@@ -19,6 +19,8 @@ CREATE_LEDGER = (
     "CREATE TABLE IF NOT EXISTS batchqueue_tables (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 MARKS_TABLE = "batchqueue_marks"
+SINK_TABLES = (MARKS_TABLE, EPOCHS_TABLE, "batchqueue_sinks")
+"""The tables of the ledger, each with a column `sink`."""
 CREATE_MARKS = (
     f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, "
     "batch_id INTEGER NOT NULL, PRIMARY KEY (sink, query_id)) WITHOUT ROWID",

@@ -23,6 +23,7 @@ from batchqueue.outputs.sqlite.transaction import (
     create_ledger,
     from_sql,
     has_table,
+    sinks_of,
 )
 from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
 
@@ -131,6 +132,17 @@ class SqliteStore:
                 metric_type.from_rows(entity, time_bucket, [from_sql(row[2:]) for row in group])
                 for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
             ]
+
+    def sinks(self) -> list[str]:
+        """Return the ids of the sinks that have written, in their order as texts.
+
+        It does not wait for writers.
+
+        Raises:
+            StoreError: The file is missing, or is not a database.
+        """
+        with self._reading() as connection:
+            return sinks_of(connection)
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
         """Return the summaries that are kept for a sink, in the order of recording.

@@ -14,6 +14,7 @@ from batchqueue.outputs.sqlite.schema import (
     CREATE_MARKS,
     EPOCHS_TABLE,
     MARKS_TABLE,
+    SINK_TABLES,
     TableSql,
     table_sql,
 )
@@ -202,6 +203,19 @@ def has_table(connection: sqlite3.Connection, table: str) -> bool:
     """Return whether the database has a table with this name."""
     sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
     return connection.execute(sql, (table,)).fetchone() is not None
+
+
+def sinks_of(connection: sqlite3.Connection) -> list[str]:
+    """Return the ids of the sinks that have metrics, marks, summaries or a description."""
+    tables = [table for table in SINK_TABLES if has_table(connection, table)]
+    if has_table(connection, "batchqueue_tables"):
+        tables += [name for (name,) in connection.execute("SELECT name FROM batchqueue_tables")]
+    found = {
+        sink
+        for table in tables
+        for (sink,) in connection.execute(f"SELECT DISTINCT sink FROM {quoted(table)}")
+    }
+    return sorted(found)
 
 
 def _type(item: Metrics) -> type[Metrics]:

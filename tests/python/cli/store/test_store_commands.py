@@ -1,5 +1,6 @@
 """`batchqueue store`: copies are whole whenever they are made, and damage is named."""
 
+import json
 import pickle
 import shutil
 import signal
@@ -111,6 +112,33 @@ def test_copy_is_the_store_and_the_store_does_not_change_it(store, command, tmp_
     assert state(at(store, copy)) == FILLED
     assert at(store, copy).read(COUNT, "other") == [COUNT("a", 0, 7)]
     assert at(store, copy).read(TOTAL, "nightly") == [TOTAL("a", 0, 10)]
+
+
+def test_sinks_are_listed_with_their_newest_epoch(store, command):
+    code, printed, _ = command("ls", path_of(store))
+    assert code == 0
+    assert [line.split() for line in printed.splitlines()] == [
+        ["SINK", "QUERIES", "LAST", "QUERY", "EPOCH", "COMMITTED"],
+        ["nightly", "1", "query", "1", "2026-09-21", "14:13:20.500Z"],
+        ["other", "1", "batch:1", "0", "?"],
+    ]
+
+
+def test_newest_epochs_of_a_sink_are_listed(store, command):
+    code, printed, _ = command("ledger", path_of(store), "nightly", "--newest", "1")
+    assert code == 0
+    assert [line.split() for line in printed.splitlines()] == [
+        ["QUERY", "EPOCH", "COMMITTED", "ROWS"],
+        ["query", "1", "2026-09-21", "14:13:20.500Z", "3"],
+    ]
+    _, printed, _ = command("ledger", path_of(store), "nightly", "--json")
+    assert [json.loads(line)["batch_id"] for line in printed.splitlines()] == [0, 1]
+
+
+def test_unknown_sink_is_refused_with_those_there_are(store, command):
+    code, _, message = command("ledger", path_of(store), "nigthly")
+    assert code == 2
+    assert message.endswith("has no sink 'nigthly'; it has nightly, other\n")
 
 
 def test_copy_that_is_restored_replaces_the_store_which_is_put_aside(store, command, tmp_path):
